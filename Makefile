@@ -37,56 +37,56 @@ help: ## List the targets, and the commands
 	@echo "  SCENARIO=...  for fuzz: hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main"
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
 	@echo
-	@echo "Commands: $(BIN)/python -m repro COMMAND (or python, after: . $(BIN)/activate); --help tells more"
-	@"$(PYTHON)" -m repro.commands.table
+	@echo "Commands: $(BIN)/streamrace COMMAND (or python, after: . $(BIN)/activate); --help tells more"
+	@"$(PYTHON)" -m streamrace.repro.commands.table
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
 	@echo "setup: $(VENV) is ready"
 
 repro-unstable: $(READY) ## Stock DeepSpeed without the one synchronisation: shows the race and the damage
-	@$(BIN)/python -m repro run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix none) --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
+	@$(BIN)/streamrace run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix none) --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
 
 repro-fixed: $(READY) ## The same with FIX in place: finds nothing
-	@$(BIN)/python -m repro run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix $(FIX)) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
+	@$(BIN)/streamrace run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix $(FIX)) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
 
 compare: $(READY) ## Both runs, side by side
-	@$(BIN)/python -m repro compare --name $(or $(NAME),compare) --overwrite $(ARGS)
+	@$(BIN)/streamrace compare --name $(or $(NAME),compare) --overwrite $(ARGS)
 
 fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
-	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
+	@$(BIN)/streamrace fuzz $(or $(SCENARIO),hpz) $(ARGS)
 
 dry: $(READY) ## Rehearse a full-size job as rank 0 of many: races, step time, memory (ARGS='--model llama-2-70b ...')
-	@$(BIN)/python -m repro dry --name $(or $(NAME),dry) --overwrite $(ARGS)
+	@$(BIN)/streamrace dry --name $(or $(NAME),dry) --overwrite $(ARGS)
 
 memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B beside the formula; table and picture
-	@$(BIN)/python -m repro memory --name $(or $(NAME),memory) --overwrite $(ARGS)
+	@$(BIN)/streamrace memory --name $(or $(NAME),memory) --overwrite $(ARGS)
 
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
-	@$(BIN)/python -m repro sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
+	@$(BIN)/streamrace sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
 
 why: $(READY) ## Which single assumption decides whether the race shows: the users' setting, one thing changed at a time
-	@$(BIN)/python -m repro why --name $(or $(NAME),why) --overwrite $(ARGS)
+	@$(BIN)/streamrace why --name $(or $(NAME),why) --overwrite $(ARGS)
 
 network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
-	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
+	@$(BIN)/streamrace network --name $(or $(NAME),network) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
-	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)
+	@$(BIN)/streamrace paper --name $(or $(NAME),paper) --overwrite $(ARGS)
 
 paro: $(READY) ## PaRO's strategies, live beside DDP and their formulas (ARGS=--paper: full size, beside the paper)
-	@$(BIN)/python -m repro paro --overwrite $(ARGS)
+	@$(BIN)/streamrace paro --overwrite $(ARGS)
 
 reviewers: $(READY) ## What the papers' reviewers ask for: held-out loss, scale, lower bound, failures (some minutes)
-	@$(BIN)/python -m repro reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
+	@$(BIN)/streamrace reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
 
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
-	@$(BIN)/python -m repro placements $(ARGS)
+	@$(BIN)/streamrace placements $(ARGS)
 
 releases: $(READY) ## One scenario under eleven DeepSpeed releases, unmodified: race, stale, uncovered or clean
-	@$(BIN)/python -m repro releases $(ARGS)
+	@$(BIN)/streamrace releases $(ARGS)
 
 catalogue: $(READY) ## Known stream bugs, each in the release with it and the one without: race, harm, witness (ARGS='ds5059 --torch')
-	@$(BIN)/python -m repro catalogue --overwrite $(ARGS)
+	@$(BIN)/streamrace catalogue --overwrite $(ARGS)
 
 # mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
@@ -116,7 +116,7 @@ test-releases: $(READY) ## The tests that install other DeepSpeed releases (into
 	@$(PYTEST) -m "release and not wide" $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
-	@$(PYTEST) tests/simgpu/test_sanitized.py $(ARGS)
+	@$(PYTEST) tests/device/test_sanitized.py $(ARGS)
 
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
@@ -184,9 +184,9 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
-	@$(BIN)/python -m simgpu.build
+	@$(BIN)/python -m streamrace.device.build
 	@echo "setup: the engine of happens-before (some seconds of it)"
-	@$(BIN)/python -m detectors.native
+	@$(BIN)/python -m streamrace.detectors.native
 	@echo "setup: what orders and numbers the timings of a replay (two seconds of it)"
-	@$(BIN)/python -m replay.native
+	@$(BIN)/python -m streamrace.replay.native
 	@touch $@

@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks.figures import Figure
 from benchmarks.kept import keep
-from simgpu import processor
+from streamrace.device import processor
 
 Say = Callable[[str], None]
 
@@ -33,7 +33,7 @@ def _detector(say: Say) -> list[Figure]:
     much the same work differs when it is measured twice stands beside what grows.
     """
     from benchmarks.detector import GROWTH, grown, measure, runs
-    from detectors.engines import Engine
+    from streamrace.detectors.engines import Engine
 
     found: list[Figure] = []
     engines: list[tuple[Engine, str, float]] = [

@@ -1,4 +1,4 @@
-"""Rows that are measured in a process with a simulated GPU: ``python -m simgpu -m benchmarks.apart ROW``.
+"""Rows that are measured in a process with a simulated GPU: ``streamrace device -m benchmarks.apart ROW``.
 
 There is a line of JSON for each thing that is going on (a string) and for each figure (its fields).
 """
@@ -27,7 +27,7 @@ def apart(row: str, say: Say) -> list[Figure]:
     """What ``measured`` of the row's module gives there. Raises RuntimeError where it fails."""
     found = []
     with subprocess.Popen(
-        [sys.executable, "-m", "simgpu", "-m", "benchmarks.apart", row], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "streamrace.device", "-m", "benchmarks.apart", row], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

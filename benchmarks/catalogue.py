@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from reports.data.catalogue import read
+from streamrace.reports.data.catalogue import read
 
 LIMIT_MIN = 15.0
 _ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 def _minutes(folder: Path) -> float:
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "repro", "catalogue", "--overwrite"],
+        [sys.executable, "-m", "streamrace", "catalogue", "--overwrite"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What ``repro check`` adds to a script: the whole command beside the same script on the simulated GPU alone."""
+"""What ``streamrace check`` adds to a script: the whole command beside the same script on the simulated GPU alone."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
             added: list[float] = []
             for round_ in range(ROUNDS + 1):
                 say(f"check: {script}, {f'round {round_} of {ROUNDS}' if round_ else 'warming up'}")
-                alone = _seconds(["-m", "simgpu", place], 0)
-                checked = _seconds(["-m", "repro", "check", "--runs", runs, "--overwrite", place], status)
+                alone = _seconds(["-m", "streamrace.device", place], 0)
+                checked = _seconds(["-m", "streamrace", "check", "--runs", runs, "--overwrite", place], status)
                 if round_:
                     added.append(checked - alone)
             note = f"median of {ROUNDS} rounds: {min(added):.1f} to {max(added):.1f} s"
-            what = f"what 'repro check' adds to a script of 46 lines ({how})"
+            what = f"what 'streamrace check' adds to a script of 46 lines ({how})"
             found.append(Figure("check", what, median(added), "s", LIMIT_S, note))
     return found
 

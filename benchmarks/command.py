@@ -12,11 +12,11 @@ from benchmarks.figures import Figure
 
 LIMIT_S, LIMIT_KEPT_S = 20.0, 9.0
 ROUNDS = 3
-_COMMAND = "-m repro run --fix none --name bench-unstable --overwrite --expect unstable"
+_COMMAND = "-m streamrace run --fix none --name bench-unstable --overwrite --expect unstable"
 _PLAIN = """
 from benchmarks.step import once
-from scenarios import program
-from scenarios.scenario import scenario
+from streamrace.scenarios import program
+from streamrace.scenarios.scenario import scenario
 program.preload()
 once(scenario().steps, simulated=False)
 """

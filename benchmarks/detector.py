@@ -17,9 +17,9 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple, get_args
 
-from detectors import RaceDetector
-from detectors.engines import Engine
-from simgpu.trace import (
+from streamrace.detectors import RaceDetector
+from streamrace.detectors.engines import Engine
+from streamrace.device.trace import (
     Access,
     Alloc,
     Frame,

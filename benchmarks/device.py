@@ -19,7 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.figures import Figure
-from simgpu.trace import TraceRecord
+from streamrace.device.trace import TraceRecord
 
 LIMITS = {"checked": 6.0, "replayable": 8.0}
 BUILD_LIMIT_S = 60.0
@@ -56,8 +56,8 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def build_seconds() -> float:
-    """Processor time of the compiler. Raises :class:`simgpu.compiling.BuildError`."""
-    from simgpu import build, compiling
+    """Processor time of the compiler. Raises :class:`streamrace.device.compiling.BuildError`."""
+    from streamrace.device import build, compiling
 
     compiler = compiling.find_compiler()
     if compiler is None:
@@ -70,7 +70,7 @@ def build_seconds() -> float:
 
 
 def _start() -> list[Figure]:
-    """What ``python -m repro --help`` loads of the device and of torch, and how long it takes."""
+    """What ``streamrace --help`` loads of the device and of torch, and how long it takes."""
     program = (
         "import sys, time, runpy\n"
         "sys.argv = ['repro', '--help']\n"
@@ -108,7 +108,7 @@ def _child() -> dict[str, list[float]]:
 
 def main() -> None:
     """Prints, for each way, the microseconds of an operation in each round."""
-    from simgpu import launch
+    from streamrace.device import launch
 
     launch.start()
     ways = {
@@ -166,7 +166,7 @@ def _replayable() -> float:
 
 
 def _checked() -> float:
-    from detectors import RaceDetector
+    from streamrace.detectors import RaceDetector
 
     detector = RaceDetector()
     with _tracer(lambda records: detector.feed(0, records)) as look:
@@ -183,7 +183,7 @@ def _tracer(
     """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
     import torch
 
-    from simgpu.tracing import Tracer
+    from streamrace.device.tracing import Tracer
 
     tracer = Tracer(write, record=record, packed=packed)
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure
-from studies.crew import cores
+from streamrace.studies.crew import cores
 
 LIMIT_S, LIMIT_MANY_S, LIMIT_SWEEP_S = 8.0, 30.0, 60.0
 LIMIT_GIB, LIMIT_RATIO = 4.0, 1.2
@@ -88,7 +88,7 @@ def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
     return [
         Figure("sweep", "9 networks x 6 micro-batches, Llama-2-7B", took, "s", LIMIT_SWEEP_S, note),
         Figure("sweep", f"... for each of its {_SWEPT} dry runs", took / _SWEPT, "s"),
-        Figure("sweep", "one such dry run alone, by 'repro dry'", alone, "s"),
+        Figure("sweep", "one such dry run alone, by 'streamrace dry'", alone, "s"),
     ]
 
 
@@ -165,10 +165,12 @@ def _dry(model: str) -> tuple[float, int, dict[str, Any]]:
 def _run(arguments: list[str], allowed: tuple[int, ...] = (0,)) -> int:
     """Bytes that the command and each that it started have at most: the largest peak, which is what wait4 tells."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([sys.executable, "-m", "repro", *arguments], stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streamrace", *arguments], stdout=said, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         if code not in allowed:
             said.seek(0)
-            raise RuntimeError(f"'python -m repro {' '.join(arguments)}' ended with {code}:\n{said.read()}")
+            raise RuntimeError(f"'streamrace {' '.join(arguments)}' ended with {code}:\n{said.read()}")
     return usage.ru_maxrss * 1024

@@ -36,7 +36,7 @@ def _ended(what: str, status: int) -> float:
     with TemporaryDirectory() as runs:
         command = ["run", "--size", "tiny", "--steps", "500", "--ranks", str(RANKS), "--name", "long", "--runs", runs]
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "repro", *command],
+            [sys.executable, "-u", "-m", "streamrace", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -56,7 +56,7 @@ def _ended(what: str, status: int) -> float:
             os.kill(ranks[-1], signal.SIGKILL)
         _, errors = process.communicate()
         if process.returncode != status:
-            raise RuntimeError(f"'python -m repro {' '.join(command)}' ended with {process.returncode}:\n{errors}")
+            raise RuntimeError(f"'streamrace {' '.join(command)}' ended with {process.returncode}:\n{errors}")
         return time.perf_counter() - began
 
 

@@ -26,15 +26,15 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     for round_ in range(1, ROUNDS + 1):
         say(f"fuzz: round {round_} of {ROUNDS}")
         with TemporaryDirectory() as runs:
-            command = [sys.executable, "-m", "repro", "fuzz", "--expect", "diverged", "--runs", runs]
+            command = [sys.executable, "-m", "streamrace", "fuzz", "--expect", "diverged", "--runs", runs]
             began = time.perf_counter()
             done = subprocess.run(command, capture_output=True, text=True)
             seconds.append(time.perf_counter() - began)
             if done.returncode:
-                raise RuntimeError(f"'repro fuzz' ended with {done.returncode}:\n{done.stdout + done.stderr}")
+                raise RuntimeError(f"'streamrace fuzz' ended with {done.returncode}:\n{done.stdout + done.stderr}")
             said = json.loads((Path(runs) / "fuzz-hpz" / "timings.json").read_text())["campaign"]
         if not said["minimal"]:
-            raise RuntimeError("'repro fuzz' ended without a minimal timing")
+            raise RuntimeError("'streamrace fuzz' ended without a minimal timing")
         executed = said["timings"] + said["shrinking"]
     note = f"{executed} executions; median of {ROUNDS}: {min(seconds):.1f} to {max(seconds):.1f} s"
-    return [Figure("fuzz", "cold repro fuzz: recorded, found, made small", median(seconds), "s", LIMIT_S, note)]
+    return [Figure("fuzz", "cold streamrace fuzz: recorded, found, made small", median(seconds), "s", LIMIT_S, note)]

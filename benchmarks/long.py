@@ -1,8 +1,8 @@
-"""Long runs under ``repro check``: their memory, what is left of them, what checking adds to a thousand operations.
+"""Long runs under ``streamrace check``: their memory, what is left of them, what checking adds to a thousand operations.
 
 A training-like loop: a batch that is copied on a stream of its own, memory that comes and goes, a forward and a
 backward pass, an optimizer, a loss that is read now and then; with several ranks an all-reduce of each gradient. The
-baseline is the same script on the simulated GPU alone (``python -m simgpu``), in the same run.
+baseline is the same script on the simulated GPU alone (``streamrace device``), in the same run.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Long:
 
 def checked(how: str, operations: int, ranks: int, folder: Path, *, witnesses: int = 0) -> Long:
     """Raises RuntimeError where the check does not end as expected."""
-    words = ["-m", "repro", "check", "--runs", str(folder / "runs"), "--name", "it", "--witnesses", str(witnesses)]
+    words = ["-m", "streamrace", "check", "--runs", str(folder / "runs"), "--name", "it", "--witnesses", str(witnesses)]
     words += ["--ranks", str(ranks)] if ranks > 1 else []
     command, largest, seconds = _run(how, operations, folder, words, _STATUS[how])
     left = sum(path.stat().st_size for path in (folder / "runs").rglob("*") if path.is_file())
@@ -97,7 +97,7 @@ def checked(how: str, operations: int, ranks: int, folder: Path, *, witnesses: i
 
 def alone(how: str, operations: int, ranks: int, folder: Path) -> float:
     """Seconds of processor time of the same script on the simulated GPU."""
-    words = ["-m", "simgpu", *(["--ranks", str(ranks)] if ranks > 1 else [])]
+    words = ["-m", "streamrace.device", *(["--ranks", str(ranks)] if ranks > 1 else [])]
     return _run(how, operations, folder, words, 0)[2]
 
 

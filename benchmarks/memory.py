@@ -9,9 +9,9 @@ from threading import Event, Thread
 
 from benchmarks.apart import apart
 from benchmarks.figures import Figure
-from scenarios import program
-from scenarios.messages import Report, TrainingEnded
-from scenarios.scenario import scenario
+from streamrace.scenarios import program
+from streamrace.scenarios.messages import Report, TrainingEnded
+from streamrace.scenarios.scenario import scenario
 
 LIMIT_GIB = 6.0
 STEPS = 4

@@ -19,7 +19,7 @@ BROWSER = Path(__file__).resolve().parents[1] / ".browser"
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """64 ranks, 2000 steps, 1000 parameters. Raises RuntimeError without a browser, or when the page is wrong."""
-    from repro.__main__ import main
+    from streamrace.repro.__main__ import main
 
     if not (BROWSER / "chromium").exists():
         raise RuntimeError(f"there is no browser in {BROWSER.name}: 'make {BROWSER.name}/.ready' sets it up")

@@ -1,4 +1,4 @@
-"""Dry runs of a program of one's own: ``repro check --dry`` of Llama-2-70B as rank 0 of 64, from command to verdict."""
+"""Dry runs of a program of one's own: ``streamrace check --dry`` of Llama-2-70B as rank 0 of 64, from command to verdict."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _run(arguments: list[str]) -> int:
     """Bytes that the command or its child had at most."""
     environment = {**shell(), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as said:
-        command = [sys.executable, "-m", "repro", *arguments]
+        command = [sys.executable, "-m", "streamrace", *arguments]
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         if code:
             said.seek(0)
-            raise RuntimeError(f"'python -m repro {' '.join(arguments)}' ended with {code}:\n{said.read()}")
+            raise RuntimeError(f"'streamrace {' '.join(arguments)}' ended with {code}:\n{said.read()}")
     return usage.ru_maxrss * 1024

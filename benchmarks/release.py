@@ -34,7 +34,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _seconds(options: list[str]) -> float:
-    command = [sys.executable, "-m", "repro", "run", "--name", "bench-release", "--overwrite", "--expect", "clean"]
+    command = [sys.executable, "-m", "streamrace", "run", "--name", "bench-release", "--overwrite", "--expect", "clean"]
     began = time.perf_counter()
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     if done.returncode:

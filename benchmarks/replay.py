@@ -2,7 +2,7 @@
 
 The scenario is 'hpz-short': four ranks of stock DeepSpeed, two optimizer steps. The first is settled, so every replay
 executes one. Timings are drawn at random, as a campaign draws them. Each is ordered and judged by itself; what it has
-in common with an earlier one is not computed again (:mod:`replay.sharing`).
+in common with an earlier one is not computed again (:mod:`streamrace.replay.sharing`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 
 from benchmarks.apart import apart
 from benchmarks.figures import Figure
-from fuzz.campaign import campaign
-from fuzz.strategy import draw_timing
-from fuzz.subject import Subject
-from replay.deviations import Deviation
-from replay.sharing import SharingReplayer
-from scenarios import program
-from scenarios.messages import Report, StepDone
-from scenarios.named import named
+from streamrace.fuzz.campaign import campaign
+from streamrace.fuzz.strategy import draw_timing
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.deviations import Deviation
+from streamrace.replay.sharing import SharingReplayer
+from streamrace.scenarios import program
+from streamrace.scenarios.messages import Report, StepDone
+from streamrace.scenarios.named import named
 
 LIMIT_MS = 4.0  # 250 a second
 LIMIT_CAMPAIGN_S = 60.0

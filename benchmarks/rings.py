@@ -2,7 +2,7 @@
 
 The cluster is that of arXiv 2310.06003, which reports 25.2 to 39.7 % less time than a flat ring for the all-gather. The
 flat ring by hand is one ring, over one card. NCCL lays one over each card of a node, to share the blocks: what those
-take (``simgpu/hardware/network``) stands beside it, and how much less HO-Ring takes than that.
+take (``streamrace/device/hardware/network``) stands beside it, and how much less HO-Ring takes than that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.figures import Figure
-from scenarios.ring_run import RINGS, rehearsed
-from scenarios.sharding.lanes import LaneOrder, TracedStreams
-from scenarios.sharding.rings import Collectives
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.hardware import Clock, HardwareTiming, load_profile
+from streamrace.device.device import Device
+from streamrace.device.hardware import Clock, HardwareTiming, load_profile
+from streamrace.scenarios.ring_run import RINGS, rehearsed
+from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
+from streamrace.scenarios.sharding.rings import Collectives
+from streamrace.scenarios.sharding.topology import Topology
 
 PROFILE = load_profile("dgx-a100-roce")
 RANKS = (16, 32, 64, 128)
@@ -35,7 +35,7 @@ Times = dict[tuple[str, str], float]
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Nothing is measured but what the simulator's clock says: it is the same on every machine."""
     say("rings: dry runs")
-    command = [sys.executable, "-m", "simgpu", "-m", "benchmarks.rings"]
+    command = [sys.executable, "-m", "streamrace.device", "-m", "benchmarks.rings"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the rings could not be rehearsed:\n{done.stderr[-2000:]}")

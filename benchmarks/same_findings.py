@@ -1,6 +1,6 @@
 """``python -m benchmarks.same_findings OLD_CHECKOUT [NEW_CHECKOUT]``: do two versions of this project find the same?
 
-Ten commands run in each checkout, as ``python -m repro ...`` of this interpreter. Exit status and everything that a run
+Ten commands run in each checkout, as ``streamrace ...`` of this interpreter. Exit status and everything that a run
 leaves are compared: JSON, CSV, Parquet, and the traces, record by record, as each checkout's own reader decodes them.
 ``RENAMED`` says which fields have another name today. Exit status 0 where all is equal, 1 where something differs.
 
@@ -123,7 +123,7 @@ class Checkout:
         (folder / "program.py").write_text(_PROGRAM, encoding="utf-8")
         command, *options = SCENARIOS[name]
         named = [] if command in ("check", "fuzz") else ["--name", "it"]
-        done = self.python("-m", "repro", command, *named, "--runs", "runs", *options, folder=folder)
+        done = self.python("-m", "streamrace", command, *named, "--runs", "runs", *options, folder=folder)
         if done.returncode not in (0, 1):
             raise click.ClickException(f"{name}: failed in {self.path}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         (folder / _DONE).write_text(json.dumps({"asked": asked, "status": done.returncode}), encoding="utf-8")
@@ -135,9 +135,9 @@ _DECODE = """
 import json, sys
 from pathlib import Path
 try:
-    from repro.trace import TraceReader
+    from streamrace.repro.trace import TraceReader
 except ModuleNotFoundError:
-    from simgpu.trace import TraceReader
+    from streamrace.device.trace import TraceReader
 
 for name in sys.argv[1:]:
     stacks = {}

@@ -15,14 +15,14 @@ import torch
 from benchmarks.apart import apart
 from benchmarks.figures import Figure
 from benchmarks.replay import recorded
-from fuzz.search import Search
-from fuzz.search.directed import Directed
-from fuzz.search.pct import Pct
-from fuzz.search.random_timings import RandomTimings
-from fuzz.subject import Subject
-from replay.record import record
-from scenarios import program
-from scenarios.textbook import TEXTBOOK
+from streamrace.fuzz.search import Search
+from streamrace.fuzz.search.directed import Directed
+from streamrace.fuzz.search.pct import Pct
+from streamrace.fuzz.search.random_timings import RandomTimings
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.record import record
+from streamrace.scenarios import program
+from streamrace.scenarios.textbook import TEXTBOOK
 
 SEEDS = 50
 MOST = 200  # timings: then a seed gives up

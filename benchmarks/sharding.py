@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks.figures import Figure
 from benchmarks.step import STEPS, once
-from scenarios import program
+from streamrace.scenarios import program
 
 LIMIT = 1.1
 ROUNDS = 3

@@ -50,9 +50,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 def once(steps: int, *, simulated: bool, **options: Any) -> Run:
     """The main scenario with ``options``, of so many steps."""
-    from scenarios import program
-    from scenarios.messages import Report, StepDone
-    from scenarios.scenario import scenario
+    from streamrace.scenarios import program
+    from streamrace.scenarios.messages import Report, StepDone
+    from streamrace.scenarios.scenario import scenario
 
     seconds: dict[int, list[float]] = defaultdict(list)
 
@@ -70,10 +70,10 @@ def once(steps: int, *, simulated: bool, **options: Any) -> Run:
 
 def main() -> None:
     """In the process with the GPU. What starting costs, and the steps in which caches fill, is taken off."""
-    from simgpu.launch import start
+    from streamrace.device.launch import start
 
     start()
-    from scenarios import program
+    from streamrace.scenarios import program
 
     program.preload()
     rounds = []

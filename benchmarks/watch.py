@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.figures import Figure
 from benchmarks.watch_costs import Timed, Times, costs, rounds
-from simgpu import processor
+from streamrace.device import processor
 
 Say = Callable[[str], None]
 
@@ -171,7 +171,7 @@ def plain(device: str, *, usual: bool = False) -> Iterator[Figure]:
 
 @contextmanager
 def _watched(model: Any, **options: Any) -> Iterator[None]:
-    from detectors import NanWatch
+    from streamrace.detectors import NanWatch
 
     watch = NanWatch(model, **options)
     yield
@@ -223,8 +223,8 @@ def zero3() -> Iterator[Figure]:
     """Stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
     import torch
 
-    from frameworks.deepspeed import adapter
-    from simgpu.ranks.cluster import Rank, run_ranks
+    from streamrace.device.ranks.cluster import Rank, run_ranks
+    from streamrace.frameworks.deepspeed import adapter
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # forked thread pools hang
@@ -265,7 +265,7 @@ def _zero3_rank(me: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from frameworks.deepspeed import adapter
+    from streamrace.frameworks.deepspeed import adapter
 
     rank, world = str(me.rank), str(me.world)
     os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)

@@ -42,14 +42,14 @@ class Own:
         self._depth = 0
 
     def __enter__(self) -> Own:
-        from detectors.live.board import Board
+        from streamrace.detectors.live.board import Board
 
         self._guard = Board.guard
         Board.guard = self._timed  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        from detectors.live.board import Board
+        from streamrace.detectors.live.board import Board
 
         Board.guard = self._guard  # type: ignore[method-assign]
 

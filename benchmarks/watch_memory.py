@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.figures import Figure
-from detectors import NanWatch
+from streamrace.detectors import NanWatch
 
 LIMIT_BYTES, LIMIT_BYTES_PER_POINT = 2**20, 64
 STEPS = 4

@@ -1,4 +1,4 @@
-"""Detectors: they read a trace (:mod:`simgpu.trace`), or hook into a running training program (:mod:`detectors.live`).
+"""Detectors: they read a trace (:mod:`streamrace.device.trace`), or hook into a running training program (:mod:`streamrace.detectors.live`).
 
 What hooks into training needs torch, and is only imported when it is asked for.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from detectors.base import Detector, Uncovered, Unexercised, Unseen
-from detectors.files import find_races, read
-from detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
-from detectors.race_detector import RaceDetector
-from detectors.values.coverage import Coverage
-from detectors.values.divergence import Divergence, Values, compare
-from detectors.values.stale import Stale, find_stale
+from streamrace.detectors.base import Detector, Uncovered, Unexercised, Unseen
+from streamrace.detectors.files import find_races, read
+from streamrace.detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
+from streamrace.detectors.race_detector import RaceDetector
+from streamrace.detectors.values.coverage import Coverage
+from streamrace.detectors.values.divergence import Divergence, Values, compare
+from streamrace.detectors.values.stale import Stale, find_stale
 
 if TYPE_CHECKING:
-    from detectors.live.actions import BadValue, BadValueWarning
-    from detectors.live.board import WatchFailed
-    from detectors.live.engines import WatchError
-    from detectors.live.finding import Cause, Finding, Kind
-    from detectors.live.watch import NanWatch
+    from streamrace.detectors.live.actions import BadValue, BadValueWarning
+    from streamrace.detectors.live.board import WatchFailed
+    from streamrace.detectors.live.engines import WatchError
+    from streamrace.detectors.live.finding import Cause, Finding, Kind
+    from streamrace.detectors.live.watch import NanWatch
 
 _LIVE = {
     "BadValue": "actions",
@@ -37,7 +37,7 @@ _LIVE = {
 
 def __getattr__(name: str) -> Any:
     if name in _LIVE:
-        return getattr(import_module(f"detectors.live.{_LIVE[name]}"), name)
+        return getattr(import_module(f"streamrace.detectors.live.{_LIVE[name]}"), name)
     raise AttributeError(f"module 'detectors' has no attribute '{name}'")
 
 

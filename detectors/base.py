@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from detectors.order.races import Race
-from simgpu.trace import Frame, TraceRecord
+from streamrace.detectors.order.races import Race
+from streamrace.device.trace import Frame, TraceRecord
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which engine of happens-before judges: :mod:`detectors.order`, to be read, or :mod:`detectors.native`, to be fast.
+"""Which engine of happens-before judges: :mod:`streamrace.detectors.order`, to be read, or :mod:`streamrace.detectors.native`, to be fast.
 
 Their findings are the same, byte for byte. ``both`` judges with each and raises where they are not: the tests of this
 project run so, whatever they judge.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Literal, Protocol, get_args
 
-from detectors.native import engine as native
-from detectors.order import happens_before as python
-from detectors.order.rank import Report
-from simgpu.compiling import BuildError
-from simgpu.trace import TraceRecord
+from streamrace.detectors.native import engine as native
+from streamrace.detectors.order import happens_before as python
+from streamrace.detectors.order.rank import Report
+from streamrace.device.compiling import BuildError
+from streamrace.device.trace import TraceRecord
 
 Engine = Literal["native", "python", "both"]
-VARIABLE = "STREAM_RACES_ENGINE"
+VARIABLE = "STREAMRACE_ENGINE"
 
 
 class EnginesDiffer(Exception):
@@ -27,7 +27,7 @@ class EnginesDiffer(Exception):
 
 
 class OrderEngine(Protocol):
-    """An engine at work on one run: see :class:`detectors.order.happens_before.HappensBefore`."""
+    """An engine at work on one run: see :class:`streamrace.detectors.order.happens_before.HappensBefore`."""
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None: ...
     def finish(self) -> None: ...
@@ -41,7 +41,7 @@ def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
     """What makes the engines that are asked for: two where they are compared.
 
     ``engine`` None: what :data:`VARIABLE` says, else the native one; where that cannot be built, the other serves, and
-    a warning says so. Raises ValueError for an unknown name, and :class:`simgpu.compiling.BuildError` where the native
+    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.device.compiling.BuildError` where the native
     one was asked for and cannot be built.
     """
     said = engine or os.environ.get(VARIABLE) or None

@@ -9,15 +9,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from detectors.base import Detector
-from detectors.confidence import removal
-from detectors.confidence.holding import Bare, Holding, holding
-from detectors.confidence.waits import AsIf, Counts, Keep, Waits
-from detectors.order.races import Race
-from detectors.race_detector import EXAMPLES, RaceDetector
-from simgpu.onward import Onward
-from simgpu.parts import PartReader
-from simgpu.trace import Begin, TraceError, TraceRecord, file_of
+from streamrace.detectors.base import Detector
+from streamrace.detectors.confidence import removal
+from streamrace.detectors.confidence.holding import Bare, Holding, holding
+from streamrace.detectors.confidence.waits import AsIf, Counts, Keep, Waits
+from streamrace.detectors.order.races import Race
+from streamrace.detectors.race_detector import EXAMPLES, RaceDetector
+from streamrace.device.onward import Onward
+from streamrace.device.parts import PartReader
+from streamrace.device.trace import Begin, TraceError, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 _BITE = 1024  # ... while the program runs: who follows it has other things to look after
@@ -40,10 +40,10 @@ def read(
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
     ``keep`` says which records of a rank count, ``as_if`` what those are taken for. ``kept``: of traces that were
-    thinned (:mod:`simgpu.parts`) what is there will do; no verdict rests on that.
-    A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
+    thinned (:mod:`streamrace.device.parts`) what is there will do; no verdict rests on that.
+    A mirrored trace (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
     those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
-    Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
+    Raises :class:`streamrace.device.trace.TraceError` where the folder has no traces, a rank's is missing, or
     one is damaged, thinned or not of this run.
     """
     Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
@@ -231,7 +231,7 @@ class _Folder:
 
 
 def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
-    """Each line's waits taken away alone (:mod:`detectors.confidence.removal`). Raises as :func:`read`."""
+    """Each line's waits taken away alone (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
     return removal.take_away(_Folder(trace_folder), told)
 
 

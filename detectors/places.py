@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from detectors.order.races import Race, Side, site
-from simgpu.trace import Frame
+from streamrace.detectors.order.races import Race, Side, site
+from streamrace.device.trace import Frame
 
 
 def is_there(place: str, frames: Iterable[Frame]) -> bool:

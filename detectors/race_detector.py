@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from detectors.base import Detector
-from detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
-from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
-from simgpu.trace import Frame, TraceRecord
+from streamrace.detectors.base import Detector
+from streamrace.detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
+from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
+from streamrace.device.trace import Frame, TraceRecord
 
 EXAMPLES = 8
 Counts = Callable[[Occurrence], bool]
@@ -144,7 +144,7 @@ class RaceDetector(Detector):
     """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
 
     ``examples``: how many occurrences of each race are kept (None: all). ``engine``: see
-    :func:`detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does (None: all do);
+    :func:`streamrace.detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does (None: all do);
     a race is one that has any. ``noticed`` gets each that does, once.
     """
 
@@ -164,7 +164,7 @@ class RaceDetector(Detector):
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if len(self._engines) > 1:
             records = list(records)
@@ -182,7 +182,7 @@ class RaceDetector(Detector):
     def findings(self) -> list[Race]:
         """The races so far, by rank and then in the order in which the host issued them.
 
-        Raises :class:`detectors.engines.EnginesDiffer`.
+        Raises :class:`streamrace.detectors.engines.EnginesDiffer`.
         """
         for order, _ in self._engines:
             order.settle()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from detectors.base import Detector
-from detectors.confidence.exercise import IdleStreams, LoneGroups
-from detectors.confidence.exports import Exports
-from detectors.race_detector import RaceDetector
-from detectors.values.coverage import Coverage
+from streamrace.detectors.base import Detector
+from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
+from streamrace.detectors.confidence.exports import Exports
+from streamrace.detectors.race_detector import RaceDetector
+from streamrace.detectors.values.coverage import Coverage
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
 """What a clean verdict says nothing of."""

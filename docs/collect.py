@@ -22,7 +22,7 @@ RUNS = Path("runs") / "results"
 
 
 class Study(NamedTuple):
-    """``arguments`` behind ``python -m repro``; ``kept``: files of the run's folder, by their names in the data."""
+    """``arguments`` behind ``streamrace``; ``kept``: files of the run's folder, by their names in the data."""
 
     arguments: str
     kept: dict[str, str]
@@ -111,15 +111,15 @@ STUDIES = {
 def collect(name: str) -> None:
     """Run a study as a user does; what it left in ``docs/results/data`` earlier stays where it fails."""
     study = STUDIES[name]
-    command = [sys.executable, "-m", "repro", *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
+    command = [sys.executable, "-m", "streamrace", *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
     subprocess.run(command, cwd=ROOT, check=True)
     for left, kept in study.kept.items():
         shutil.copyfile(ROOT / RUNS / name / left, DATA / kept)
     known = json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
     known[name] = {
-        "command": f"python -m repro {study.arguments}",
+        "command": f"streamrace {study.arguments}",
         "date": date.today().isoformat(),
-        "versions": {package: version(package) for package in ("stream-races", "deepspeed", "torch")},
+        "versions": {package: version(package) for package in ("streamrace", "deepspeed", "torch")},
         "files": sorted(study.kept.values()),
     }
     MANIFEST.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n", encoding="utf-8")

@@ -55,14 +55,14 @@ def _figure(text: str) -> str:
 
 def commands() -> Iterator[str]:
     """The page of all commands, as the command line itself describes them."""
-    from repro.commands.group import group
-    from repro.commands.table import COMMANDS
+    from streamrace.repro.commands.group import group
+    from streamrace.repro.commands.table import COMMANDS
 
     group.helping = True  # nothing will run
     context = click.Context(group, info_name="repro")
     yield "# Commands\n"
-    yield "This page is made of the command line's own descriptions. `python -m repro COMMAND --help` shows the same; "
-    yield "where the project is installed, `repro` is the same as `python -m repro`.\n"
+    yield "This page is made of the command line's own descriptions. `streamrace COMMAND --help` shows the same; "
+    yield "where the project is installed, `repro` is the same as `streamrace`.\n"
     yield "| command | what it is for | extras |\n|---|---|---|"
     for name, entry in COMMANDS.items():
         yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ')} |"
@@ -86,7 +86,7 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
 def _watch() -> Iterator[str]:
     """Its options are no click's: it runs where click is not installed."""
     told = subprocess.run(
-        [sys.executable, "-m", "repro", "watch", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "streamrace", "watch", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     yield f"```\n{told.stdout.rstrip()}\n```"
 

@@ -13,7 +13,7 @@ from docs.cells import Cells, Table, form, name_of, rows_of
 
 def sweep(frame: pd.DataFrame) -> list[Cells]:
     """By micro-batch and network: how many times as fast as ZeRO-3 hpZ is, and whether its race shows without a fix."""
-    from studies.sweep import gain, stops_paying
+    from streamrace.studies.sweep import gain, stops_paying
 
     gains: Any = gain(frame)
     ends = stops_paying(frame)
@@ -27,8 +27,8 @@ def sweep(frame: pd.DataFrame) -> list[Cells]:
 
 def sweep_releases(frame: pd.DataFrame) -> list[Cells]:
     """The pinned release without a fix, and others as released: harmful pairs that are reversed, by network."""
-    from frameworks.deepspeed.fixes import Fix
-    from studies.sweep import ZERO3, matters_from
+    from streamrace.frameworks.deepspeed.fixes import Fix
+    from streamrace.studies.sweep import ZERO3, matters_from
 
     fixed = {ZERO3, *(f"hpZ {fix}" for fix in Fix if fix is not Fix.NONE)}
     rows = []

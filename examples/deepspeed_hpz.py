@@ -4,7 +4,7 @@ hpZ keeps a second copy of each parameter within a group of ranks (here 2), and 
 pass. DeepSpeed before 0.13.5 did not wait until the copy was written; the check says whether your release and your
 settings do. It judges all streams, collectives and frees of all four ranks.
 
-    python -m repro check --ranks 4 examples/deepspeed_hpz.py
+    streamrace check --ranks 4 examples/deepspeed_hpz.py
 
 Verdict: clean, exit status 0.
 """

@@ -4,7 +4,7 @@ Before a batch is used, the model's stream waits for the stream that copied it. 
 the copying stream, ``record_stream`` tells the allocator that the model's stream uses it too; otherwise its memory
 could be given to the next batch too early.
 
-    python -m repro check examples/fixed_prefetcher.py
+    streamrace check examples/fixed_prefetcher.py
 
 Verdict: clean, exit status 0.
 """

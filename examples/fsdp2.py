@@ -3,7 +3,7 @@
 FSDP2 overlaps the all-gathers and reduce-scatters of its layers with the computing, on streams of its own. The check
 follows every wait between them, and knows when memory is freed and given to somebody else.
 
-    python -m repro check --ranks 2 examples/fsdp2.py
+    streamrace check --ranks 2 examples/fsdp2.py
 
 Verdict: clean, exit status 0.
 """

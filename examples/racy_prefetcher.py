@@ -4,7 +4,7 @@ The next batch is copied to the GPU on a stream of its own, while the model comp
 that copy. On most machines the copy happens to be fast enough, so the losses look right; the check finds the race all
 the same, names both lines and the missing wait, and shows that another timing changes the loss.
 
-    python -m repro check examples/racy_prefetcher.py
+    streamrace check examples/racy_prefetcher.py
 
 Verdict: race, exit status 1. The fixed version is examples/fixed_prefetcher.py.
 """

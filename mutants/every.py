@@ -3,7 +3,7 @@
 mutmut changes one operator, number, name or argument of ``detectors/order`` at a time, some 1,600 in all, and runs the
 tests that reach it. Both engines judge there: the twin in C++ is not changed, so a change that shows in any finding is
 noticed. One that makes the tests take five times as much of the processor is, too: most of these never end. Names are
-those of mutmut (``"detectors.order.clocks*"``); without any it is all of them, for half an hour. What was noticed is
+those of mutmut (``"streamrace.detectors.order.clocks*"``); without any it is all of them, for half an hour. What was noticed is
 kept in ``build/mutmut``, and so is what is argued; a later call tries the rest, and what changed.
 
 Survivors are printed as differences, but for those that ``mutants/argued.toml`` says why nobody can notice. Exit
@@ -60,7 +60,7 @@ def main() -> None:
     forget(FOLDER / "mutants" / CHANGED)
     program = str(Path(__file__).with_name("patched.py"))
     command = [sys.executable, program, "run", "--max-children", str(max(1, options.jobs)), *options.names]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STREAM_RACES_ENGINE": "both"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STREAMRACE_ENGINE": "both"}
     ended = subprocess.run(command, cwd=FOLDER, env=environment, check=False).returncode
     if ended != 0:
         raise SystemExit(f"mutmut ended with {ended}: is it installed (requirements-mutants.txt)?")

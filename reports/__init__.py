@@ -1,6 +1,6 @@
 """What a person reads: findings, tables, the terminal, pages.
 
-For a notebook: ``import reports; run = reports.load("runs/unstable"); run.steps``. What reads runs needs pandas, and
+For a notebook: ``import reports; run = streamrace.reports.load("runs/unstable"); run.steps``. What reads runs needs pandas, and
 is only imported when it is asked for.
 """
 
@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reports.data.loading import ReportError, Run, Source, comparable, load
+    from streamrace.reports.data.loading import ReportError, Run, Source, comparable, load
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("reports.data.loading"), name)
+        return getattr(import_module("streamrace.reports.data.loading"), name)
     raise AttributeError(f"module 'reports' has no attribute '{name}'")

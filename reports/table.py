@@ -1,7 +1,7 @@
 """A table, described once: columns with their formats, and rows of values.
 
 Three renderers draw it: the terminal (``console.print(table)``, by rich), pages (the macro ``table`` of
-``pages/templates/parts.html``) and Markdown (:func:`reports.pages.markdown.table`).
+``pages/templates/parts.html``) and Markdown (:func:`streamrace.reports.pages.markdown.table`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def plain_text(text: str) -> str:
-    """``text`` with half characters as their codes, as files have it (:mod:`simgpu.untrusted`)."""
+    """``text`` with half characters as their codes, as files have it (:mod:`streamrace.device.untrusted`)."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -81,12 +81,12 @@ def reversal(token: str) -> str:
 
 def replays(token: str) -> str:
     """The command that executes a timing again, as a page has it: for the environment's own shell."""
-    return f"python -m repro replay {token}"
+    return f"streamrace replay {token}"
 
 
 def reports_on(folder: Path) -> str:
     """The command that makes a page of a run's folder."""
-    return f"python -m repro report {shlex.quote(str(folder))}"
+    return f"streamrace report {shlex.quote(str(folder))}"
 
 
 def typed(command: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from detectors import Side
+from streamrace.detectors import Side
 
 Kind = Literal["kernel", "collective", "wait", "free"]
 

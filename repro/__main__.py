@@ -1,4 +1,4 @@
-"""``python -m repro``. Needs nothing but Python itself until it knows what it is asked for."""
+"""``streamrace``. Needs nothing but Python itself until it knows what it is asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 from contextlib import suppress
 
-from repro.sessions import sentences
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.repro.sessions import sentences
 
 _OLDEST = (3, 11)  # of Pythons
 _FAULT = 70  # exit status of a fault of ours (EX_SOFTWARE). Python's own is 1, and that says of a check: a race
@@ -58,29 +58,29 @@ def _launched(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 def _obey(launched: str | None, given: list[str]) -> int | None:
     if given[:1] == ["--version"]:
-        from simgpu.extras import version
+        from streamrace.device.extras import version
 
         print(f"repro, version {version()}")
         return None
     if given[:1] == ["watch"]:
-        from repro.commands import watch
+        from streamrace.repro.commands import watch
 
         watch.run(given[1:], launched)
         return None
-    from simgpu.ranks.interrupts import concluding
+    from streamrace.device.ranks.interrupts import concluding
 
     with concluding():
-        from repro.commands import group
+        from streamrace.repro.commands import group
 
         return group.run(given, launched)
 
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
-    from repro.commands.table import COMMANDS
-    from simgpu.extras import lacking, outside
+    from streamrace.device.extras import lacking, outside
+    from streamrace.repro.commands.table import COMMANDS
 
     command = COMMANDS.get(given[0]) if given else None
-    what = f"repro {given[0]}" if command else "the command line, all but 'repro watch',"
+    what = f"repro {given[0]}" if command else "the command line, all but 'streamrace watch',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"
@@ -100,7 +100,7 @@ def _say(sentence: str, error: BaseException) -> None:
 
 
 def _explain(error: Exception) -> int:
-    if sentences.is_one(error, ("repro.sessions.session", "Interrupted")):
+    if sentences.is_one(error, ("streamrace.repro.sessions.session", "Interrupted")):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
         _say(f"Ended after {done} whole steps: {error}. What was found is written.", error)
         return 130 if cause is None else 2 if cause.full else 3
@@ -111,7 +111,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         return _no_place(error)
     if sentences.refused(error):
-        unknown = sentences.is_one(error, ("replay.names", "UnknownOperation"))
+        unknown = sentences.is_one(error, ("streamrace.replay.names", "UnknownOperation"))
         why = "; the token is of another program, or of another state of it" if unknown else ""
         _say(f"Error: {error}{why}", error)
         return 2

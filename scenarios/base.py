@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeV
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from frameworks.deepspeed.fixes import Fix
-from scenarios import quantized
-from scenarios.sharding.strategy import ShardingError, strategy
-from scenarios.sharding.topology import groups_of
-from simgpu.hardware import HardwareTiming, Profile, ProfileError, load_profile
-from simgpu.tokens import MOST_FACTOR
+from streamrace.device.hardware import HardwareTiming, Profile, ProfileError, load_profile
+from streamrace.device.tokens import MOST_FACTOR
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.scenarios import quantized
+from streamrace.scenarios.sharding.strategy import ShardingError, strategy
+from streamrace.scenarios.sharding.topology import groups_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

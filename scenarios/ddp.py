@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.base import ScenarioError
-from scenarios.full_size import loss_of
-from scenarios.mmlu_batches import batches
-from scenarios.models import build
-from scenarios.scenario import Scenario
-from simgpu.ranks.cluster import Rank, run_ranks
+from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.full_size import loss_of
+from streamrace.scenarios.mmlu_batches import batches
+from streamrace.scenarios.models import build
+from streamrace.scenarios.scenario import Scenario
 
 Losses = dict[tuple[int, int, int], float]
 """By rank, step and micro-batch, the latter two from 1."""

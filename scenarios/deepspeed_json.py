@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from frameworks.deepspeed.releases import PINNED
-from scenarios.base import ScenarioError
-from simgpu import untrusted
+from streamrace.device import untrusted
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.scenarios.base import ScenarioError
 
 _OBJECTS = (
     "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
@@ -66,7 +66,7 @@ def _refuse_what_is_not_simulated(path: Path, zero: dict[str, Any]) -> None:
             raise ScenarioError(
                 f"{path} moves state to {device} ({what}): what the host computes there has no price in a hardware "
                 "profile, so the step time would be wrong; take it out, or set its device to 'none' "
-                "('repro check --dry' runs such a script, for its races and memory)"
+                "('streamrace check --dry' runs such a script, for its races and memory)"
             )
 
 

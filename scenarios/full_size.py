@@ -26,8 +26,8 @@ from transformers import (
     PretrainedConfig,
 )
 
-from scenarios.families import BALANCED, CHOSEN, MEGATRON, as_megatron, offer_balanced
-from scenarios.models import FULL_SIZE, FullModel
+from streamrace.scenarios.families import BALANCED, CHOSEN, MEGATRON, as_megatron, offer_balanced
+from streamrace.scenarios.models import FULL_SIZE, FullModel
 
 ModelBatch = Mapping[str, Tensor]
 MakeBatch = Callable[[int, int], ModelBatch]
@@ -50,7 +50,7 @@ class TrainedModel:
 
 
 def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
-    """``model``: a name of :data:`scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
+    """``model``: a name of :data:`streamrace.scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
     a folder that holds one), or ``module:function``.
 
     The function takes nothing and returns a module that takes ``input_ids``, ``attention_mask`` and ``labels`` and

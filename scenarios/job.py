@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from packaging.version import Version
 from pydantic import Field
 
-from frameworks.deepspeed.fixes import Fix
-from frameworks.deepspeed.grafts import Graft
-from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
-from scenarios import base, deepspeed_json, quantized
-from scenarios.base import Only, ScenarioError, Training, fitted
-from simgpu.hardware import Profile
+from streamrace.device.hardware import Profile
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.frameworks.deepspeed.grafts import Graft
+from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
+from streamrace.scenarios import base, deepspeed_json, quantized
+from streamrace.scenarios.base import Only, ScenarioError, Training, fitted
 
 OPTIMIZERS = ("adam", "adamw")
 _BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
@@ -129,7 +129,7 @@ class Job(Training):
         """What can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
         self.profile()
         if self.sharding:
-            from scenarios.models import FULL_SIZE  # here: it imports transformers
+            from streamrace.scenarios.models import FULL_SIZE  # here: it imports transformers
 
             known = FULL_SIZE.get(self.model)
             if known is not None and known.family == "gpt":

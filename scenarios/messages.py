@@ -38,13 +38,13 @@ class Validated(NamedTuple):
 
 
 class WatchFound(NamedTuple):
-    """The NaN watch has found something (:class:`detectors.live.finding.Finding`), the same on each rank."""
+    """The NaN watch has found something (:class:`streamrace.detectors.live.finding.Finding`), the same on each rank."""
 
     finding: dict[str, Any]
 
 
 class CallsCounted(NamedTuple):
-    """Calls that order something: the fields of a :class:`simgpu.overrides.Site`, and how often in the last step."""
+    """Calls that order something: the fields of a :class:`streamrace.device.overrides.Site`, and how often in the last step."""
 
     calls: list[tuple[str, str, int, str, int]]
 

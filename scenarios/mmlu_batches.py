@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from scenarios.mmlu import Question, prompt
+from streamrace.scenarios.mmlu import Question, prompt
 
 IGNORED = -100
 """The label that the loss leaves out (torch's ``ignore_index``)."""

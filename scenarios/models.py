@@ -8,7 +8,7 @@ downloaded. The shapes are those of
 * Falcon (Almazrouei et al. 2023, arXiv 2311.16867), in the architecture of Falcon-40B: grouped
   keys and values, attention and feed-forward side by side, input and output embedding shared,
 * Mixtral (Jiang et al. 2024, arXiv 2401.04088), a mixture of experts, and ConvNeXt, a convolutional
-  network (:mod:`scenarios.families`).
+  network (:mod:`streamrace.scenarios.families`).
 
 Give the models an ``attention_mask`` and keep attention ``"eager"`` and the host never waits for a
 value in forward or backward. Otherwise Llama does, once per forward (transformers 5.23.0,
@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from scenarios.families import CHOSEN, TextAsPicture, mixtral
+from streamrace.scenarios.families import CHOSEN, TextAsPicture, mixtral
 
 Family = Literal["llama", "falcon", "mixtral", "convnext"]
 Attention = Literal["eager", "sdpa"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scenarios.base import ScenarioError
-from scenarios.scenario import Scenario, scenario
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.scenario import Scenario, scenario
 
 
 class NamedScenario(NamedTuple):
@@ -32,7 +32,7 @@ NAMED: dict[str, NamedScenario] = {
         {**{name: value for name, value in _SMALL.items() if name != "fix"}, "sharding": "IIG", "accumulation": 2},
         "our own engine under PaRO-IIG, groups of 2: nothing to find, unless a synchronisation is taken away",
     ),
-    "main": NamedScenario({}, "what 'repro run' runs"),
+    "main": NamedScenario({}, "what 'streamrace run' runs"),
 }
 
 

@@ -15,29 +15,37 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from detectors import NanWatch
-from detectors.live.ops import PROBES
-from frameworks.base import Trainer
-from frameworks.deepspeed.releases import PINNED
-from scenarios import mmlu
-from scenarios.full_size import loss_of
-from scenarios.messages import CallsCounted, Report, StepDone, TrainingBegan, TrainingEnded, Validated, WatchFound
-from scenarios.mmlu_batches import Batch, batches
-from scenarios.models import build
-from scenarios.rehearsal import dry_gpu
-from scenarios.scenario import Scenario
-from scenarios.sharding.checkpoint_index import newest, read
-from scenarios.trainers import Sharded, framework, trainer
-from simgpu import dry
-from simgpu.clocked import NOTHING
-from simgpu.device import Device
-from simgpu.hardware import HardwareTiming
-from simgpu.library import functions
-from simgpu.overrides import Override, Site, count, put
-from simgpu.ranks.cluster import Rank, run_ranks
-from simgpu.ranks.forks import seldom
-from simgpu.trace import file_of
-from simgpu.values import checksum
+from streamrace.detectors import NanWatch
+from streamrace.detectors.live.ops import PROBES
+from streamrace.device import dry
+from streamrace.device.clocked import NOTHING
+from streamrace.device.device import Device
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.library import functions
+from streamrace.device.overrides import Override, Site, count, put
+from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.device.ranks.forks import seldom
+from streamrace.device.trace import file_of
+from streamrace.device.values import checksum
+from streamrace.frameworks.base import Trainer
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.scenarios import mmlu
+from streamrace.scenarios.full_size import loss_of
+from streamrace.scenarios.messages import (
+    CallsCounted,
+    Report,
+    StepDone,
+    TrainingBegan,
+    TrainingEnded,
+    Validated,
+    WatchFound,
+)
+from streamrace.scenarios.mmlu_batches import Batch, batches
+from streamrace.scenarios.models import build
+from streamrace.scenarios.rehearsal import dry_gpu
+from streamrace.scenarios.scenario import Scenario
+from streamrace.scenarios.sharding.checkpoint_index import newest, read
+from streamrace.scenarios.trainers import Sharded, framework, trainer
 
 Receive = Callable[[int, Report], None]
 HELD_OUT = "val"  # MMLU's validation split
@@ -66,13 +74,13 @@ def run(
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
     ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``receive`` gets what the ranks
-    report (:mod:`scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of ``parts``).
+    report (:mod:`streamrace.scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of ``parts``).
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
     that do something else, besides the fix. ``calls``: count the calls that order something. ``validate_every``: so
     many steps, and before the first, the loss of MMLU's validation split, which is then not trained on; 0: never.
 
-    Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises RuntimeError where there is no simulated GPU, and :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
     trace = folder / "trace"
@@ -106,7 +114,7 @@ def run(
 def rehearse(scenario: Scenario, *, folder: Path) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
-    This process needs a simulated GPU, which it may not have used. Raises :class:`simgpu.ranks.cluster.RankFailed`.
+    This process needs a simulated GPU, which it may not have used. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"

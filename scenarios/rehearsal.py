@@ -16,12 +16,20 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from frameworks.base import Trainer
-from scenarios import quantized
-from scenarios.base import ScenarioError
-from scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
-from scenarios.job import OPTIMIZERS, Job
-from scenarios.messages import (
+from streamrace.device import dry
+from streamrace.device.device import Device
+from streamrace.device.dry.heard import Heard
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.ranks import is_full
+from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
+from streamrace.device.ranks.forks import seldom
+from streamrace.device.trace import file_of
+from streamrace.frameworks.base import Trainer
+from streamrace.scenarios import quantized
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
+from streamrace.scenarios.job import OPTIMIZERS, Job
+from streamrace.scenarios.messages import (
     ModelBuilt,
     RehearsalBegan,
     RehearsalEnded,
@@ -29,21 +37,13 @@ from scenarios.messages import (
     RehearsalReport,
     StepRehearsed,
 )  # fmt: skip
-from scenarios.sharding.empty import without_values
-from scenarios.sharding.strategy import ShardingError
-from scenarios.trainers import Sharded, framework
-from simgpu import dry
-from simgpu.device import Device
-from simgpu.dry.heard import Heard
-from simgpu.hardware import HardwareTiming
-from simgpu.ranks import is_full
-from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
-from simgpu.ranks.forks import seldom
-from simgpu.trace import file_of
+from streamrace.scenarios.sharding.empty import without_values
+from streamrace.scenarios.sharding.strategy import ShardingError
+from streamrace.scenarios.trainers import Sharded, framework
 
 Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
-_OURS = "simgpu: "  # how the simulated GPU's own sentences begin
+_OURS = "streamrace: "  # how the simulated GPU's own sentences begin
 
 
 def preload() -> None:
@@ -64,13 +64,13 @@ def run(
 ) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
-    ``receive`` gets what the rank reports (:mod:`scenarios.messages`).
+    ``receive`` gets what the rank reports (:mod:`streamrace.scenarios.messages`).
 
     ``ranks``: as which of the job's ranks, each in a process of its own; they do not meet. What rank 0 broadcasts is
     kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of those that it has.
     ``started`` is called once these processes are there: what forks more does it then.
 
-    ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
+    ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU, which it may not have used.
 
     Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
     """
@@ -160,7 +160,7 @@ def dry_gpu(
     """The simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
     Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers`` and ``heard``: see
-    :func:`simgpu.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
+    :func:`streamrace.device.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
     """
     world = dry.World(len(timing.nodes_of), per_node, rank=rank)
     dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=heard)
@@ -172,7 +172,7 @@ def dry_gpu(
 
 def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (streamrace.device.dry.environment)
     info = {"job": job.model_dump(mode="json")}
     heard = Heard(folder / "broadcasts", me.rank)
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
@@ -293,7 +293,7 @@ def _on_the_gpu(config: dict[str, Any]) -> Iterator[None]:
 
 
 def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
-    """DeepSpeed asserts some sizes, and takes others for granted (:mod:`scenarios.quantized`)."""
+    """DeepSpeed asserts some sizes, and takes others for granted (:mod:`streamrace.scenarios.quantized`)."""
     zero = config.get("zero_optimization", {})
     qwz = zero.get("zero_quantized_weights", False)
     qgz = zero.get("zero_quantized_gradients", False)

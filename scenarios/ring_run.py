@@ -1,4 +1,4 @@
-"""The dry run of one all-gather, by a ring of :mod:`scenarios.sharding.rings`, as rank 0 of many."""
+"""The dry run of one all-gather, by a ring of :mod:`streamrace.scenarios.sharding.rings`, as rank 0 of many."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from scenarios.rehearsal import dry_gpu
-from scenarios.sharding.lanes import LaneOrder, TracedStreams
-from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.hardware import HardwareTiming
-from simgpu.ranks.cluster import Rank, run_ranks
+from streamrace.device.device import Device
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.scenarios.rehearsal import dry_gpu
+from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
+from streamrace.scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
+from streamrace.scenarios.sharding.topology import Topology
 
 RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
@@ -35,7 +35,7 @@ def gather(ring: str, timing: HardwareTiming, *, group: int, nbytes: int, folder
     """All-gather ``nbytes`` in all, of float32, on ``timing``'s ranks in groups of ``group``; nothing else goes on.
 
     ``ring``: one of :data:`RINGS`. ``folder`` takes the log and ``trace/rank0.trace``, in which the all-gather is step
-    1, and what comes before it step 0. Raises :class:`simgpu.ranks.cluster.RankFailed`.
+    1, and what comes before it step 0. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     numel = nbytes // 4 // len(timing.nodes_of)
 
@@ -57,7 +57,7 @@ def rehearsed(
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
-    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`simgpu.ranks.cluster.RankFailed`.
+    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])

@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, model_validator
 
-from frameworks.deepspeed.fixes import Fix
-from frameworks.deepspeed.releases import KNOWN, PINNED, installed, is_release
-from scenarios import base, mmlu, mmlu_batches, quantized
-from scenarios.base import Only, ScenarioError, Training, fitted
-from scenarios.mmlu_batches import ByteTokenizer
-from scenarios.models import FULL_SIZE, SIZES, build, parameters
-from scenarios.sharding import checkpoint_index as checkpoints
-from scenarios.sharding.strategy import ShardingError, strategy
-from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
-from simgpu import untrusted
-from simgpu.hardware import HardwareTiming, Scale
-from simgpu.tokens import MOST_PERCENT
+from streamrace.device import untrusted
+from streamrace.device.hardware import HardwareTiming, Scale
+from streamrace.device.tokens import MOST_PERCENT
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, installed, is_release
+from streamrace.scenarios import base, mmlu, mmlu_batches, quantized
+from streamrace.scenarios.base import Only, ScenarioError, Training, fitted
+from streamrace.scenarios.mmlu_batches import ByteTokenizer
+from streamrace.scenarios.models import FULL_SIZE, SIZES, build, parameters
+from streamrace.scenarios.sharding import checkpoint_index as checkpoints
+from streamrace.scenarios.sharding.strategy import ShardingError, strategy
+from streamrace.scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
 
 
 class Scenario(Training):

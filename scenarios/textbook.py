@@ -1,7 +1,7 @@
 """Small programs of one rank, each with a race that real code has had, and the same without it.
 
 They say ``torch.cuda``. Nothing shows as recorded: on an idle device no kernel is late by itself. Give one to
-:func:`replay.record.record`, and execute the recording under other timings.
+:func:`streamrace.replay.record.record`, and execute the recording under other timings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.cuda import Event, Stream, current_stream, stream
 
-from simgpu.device import Device
+from streamrace.device.device import Device
 
 _SIZE = 256
 

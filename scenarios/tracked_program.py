@@ -1,13 +1,13 @@
 """A plain training step, whose peak memory torch's own tracker and the simulated GPU both tell.
 
-:mod:`studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and
+:mod:`streamrace.studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and
 under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages::
 
-    python -m simgpu --dry --trace FILE -m scenarios.tracked_program CASE
-    python -m simgpu -m scenarios.tracked_program --tracked CASE    (with --dry --world N for FSDP2 on N ranks)
+    streamrace device --dry --trace FILE -m streamrace.scenarios.tracked_program CASE
+    streamrace device -m streamrace.scenarios.tracked_program --tracked CASE    (with --dry --world N for FSDP2 on N ranks)
 
 ``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, and tracked of what, as JSON.
-Tracked, too, it is run by ``python -m simgpu``, whose ``torch.cuda`` makes torch choose the same work; fake tensors
+Tracked, too, it is run by ``streamrace device``, whose ``torch.cuda`` makes torch choose the same work; fake tensors
 take none of its memory.
 """
 
@@ -25,7 +25,7 @@ SAID = "PEAK "
 
 @dataclass(frozen=True)
 class TrackedCase:
-    """``model``: as :func:`scenarios.full_size.subject` takes it. ``layers``: instead of its own number.
+    """``model``: as :func:`streamrace.scenarios.full_size.subject` takes it. ``layers``: instead of its own number.
 
     ``precision``: of parameters, gradients and moments (``bf16``, ``fp32``). ``attention``: ``eager`` or ``sdpa``.
     ``micro_batch``: sequences of ``sequence`` tokens. ``steps``: two, as Adam's moments are there from the end of the
@@ -52,7 +52,7 @@ def train(case: TrackedCase, track: Any = None) -> Any:
     from torch.distributed.fsdp import fully_shard
     from transformers.models import llama
 
-    from scenarios.full_size import loss_of, subject
+    from streamrace.scenarios.full_size import loss_of, subject
 
     if case.attention == "sdpa":
         # The kernel knows what is causal. transformers asks first whether the mask is all ones, and a fake tensor

@@ -1,8 +1,8 @@
 """A user's training program: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
 
-As those of DeepSpeed issue 5059 had it, but for the size. :mod:`studies.trainer` runs it under several releases::
+As those of DeepSpeed issue 5059 had it, but for the size. :mod:`streamrace.studies.trainer` runs it under several releases::
 
-    python -m simgpu --ranks 4 -m scenarios.trainer_program STEPS
+    streamrace device --ranks 4 -m streamrace.scenarios.trainer_program STEPS
 
 It prints a line for each step: its number, the loss and the norm of the gradients (null: not finite), as JSON.
 """
@@ -36,7 +36,7 @@ def main(steps: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-    from frameworks.deepspeed import stock  # noqa: F401 - gives an old release what it needs to start
+    from streamrace.frameworks.deepspeed import stock  # noqa: F401 - gives an old release what it needs to start
 
     class Counting(torch.utils.data.Dataset[Any]):
         """Sequences that count up in threes, each from a number of its own."""

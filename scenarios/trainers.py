@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frameworks.base import Framework, Probe, Trainer
-from frameworks.deepspeed import adapter
-from scenarios.job import Job
-from scenarios.scenario import Scenario
-from scenarios.sharding import checkpoint
-from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
-from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, TracedStreams
-from scenarios.sharding.rings import RINGS
-from scenarios.sharding.strategy import strategy
-from scenarios.sharding.synchronisations import synchronisations
-from scenarios.sharding.topology import Topology
-from scenarios.sharding.units import Piece
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.frameworks.base import Framework, Probe, Trainer
+from streamrace.frameworks.deepspeed import adapter
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.scenario import Scenario
+from streamrace.scenarios.sharding import checkpoint
+from streamrace.scenarios.sharding.checkpoint_index import drop_older, newest, of_step
+from streamrace.scenarios.sharding.engine import ShardedEngine, adamw
+from streamrace.scenarios.sharding.lanes import NoStreams, TracedStreams
+from streamrace.scenarios.sharding.rings import RINGS
+from streamrace.scenarios.sharding.strategy import strategy
+from streamrace.scenarios.sharding.synchronisations import synchronisations
+from streamrace.scenarios.sharding.topology import Topology
+from streamrace.scenarios.sharding.units import Piece
 
 framework: Framework = adapter
 """The stock framework whose training is judged. Our own engine (:class:`Sharded`) runs beside it."""

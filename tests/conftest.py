@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from xdist.remote import Producer
 
-from simgpu import processor
-from simgpu.ranks.forks import seldom
+from streamrace.device import processor
+from streamrace.device.ranks.forks import seldom
 from tests import housed
 from tests.examples import choose
 from tests.scheduling import ByFile
@@ -19,7 +19,7 @@ from tests.scheduling import ByFile
 seldom()  # before all that is imported here
 processor.answer()  # nothing has imported torch yet
 # Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
-os.environ.setdefault("STREAM_RACES_ENGINE", "both")
+os.environ.setdefault("STREAMRACE_ENGINE", "both")
 os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.

@@ -21,7 +21,7 @@ from hypothesis import Phase, core, settings
 
 _TIMES = {"dev": 0.2, "ci": 1.0, "mutants": 1.0, "nightly": 20.0}
 DEFAULT = "dev"
-_CHOSEN, _SEED = "STREAM_RACES_EXAMPLES", "STREAM_RACES_SEED"
+_CHOSEN, _SEED = "STREAMRACE_EXAMPLES", "STREAMRACE_SEED"
 
 
 def _register() -> None:

@@ -119,7 +119,7 @@ import sys
 limit = int(sys.argv.pop(1))
 os.dup2(1, 2)  # a pipe, which has no limit
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 
 main()
 """

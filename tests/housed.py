@@ -53,7 +53,7 @@ FILES = (
 )
 """Single files of other folders."""
 
-_INSIDE = "STREAM_RACES_HOUSED"
+_INSIDE = "STREAMRACE_HOUSED"
 _MARK = "\x1e"  # ASCII's record separator: behind it comes what is meant for the process outside
 
 

@@ -1,5 +1,5 @@
 """What each rank of a scenario would do at its start, done where this is imported (:mod:`tests.housed`)."""
 
-from scenarios.program import preload
+from streamrace.scenarios.program import preload
 
 preload()

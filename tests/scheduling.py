@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # Folders whose files share fixtures that take seconds to make.
-TOGETHER = ("tests/fuzz/recorded", "tests/simgpu/zero")
+TOGETHER = ("tests/fuzz/recorded", "tests/device/zero")
 
 
 def scope_of(nodeid: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from simgpu.trace import Access, Launch, TraceRecord
+from streamrace.device.trace import Access, Launch, TraceRecord
 
-MANY = 64  # ranges of one launch, beyond which a dry run records the same bytes in few (simgpu/csrc/trace.cpp)
+MANY = (
+    64  # ranges of one launch, beyond which a dry run records the same bytes in few (streamrace/device/csrc/trace.cpp)
+)
 
 
 def touched(accesses: tuple[Access, ...]) -> set[tuple[int, int]]:

@@ -28,8 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn, cast
 
-from simgpu.ranks.forks import as_often_as_python, forking
-from simgpu.scripts import fail
+from streamrace.device.ranks.forks import as_often_as_python, forking
+from streamrace.device.scripts import fail
 
 ROOT = Path(__file__).resolve().parents[1]
 _MESSAGE = 1 << 20
@@ -203,7 +203,7 @@ class Warm(Source):
 @functools.cache
 def with_simulated_gpu() -> Warm:
     """One for all tests of this process, and for what else there is warm with a simulated GPU: they are forks of it."""
-    modules = ["torch", "torch._dynamo", "repro.commands.group", "repro.commands.check"]
+    modules = ["torch", "torch._dynamo", "streamrace.repro.commands.group", "streamrace.repro.commands.check"]
     warm = Warm(modules, simulated=True, environment={**shell(), "OMP_NUM_THREADS": "1"})
     atexit.register(warm.close)
     return warm
@@ -217,7 +217,7 @@ def shell() -> dict[str, str]:
 def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
     """What the warm process does, to the end of the one that asks."""
     if simulated:
-        from simgpu.launch import start
+        from streamrace.device.launch import start
 
         start()
     for module in modules:
@@ -275,8 +275,8 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
         os.chdir(command.folder)
         vars(tempfile)["tempdir"] = None  # what TMPDIR says is asked for again
         _streams(files)
-        if "simgpu.cuda" in sys.modules and ours:
-            sys.modules["simgpu.cuda"].see(int(os.environ.get("WORLD_SIZE", "1")))
+        if "streamrace.device.cuda" in sys.modules and ours:
+            sys.modules["streamrace.device.cuda"].see(int(os.environ.get("WORLD_SIZE", "1")))
         status = _python(command, ours=ours)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

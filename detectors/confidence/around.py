@@ -1,6 +1,6 @@
 """The order around two accesses that race: what each comes behind, the last that both do, and what comes too late.
 
-Happens-before (:mod:`detectors.order`) says that nothing orders the two; this says what there is instead, as a person
+Happens-before (:mod:`streamrace.detectors.order`) says that nothing orders the two; this says what there is instead, as a person
 would look for it: backwards from each access to the work behind which it comes, and forwards from the first to the
 wait on the second's side that comes too late.
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from detectors.confidence.chains import Link, OrderGraph
-from detectors.order.races import Occurrence, Race, site
-from simgpu.trace import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
+from streamrace.detectors.confidence.chains import Link, OrderGraph
+from streamrace.detectors.order.races import Occurrence, Race, site
+from streamrace.device.trace import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
 
 _HOST = -1  # a stream that stands for the host
 _STREAMS = 2  # other streams of which it is told how far an access comes behind them

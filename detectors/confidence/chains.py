@@ -1,6 +1,6 @@
 """The shortest chain of order between two pieces of work: what comes after what, because of which waits.
 
-The edges are those of happens-before (:mod:`detectors.order`): work of one stream in its turn, the host to what it
+The edges are those of happens-before (:mod:`streamrace.detectors.order`): work of one stream in its turn, the host to what it
 gives, a record to who waits for it, a collective's members to each other. A chain is short where few of them are waits
 or collectives: that one thing follows another on its stream, or is issued later by the host, needs no call.
 """
@@ -11,8 +11,19 @@ from collections import deque
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from detectors.order.races import AccessKind, describe, site
-from simgpu.trace import Collective, Frame, Group, HostWait, Launch, Record, Stack, StreamName, TraceRecord, Wait
+from streamrace.detectors.order.races import AccessKind, describe, site
+from streamrace.device.trace import (
+    Collective,
+    Frame,
+    Group,
+    HostWait,
+    Launch,
+    Record,
+    Stack,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
 
 
 class Link(NamedTuple):
@@ -134,7 +145,7 @@ class OrderGraph:
         self._collectives.setdefault((record.group, record.number), []).append(part)
 
     def _meet(self) -> None:
-        """The edges between the members of each collective (:mod:`detectors.order.rendezvous`)."""
+        """The edges between the members of each collective (:mod:`streamrace.detectors.order.rendezvous`)."""
         for parts in self._collectives.values():
             for one in parts:
                 for other in parts:

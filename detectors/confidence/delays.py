@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from detectors.confidence.waits import Waits, WaitSite
-from simgpu.trace import Collective, Free, HostWait, Launch, Record, RecordStream, TraceRecord, Wait
+from streamrace.detectors.confidence.waits import Waits, WaitSite
+from streamrace.device.trace import Collective, Free, HostWait, Launch, Record, RecordStream, TraceRecord, Wait
 
 
 class Delays:

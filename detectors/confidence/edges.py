@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from detectors.order.races import Race
-from detectors.race_detector import RaceDetector
-from simgpu.trace import (
+from streamrace.detectors.order.races import Race
+from streamrace.detectors.race_detector import RaceDetector
+from streamrace.device.trace import (
     HOST_STREAM,
     Begin,
     Collective,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from detectors.base import Detector, Unexercised
-from simgpu.trace import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
+from streamrace.detectors.base import Detector, Unexercised
+from streamrace.device.trace import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
 
 
 class IdleStreams(Detector):

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from detectors.base import Detector, Unseen
-from detectors.order.clocks import Threads
-from detectors.order.races import describe
-from detectors.order.streams import StreamOrder
-from simgpu.trace import (
+from streamrace.detectors.base import Detector, Unseen
+from streamrace.detectors.order.clocks import Threads
+from streamrace.detectors.order.races import describe
+from streamrace.detectors.order.streams import StreamOrder
+from streamrace.device.trace import (
     HOST_STREAM,
     Alloc,
     Collective,

@@ -5,7 +5,7 @@ that nothing else orders. If the program logs every tenth step only, or the line
 such pairs the traces are judged again without these waits: first without all of them at once, which for most programs
 shows that nothing rests on any; then without one *site* (a line of source) at a time.
 
-Which waits these are, and what a trace is without them: :mod:`detectors.confidence.waits`.
+Which waits these are, and what a trace is without them: :mod:`streamrace.detectors.confidence.waits`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from detectors.base import Detector
-from detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
-from detectors.order.races import Occurrence, Race, describe
-from detectors.race_detector import RaceDetector, RaceKey, key_of
-from simgpu.trace import TraceRecord
+from streamrace.detectors.base import Detector
+from streamrace.detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
+from streamrace.detectors.order.races import Occurrence, Race, describe
+from streamrace.detectors.race_detector import RaceDetector, RaceKey, key_of
+from streamrace.device.trace import TraceRecord
 
 MOST_SITES = 16
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Protocol
 
-from detectors.confidence.chains import Link, OrderGraph
-from detectors.confidence.delays import Delays
-from detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
-from detectors.order.races import Race
-from detectors.race_detector import EXAMPLES
-from simgpu.trace import Free, TraceRecord, Wait
+from streamrace.detectors.confidence.chains import Link, OrderGraph
+from streamrace.detectors.confidence.delays import Delays
+from streamrace.detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
+from streamrace.detectors.order.races import Race
+from streamrace.detectors.race_detector import EXAMPLES
+from streamrace.device.trace import Free, TraceRecord, Wait
 
 Load = Literal["carries load", "fragile cover", "redundant", "unknown"]
 """What a wait is for the order of a run."""
@@ -73,7 +73,7 @@ class _Pair(NamedTuple):
 
 
 class Traces(Protocol):
-    """The traces of a run, to be read as often as one likes (:func:`detectors.files.take_away`)."""
+    """The traces of a run, to be read as often as one likes (:func:`streamrace.detectors.files.take_away`)."""
 
     def read(self, reader: Waits | Delays | OrderGraph, keep: Keep | None = None) -> None: ...
 
@@ -85,7 +85,7 @@ class Traces(Protocol):
 def take_away(traces: Traces, told: Callable[[str], None] = lambda sentence: None) -> Removals:
     """Judge a run's traces without each line's waits. ``told`` gets what is done, now and then.
 
-    The run must have told its waits apart (:func:`simgpu.overrides.tell`).
+    The run must have told its waits apart (:func:`streamrace.device.overrides.tell`).
     """
     waits = Waits(every=True)
     traces.read(waits)

@@ -10,7 +10,7 @@ All that orders something, and that a line of the program or of a library asks f
   timer's.
 
 What is incidental a trace says by itself. Which line asked for another wait it says where the run was to
-(:func:`simgpu.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the program, and
+(:func:`streamrace.device.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the program, and
 those cannot be taken away. A ``query`` is none of these: it is asked again until it says yes.
 
 A read's wait is always there for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses what it
@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from detectors.confidence.numbers import NumberSet, Places
-from detectors.order.races import Occurrence, Race, site
-from simgpu.asked import LEFT_OUT, Asked
-from simgpu.trace import (
+from streamrace.detectors.confidence.numbers import NumberSet, Places
+from streamrace.detectors.order.races import Occurrence, Race, site
+from streamrace.device.asked import LEFT_OUT, Asked
+from streamrace.device.trace import (
     HOST_STREAM,
     Alloc,
     Collective,
@@ -67,13 +67,13 @@ AsIf = Callable[[int, TraceRecord], TraceRecord]
 """What a record of a rank is taken for."""
 
 Counts = Callable[[Occurrence], bool]
-"""Whether an occurrence of a race does (:class:`detectors.race_detector.RaceDetector`)."""
+"""Whether an occurrence of a race does (:class:`streamrace.detectors.race_detector.RaceDetector`)."""
 
 _Key = tuple[int, str, int, int]  # rank, kind, stream, stack
 
 
 class WaitSite(NamedTuple):
-    """A line whose calls wait, and how: an operation of :mod:`simgpu.overrides`, or read, copy, measurement,
+    """A line whose calls wait, and how: an operation of :mod:`streamrace.device.overrides`, or read, copy, measurement,
     synchronize (of the host, by a call that no override can take out).
     """
 
@@ -91,7 +91,7 @@ class WaitSite(NamedTuple):
 
 
 def place_of(operation: str, frame: Frame | None) -> str:
-    """As a live run leaves it out (:func:`simgpu.overrides.leave_out`); empty where none can."""
+    """As a live run leaves it out (:func:`streamrace.device.overrides.leave_out`); empty where none can."""
     return f"{operation}@{frame.file}:{frame.line}" if operation and frame else ""
 
 
@@ -101,7 +101,7 @@ class Waits:
     ``every``: not only the incidental ones. ``sites``: each with where it waits first (which of its rank's, and the
     rank). ``operations``: how a site is taken out of a live run, of those where that can be done. ``counts``: how many
     waits it made on all ranks. ``others``: waits that no line asked for. ``left_out``: how often a call was left out of
-    this very run, by its operation and line (:func:`simgpu.overrides.leave_out`).
+    this very run, by its operation and line (:func:`streamrace.device.overrides.leave_out`).
     """
 
     def __init__(self, *, every: bool = False) -> None:

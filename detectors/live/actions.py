@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from detectors.live import incident
-from detectors.live.finding import Finding, ProbeResult
+from streamrace.detectors.live import incident
+from streamrace.detectors.live.finding import Finding, ProbeResult
 
 OnFinding = str | Callable[[Finding], None]
 _BATCHES = 32  # micro-batches kept: what is found belongs to this step or the one before
@@ -48,7 +48,7 @@ class _Batch(NamedTuple):
 class Actions:
     """Knows what to do, and keeps what an incident needs of the last micro-batches.
 
-    Raises ValueError for an unknown action, :class:`detectors.live.incident.IncidentError` for a folder
+    Raises ValueError for an unknown action, :class:`streamrace.detectors.live.incident.IncidentError` for a folder
     that cannot be written.
     """
 

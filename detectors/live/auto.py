@@ -25,12 +25,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from detectors.live.actions import listed
-from detectors.live.engines import WatchError, engine_class
-from detectors.live.finding import Finding
-from detectors.live.modules import title, unwrapped
-from detectors.live.patches import listen
-from detectors.live.watch import NanWatch
+from streamrace.detectors.live.actions import listed
+from streamrace.detectors.live.engines import WatchError, engine_class
+from streamrace.detectors.live.finding import Finding
+from streamrace.detectors.live.modules import title, unwrapped
+from streamrace.detectors.live.patches import listen
+from streamrace.detectors.live.watch import NanWatch
 
 _LEAVING_S = 5.0
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -135,7 +135,7 @@ class AutoWatch:
         self._watch = NanWatch(model, framework=True, tells=False, **self._options)
         self._ask_trainer(owners)
         if _world() > 1:
-            self._store = dist.PrefixStore("stream-races/auto", _get_default_store())
+            self._store = dist.PrefixStore("streamrace/auto", _get_default_store())
             self._world = _world()
             self._store.set(f"watched/{_rank()}", "")
         if unwrapped(model) is module:
@@ -224,7 +224,7 @@ class AutoWatch:
         """Once, by rank 0."""
         if _rank() == 0 and text not in self._said:
             self._said.add(text)
-            print(f"repro watch: {text.rstrip('.')}.", file=sys.stderr, flush=True)
+            print(f"streamrace watch: {text.rstrip('.')}.", file=sys.stderr, flush=True)
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Where the hooks write: what was probed, in which step, micro-batch and phase.
 
 The board keeps the count of steps and the lanes, and turns what comes back into one
-:class:`~detectors.live.judge.Step` per optimizer step, complete when all its measurements are there.
+:class:`~streamrace.detectors.live.judge.Step` per optimizer step, complete when all its measurements are there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from detectors.live.chains import Chains, Shape, Sum, SumEvent
-from detectors.live.finding import BEFORE, Kind, ProbePoint, ProbeResult
-from detectors.live.hardware import Hardware
-from detectors.live.judge import Step
-from detectors.live.lanes import Lanes, Measured
+from streamrace.detectors.live.chains import Chains, Shape, Sum, SumEvent
+from streamrace.detectors.live.finding import BEFORE, Kind, ProbePoint, ProbeResult
+from streamrace.detectors.live.hardware import Hardware
+from streamrace.detectors.live.judge import Step
+from streamrace.detectors.live.lanes import Lanes, Measured
 
 # Says, if it is not 0, that the optimizer skipped the step on the device: the host does not know.
 SKIPPED = ProbePoint(Kind.OPTIMIZER, detail="found_inf")

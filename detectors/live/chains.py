@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from detectors.live.finding import Cause, Kind
-from detectors.live.ops import add
+from streamrace.detectors.live.finding import Cause, Kind
+from streamrace.detectors.live.ops import add
 
 
 class SumEvent(StrEnum):

@@ -3,7 +3,7 @@
 What is used of DeepSpeed: ``DeepSpeedEngine.__init__, forward, backward, step`` (runtime/engine.py), ``module``,
 ``optimizer``, ``is_gradient_accumulation_boundary``, ``was_step_applied``, and an optimizer's ``loss_scaler``.
 The functions are listened to on the class, so that an engine made inside a framework (HF Trainer, Lightning)
-is found as well. ZeRO-3's parameters are :mod:`detectors.live.zero3`'s affair.
+is found as well. ZeRO-3's parameters are :mod:`streamrace.detectors.live.zero3`'s affair.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from detectors.live.board import NORM, Board, Passed, see_states
-from detectors.live.chains import SumEvent
-from detectors.live.finding import Kind, ProbePoint
-from detectors.live.modules import ModuleHooks
-from detectors.live.patches import listen
-from detectors.live.zero3 import Zero3Hooks, is_sharded
+from streamrace.detectors.live.board import NORM, Board, Passed, see_states
+from streamrace.detectors.live.chains import SumEvent
+from streamrace.detectors.live.finding import Kind, ProbePoint
+from streamrace.detectors.live.modules import ModuleHooks
+from streamrace.detectors.live.patches import listen
+from streamrace.detectors.live.zero3 import Zero3Hooks, is_sharded
 
 
 class WatchError(Exception):

@@ -13,10 +13,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from detectors.live.actions import listed
-from detectors.live.finding import Finding
-from detectors.live.ranks import StopTogether
-from detectors.live.watch import NanWatch
+from streamrace.detectors.live.actions import listed
+from streamrace.detectors.live.finding import Finding
+from streamrace.detectors.live.ranks import StopTogether
+from streamrace.detectors.live.watch import NanWatch
 
 _numbers = count(1)
 
@@ -24,11 +24,11 @@ _numbers = count(1)
 class NanWatchTrainerCallback(TrainerCallback):
     """Watches the model from the beginning of ``Trainer.train`` to its end.
 
-    ``options``: those of :class:`~detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
+    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
     step that holds the finding; several ranks stop together, a few steps later, when all know of it.
     Steps are counted from 1 in each call of ``train``, also when it resumes from a checkpoint.
 
-    Raises :class:`~detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
+    Raises :class:`~streamrace.detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detectors.live import tensor_file
-from detectors.live.finding import PHASES, Finding, Kind, ProbePoint, ProbeResult
-from simgpu import untrusted
+from streamrace.detectors.live import tensor_file
+from streamrace.detectors.live.finding import PHASES, Finding, Kind, ProbePoint, ProbeResult
+from streamrace.device import untrusted
 
 FORMAT = "stream-race-incident"
 VERSION = 1
@@ -300,7 +300,7 @@ def _head(folder: Path) -> dict[str, Any]:
         raise _damaged(path, "its format has no version")
     if version > VERSION:
         raise IncidentError(
-            f"{folder} has format version {version} and this release reads up to {VERSION}: update stream-races"
+            f"{folder} has format version {version} and this release reads up to {VERSION}: update streamrace"
         )
     return data
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from detectors.live.chains import Mismatch, Sum, SumEvent
-from detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult, first_few
+from streamrace.detectors.live.chains import Mismatch, Sum, SumEvent
+from streamrace.detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult, first_few
 
 # What training keeps. The others only count when one of these is bad.
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detectors.live import ops
-from detectors.live.hardware import Hardware
-from detectors.live.native import native
+from streamrace.detectors.live import ops
+from streamrace.detectors.live.hardware import Hardware
+from streamrace.detectors.live.native import native
 
 _PROBES = 2048  # rows: 80 KiB
 _SUMS = 8192  # numbers: 64 KiB

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from detectors.live.actions import listed
-from detectors.live.finding import Finding
-from detectors.live.patches import listen
-from detectors.live.ranks import StopTogether
-from detectors.live.watch import NanWatch
+from streamrace.detectors.live.actions import listed
+from streamrace.detectors.live.finding import Finding
+from streamrace.detectors.live.patches import listen
+from streamrace.detectors.live.ranks import StopTogether
+from streamrace.detectors.live.watch import NanWatch
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -32,10 +32,10 @@ _numbers = count(1)
 class NanWatchCallback(Callback):
     """Watches the module from the beginning of ``Trainer.fit`` to its end.
 
-    ``options``: those of :class:`~detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
+    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
     step that holds the finding; several ranks stop together, a few steps later, when all know of it.
 
-    Raises :class:`~detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
+    Raises :class:`~streamrace.detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
     """
 
     def __init__(self, **options: Any) -> None:

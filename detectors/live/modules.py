@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 
-from detectors.live.board import Board
-from detectors.live.finding import Kind, ProbePoint
+from streamrace.detectors.live.board import Board
+from streamrace.detectors.live.finding import Kind, ProbePoint
 
 _WRAPPERS = {
     "DistributedDataParallel",

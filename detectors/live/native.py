@@ -1,4 +1,4 @@
-"""The measurements of :mod:`detectors.live.ops` on a CPU, each in one pass over the memory: C++ (``csrc/``).
+"""The measurements of :mod:`streamrace.detectors.live.ops` on a CPU, each in one pass over the memory: C++ (``csrc/``).
 
 Built once, when a training on a CPU is first watched and there is a compiler: a second. Where there is none torch's own
 operators measure: what is bad and each checksum are the same, with more passes. A GPU's values never come here.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simgpu.compiling import BuildError, library
+from streamrace.device.compiling import BuildError, library
 
 _SOURCES = Path(__file__).with_name("csrc")
 _OPTIONS = ("-O3",)  # loops are only made wide by it

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detectors.live.native import native
+from streamrace.detectors.live.native import native
 
 PROBES = "detectors::"  # how the operators' names begin in a trace
 OPERATORS = tuple(PROBES + name for name in ("probe", "checksum", "send", "stamp"))

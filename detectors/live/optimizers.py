@@ -16,11 +16,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
-from detectors.live.board import NORM, SKIPPED, Board, see_states
-from detectors.live.chains import SumEvent
-from detectors.live.engines import EngineHooks
-from detectors.live.finding import Kind, ProbePoint
-from detectors.live.patches import listen
+from streamrace.detectors.live.board import NORM, SKIPPED, Board, see_states
+from streamrace.detectors.live.chains import SumEvent
+from streamrace.detectors.live.engines import EngineHooks
+from streamrace.detectors.live.finding import Kind, ProbePoint
+from streamrace.detectors.live.patches import listen
 
 
 class OptimizerHooks:

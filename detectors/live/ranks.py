@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from detectors.live.finding import Finding
+from streamrace.detectors.live.finding import Finding
 
 _PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
 KEPT = 4  # steps whose reports can be read
@@ -32,7 +32,7 @@ class Ranks:
 
     def __init__(self, name: str) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self._store = dist.PrefixStore(f"stream-races/{name}", _get_default_store())
+        self._store = dist.PrefixStore(f"streamrace/{name}", _get_default_store())
 
     def report(self, step: int, finding: Finding | None, digest: str) -> None:
         """Report to the others how this rank's step was. ``digest``: what must be equal on all ranks, or ''."""

@@ -1,4 +1,4 @@
-"""What the watch records of each step, for a comparison of two runs (:mod:`detectors.values.recordings`)."""
+"""What the watch records of each step, for a comparison of two runs (:mod:`streamrace.detectors.values.recordings`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
-from detectors.live.actions import versions
-from detectors.live.chains import SumEvent
-from detectors.live.judge import Step
-from detectors.values.recordings import Recorder, StepRecord, UseRecord
+from streamrace.detectors.live.actions import versions
+from streamrace.detectors.live.chains import SumEvent
+from streamrace.detectors.live.judge import Step
+from streamrace.detectors.values.recordings import Recorder, StepRecord, UseRecord
 
 _RECORDED = {SumEvent.USE, SumEvent.UPDATE, SumEvent.EDIT}
 _PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
@@ -24,7 +24,7 @@ class StepRecorder:
 
     @classmethod
     def of(cls, folder: str | Path | None, model: nn.Module, rank: int, world: int) -> StepRecorder | None:
-        """None where nothing is recorded. Raises :class:`detectors.values.recordings.RecordingError`."""
+        """None where nothing is recorded. Raises :class:`streamrace.detectors.values.recordings.RecordingError`."""
         if folder is None:
             return None
         parameters = list(model.parameters())

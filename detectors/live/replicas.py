@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from detectors.live.chains import Sum, SumEvent
-from detectors.live.finding import PHASES, Cause, Finding, Kind, first_few
-from detectors.live.ops import add
+from streamrace.detectors.live.chains import Sum, SumEvent
+from streamrace.detectors.live.finding import PHASES, Cause, Finding, Kind, first_few
+from streamrace.detectors.live.ops import add
 
 Table = dict[str, tuple[int, tuple[int, ...]]]
 

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any, Self
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from detectors.live import replicas
-from detectors.live.actions import Actions, OnFinding
-from detectors.live.board import Board, Passed
-from detectors.live.engines import EngineHooks, WatchError, engine_class
-from detectors.live.finding import PHASES, PROVEN, Finding, Kind
-from detectors.live.hardware import hardware_of
-from detectors.live.incident import IncidentError
-from detectors.live.judge import Judge, Step, merge
-from detectors.live.modules import ModuleHooks, title, unwrapped
-from detectors.live.optimizers import OptimizerHooks
-from detectors.live.ranks import KEPT, Ranks
+from streamrace.detectors.live import replicas
+from streamrace.detectors.live.actions import Actions, OnFinding
+from streamrace.detectors.live.board import Board, Passed
+from streamrace.detectors.live.engines import EngineHooks, WatchError, engine_class
+from streamrace.detectors.live.finding import PHASES, PROVEN, Finding, Kind
+from streamrace.detectors.live.hardware import hardware_of
+from streamrace.detectors.live.incident import IncidentError
+from streamrace.detectors.live.judge import Judge, Step, merge
+from streamrace.detectors.live.modules import ModuleHooks, title, unwrapped
+from streamrace.detectors.live.optimizers import OptimizerHooks
+from streamrace.detectors.live.ranks import KEPT, Ranks
 
 if TYPE_CHECKING:
-    from detectors.live.recording import StepRecorder
+    from streamrace.detectors.live.recording import StepRecorder
 
 WATCHABLE: Mapping[str, frozenset[Kind]] = {
     "inputs": frozenset({Kind.INPUT}),
@@ -61,9 +61,9 @@ class NanWatch:
     at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
     ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values
     too, and distinguishes race, stale, uncovered and corruption. ``on_finding``: "warn", "raise", "stop"
-    (sets :attr:`stopped`), "save" (an incident under ``folder``, for ``python -m repro report``), a
+    (sets :attr:`stopped`), "save" (an incident under ``folder``, for ``streamrace report``), a
     function that gets the :class:`Finding`, or several of these. ``history``: steps whose statistics an
-    incident holds. ``record``: a folder that takes what each step computed, for ``python -m repro diverge``.
+    incident holds. ``record``: a folder that takes what each step computed, for ``streamrace diverge``.
 
     Raises :class:`WatchError` at once when it is used wrongly. When the watch itself fails later, it warns
     (:class:`WatchFailed`) and steps aside. At its end the watch takes all its hooks away, and rank 0 says in a line on
@@ -126,8 +126,8 @@ class NanWatch:
             self._board.step_aside(error)
 
     def _recorder_in(self, folder: str | Path, root: nn.Module) -> StepRecorder | None:
-        from detectors.live.recording import StepRecorder
-        from detectors.values.recordings import RecordingError
+        from streamrace.detectors.live.recording import StepRecorder
+        from streamrace.detectors.values.recordings import RecordingError
 
         try:
             return StepRecorder.of(folder, root, self.rank, self._ranks.world if self._ranks else 1)
@@ -297,7 +297,7 @@ class NanWatch:
         saved, text = self._actions.saved, self.finding.sentence()
         if saved is None:
             return text
-        return f"{text.rstrip('.')}. Saved: {saved} ('python -m repro report {shlex.quote(str(saved))}' makes its page)"
+        return f"{text.rstrip('.')}. Saved: {saved} ('streamrace report {shlex.quote(str(saved))}' makes its page)"
 
     def _tell(self) -> None:
         """Once, by rank 0."""

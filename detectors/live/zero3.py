@@ -19,10 +19,10 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from detectors.live.board import Board, see_states
-from detectors.live.chains import Shape, SumEvent
-from detectors.live.finding import Kind, ProbePoint
-from detectors.live.patches import listen
+from streamrace.detectors.live.board import Board, see_states
+from streamrace.detectors.live.chains import Shape, SumEvent
+from streamrace.detectors.live.finding import Kind, ProbePoint
+from streamrace.detectors.live.patches import listen
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -1,9 +1,9 @@
-"""``python -m detectors.native``: builds the engine, so that the first command need not."""
+"""``python -m streamrace.detectors.native``: builds the engine, so that the first command need not."""
 
 from __future__ import annotations
 
-from detectors.native.build import library
-from simgpu.compiling import BuildError
+from streamrace.detectors.native.build import library
+from streamrace.device.compiling import BuildError
 
 try:
     print(f"detectors: built {library().name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simgpu import compiling
+from streamrace.device import compiling
 
 # CPython's functions come from the interpreter that loads the library. Sums of numbers in a damaged trace may overflow.
 _OPTIONS = ("-fwrapv", "-Wl,--unresolved-symbols=ignore-all")

@@ -1,4 +1,4 @@
-"""The native engine as Python sees it: the twin of :class:`detectors.order.happens_before.HappensBefore`."""
+"""The native engine as Python sees it: the twin of :class:`streamrace.detectors.order.happens_before.HappensBefore`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from detectors.native.build import library
-from detectors.order.races import Moment, Name, Occurrence, Side
-from detectors.order.rank import PROBES, Report
-from simgpu.trace import (
+from streamrace.detectors.native.build import library
+from streamrace.detectors.order.races import Moment, Name, Occurrence, Side
+from streamrace.detectors.order.rank import PROBES, Report
+from streamrace.device.trace import (
     Alloc,
     Begin,
     Collective,
@@ -43,7 +43,7 @@ _Told = tuple[Any, ...]
 class NativeHappensBefore:
     """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same.
 
-    Raises :class:`simgpu.compiling.BuildError` where the library is not there and cannot be built.
+    Raises :class:`streamrace.device.compiling.BuildError` where the library is not there and cannot be built.
     """
 
     def __init__(self, report: Report) -> None:
@@ -55,7 +55,7 @@ class NativeHappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         self._library.order_feed(self._it, rank, records, self._found)
 
@@ -108,7 +108,7 @@ def _moment(told: _Told) -> Moment:
 def load() -> Any:
     """The functions of ``csrc/api.cpp``. They hold the interpreter's lock, and what they raise is raised here.
 
-    Raises :class:`simgpu.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    Raises :class:`streamrace.device.compiling.BuildError`, and OSError where what was built cannot be loaded.
     """
     loaded = ctypes.PyDLL(str(library()))
     handle, number, thing = ctypes.c_void_p, ctypes.c_longlong, ctypes.py_object

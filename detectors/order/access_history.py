@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from itertools import count
 from typing import TypeAlias
 
-from detectors.order.overlap import Layout
-from simgpu.trace import Collective, Launch, Phase
+from streamrace.detectors.order.overlap import Layout
+from streamrace.device.trace import Collective, Launch, Phase
 
 Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective, Phase]
 """``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""

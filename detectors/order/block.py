@@ -14,11 +14,11 @@ each pair is: of several that end in the same access, the newest is named.
 
 from __future__ import annotations
 
-from detectors.order.access_history import Accesses, AccessHistory, Entry
-from detectors.order.clocks import Vector
-from detectors.order.labels import HasNames, Labels
-from detectors.order.overlap import overlap
-from detectors.order.reuse import Inheritance
+from streamrace.detectors.order.access_history import Accesses, AccessHistory, Entry
+from streamrace.detectors.order.clocks import Vector
+from streamrace.detectors.order.labels import HasNames, Labels
+from streamrace.detectors.order.overlap import overlap
+from streamrace.detectors.order.reuse import Inheritance
 
 
 class Block(Accesses):

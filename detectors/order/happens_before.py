@@ -3,7 +3,7 @@
 The method is FastTrack's (Flanagan & Freund 2009) on the threads of torch's CSAN: one per stream, and the
 host. It is exact for what the trace says: a race is reported if and only if two accesses of
 common bytes, one of them a write, are unordered by the transitive closure of the recorded order
-(limits: :mod:`detectors.order.overlap` for huge interleaved views, and crossed collectives, below).
+(limits: :mod:`streamrace.detectors.order.overlap` for huge interleaved views, and crossed collectives, below).
 
 **Crossed collectives.** A rank's records wait at a collective until all members' records of it are there.
 Ranks that issue collectives of *different* groups in different orders, without their hosts ever
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from detectors.order.clocks import Threads
-from detectors.order.rank import RankAccesses, Report
-from detectors.order.rendezvous import OpenCollective, OpenCollectives
-from simgpu.trace import TraceRecord
+from streamrace.detectors.order.clocks import Threads
+from streamrace.detectors.order.rank import RankAccesses, Report
+from streamrace.detectors.order.rendezvous import OpenCollective, OpenCollectives
+from streamrace.device.trace import TraceRecord
 
 
 class _Follower:
@@ -46,7 +46,7 @@ class HappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if self._finished:
             raise ValueError("the traces are finished; use a new detector")

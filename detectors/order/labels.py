@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from detectors.order.races import Name
-from simgpu.trace import Label
+from streamrace.detectors.order.races import Name
+from streamrace.device.trace import Label
 
 
 class HasNames(Protocol):

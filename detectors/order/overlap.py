@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""``(itemsize, sizes, strides)``, strides in bytes, see :class:`simgpu.trace.Access`."""
+"""``(itemsize, sizes, strides)``, strides in bytes, see :class:`streamrace.device.trace.Access`."""
 
 MAX_RUNS = 1 << 18
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
-from simgpu.trace import Frame
+from streamrace.device.trace import Frame
 
 AccessKind = Literal["read", "write", "free"]
 RaceKind = Literal["write-write", "read-write", "write-read", "freed", "reused"]

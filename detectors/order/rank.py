@@ -1,7 +1,7 @@
 """One rank: its blocks, and the races among the accesses to them.
 
 Blocks belong to one rank, so both sides of a race do too. Other ranks matter for order only, and
-that comes in through collectives (:mod:`detectors.order.rendezvous`).
+that comes in through collectives (:mod:`streamrace.detectors.order.rendezvous`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from detectors.order.access_history import Entry
-from detectors.order.block import Block
-from detectors.order.clocks import StreamClock, Threads, Vector
-from detectors.order.labels import HasNames, Labels
-from detectors.order.races import AccessKind, Moment, Occurrence, Side
-from detectors.order.rendezvous import Arrival, OpenCollectives
-from detectors.order.reuse import Freed, Inheritance
-from detectors.order.streams import StreamOrder
-from simgpu.trace import (
+from streamrace.detectors.order.access_history import Entry
+from streamrace.detectors.order.block import Block
+from streamrace.detectors.order.clocks import StreamClock, Threads, Vector
+from streamrace.detectors.order.labels import HasNames, Labels
+from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Side
+from streamrace.detectors.order.rendezvous import Arrival, OpenCollectives
+from streamrace.detectors.order.reuse import Freed, Inheritance
+from streamrace.detectors.order.streams import StreamOrder
+from streamrace.device.trace import (
     Alloc,
     Begin,
     Collective,
@@ -38,13 +38,13 @@ from simgpu.trace import (
     Wait,
 )
 
-PROBES = "detectors::"  # the kernels of detectors.live.ops
+PROBES = "detectors::"  # the kernels of streamrace.detectors.live.ops
 
 Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
 """Takes an occurrence of a race, the side that was issued first before the other; gives the race it belongs to."""
 
 Bytes = tuple[int, int, int, Any]
-"""An :class:`simgpu.trace.Access`, or the plain tuple of the same fields that a reader gives."""
+"""An :class:`streamrace.device.trace.Access`, or the plain tuple of the same fields that a reader gives."""
 
 
 class RankAccesses:

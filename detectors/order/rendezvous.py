@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from detectors.order.clocks import Snapshot, Vector, join
-from simgpu.trace import Collective, TraceError
+from streamrace.detectors.order.clocks import Snapshot, Vector, join
+from streamrace.device.trace import Collective, TraceError
 
 
 class Arrival(NamedTuple):

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from detectors.order.access_history import Accesses, AccessHistory, Entry
-from detectors.order.clocks import HostClock, Snapshot, Vector
-from detectors.order.overlap import overlap
-from simgpu.trace import Reuse
+from streamrace.detectors.order.access_history import Accesses, AccessHistory, Entry
+from streamrace.detectors.order.clocks import HostClock, Snapshot, Vector
+from streamrace.detectors.order.overlap import overlap
+from streamrace.device.trace import Reuse
 
 
 class Inheritance(Accesses):

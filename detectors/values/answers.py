@@ -8,7 +8,7 @@ kind is found from the values alone:
 * *wrong bounds*: whole stretches are wrong and others right, or the shape is another;
 * *wrong arithmetic*: anything else.
 
-A program calls :func:`answer`, also on a real GPU. Under ``repro check`` what it says goes into the verdict.
+A program calls :func:`answer`, also on a real GPU. Under ``streamrace check`` what it says goes into the verdict.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from simgpu.untrusted import Unreadable, contents, json_of, visible
+from streamrace.device.untrusted import Unreadable, contents, json_of, visible
 
 Kind = Literal["right", "stale", "bounds", "arithmetic"]
 KINDS: tuple[Kind, ...] = ("right", "stale", "bounds", "arithmetic")
 
-FOLDER = "STREAM_RACES_ANSWERS"
-"""The environment variable that names the folder which takes the answers. ``repro check`` sets it."""
+FOLDER = "STREAMRACE_ANSWERS"
+"""The environment variable that names the folder which takes the answers. ``streamrace check`` sets it."""
 
 _STRETCH = 4  # elements: wrong ones that lie alone are no stretch, nor are right ones
 _ROUNDING = 2**-7  # bfloat16's, of both
@@ -102,7 +102,7 @@ def judge(
 
 
 def read(folder: Path) -> list[Answer]:
-    """All answers that ranks left in ``folder``, by rank. Raises OSError, :class:`simgpu.untrusted.Unreadable`."""
+    """All answers that ranks left in ``folder``, by rank. Raises OSError, :class:`streamrace.device.untrusted.Unreadable`."""
     found: list[Answer] = []
     for path in sorted(folder.glob("*.jsonl"), key=lambda one: (len(one.name), one.name)):
         lines = contents(path).split(b"\n")[:-1]  # the last one is empty, or was cut off

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from detectors.base import Detector, Uncovered
-from simgpu.trace import Alloc, Collective, Frame, Free, Label, Launch, Stack, TraceRecord
+from streamrace.detectors.base import Detector, Uncovered
+from streamrace.device.trace import Alloc, Collective, Frame, Free, Label, Launch, Stack, TraceRecord
 
 _KIND = "secondary"
 

@@ -1,4 +1,4 @@
-"""Two recorded runs (:mod:`detectors.values.recordings`): where do they first differ, and can rounding explain it?
+"""Two recorded runs (:mod:`streamrace.detectors.values.recordings`): where do they first differ, and can rounding explain it?
 
 **The rule.** A copy does not round: a first difference in a *gathered* parameter whose partitions were recorded and
 equal is never explained. A loss or gradient norm is explained within the bound. The optimizer works element by element
@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from detectors.values.divergence import by_occurrence, number
-from detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording
-from detectors.values.rounding import UNKNOWN, rounding_bound
+from streamrace.detectors.values.divergence import by_occurrence, number
+from streamrace.detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording
+from streamrace.detectors.values.rounding import UNKNOWN, rounding_bound
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from detectors.values.divergence import number
-from simgpu import untrusted
+from streamrace.detectors.values.divergence import number
+from streamrace.device import untrusted
 
 FORMAT = "stream-race-recording"
 VERSION = 1
@@ -154,7 +154,7 @@ def _header(data: Any, path: Path, rank: int) -> tuple[int, dict[str, Any]]:
         raise RecordingError(f"{path} is not a recording of the live watch: give the folder of one")
     version, world, info = data.get("version"), data.get("world"), data.get("info")
     if _is_count(version) and version > VERSION:
-        raise RecordingError(f"{path} has format version {version}, this release reads {VERSION}: update stream-races")
+        raise RecordingError(f"{path} has format version {version}, this release reads {VERSION}: update streamrace")
     if version != VERSION or not _is_count(world) or rank >= world or data.get("rank") != rank:
         raise _damaged(path, 1, f"it is no header of rank {rank}")
     if not isinstance(info, dict) or not all(_is_count(info.get(key, 0)) for key in ("tokens", "parameters")):

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from detectors.values.divergence import Use, Values, by_occurrence, number
+from streamrace.detectors.values.divergence import Use, Values, by_occurrence, number
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
-from reports.charts.frame import BAD, Chart, Key, explored, framed, tame, tooltip
-from reports.data.campaigns import CampaignFolder
+from streamrace.reports.charts.frame import BAD, Chart, Key, explored, framed, tame, tooltip
+from streamrace.reports.data.campaigns import CampaignFolder
 
 _GOOD = "#3b82d6"
 _MOST = 5000  # points

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d
 
-from reports.charts.frame import Chart, Key, explored, over_steps, tail, tame, tooltip
-from reports.data.loading import Run
+from streamrace.reports.charts.frame import Chart, Key, explored, over_steps, tail, tame, tooltip
+from streamrace.reports.data.loading import Run
 
 _ROWS, _COLUMNS = 80, 400  # at most
 _LABEL = 26  # characters of a name beside the map

@@ -21,8 +21,8 @@ import pandas as pd
 from bokeh.models import CDSView, ColumnDataSource, HoverTool, IndexFilter, Range1d
 from bokeh.models.annotations.labels import Label
 
-from reports.charts.frame import BAD, TEXT, Chart, Key, explored, literal, over_steps, swatch, tame, tooltip
-from reports.data.loading import Run
+from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, explored, literal, over_steps, swatch, tame, tooltip
+from streamrace.reports.data.loading import Run
 
 _COLOURS = ("#3b82d6", "#d0661f", "#2f9e63", "#a663cc", "#b58900", "#1f9aa8", "#cf4f7d", "#7c83a3")
 _DASHES: tuple[list[int], ...] = ([], [9, 4], [2, 3], [9, 3, 2, 3], [16, 4], [5, 5], [14, 3, 2, 3, 2, 3], [1, 2])

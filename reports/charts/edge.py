@@ -10,9 +10,9 @@ from pathlib import PurePath
 
 from markupsafe import Markup
 
-from detectors import Race, Side
-from detectors.order.races import site
-from reports.charts.frame import FIRST, SECOND, tame
+from streamrace.detectors import Race, Side
+from streamrace.detectors.order.races import site
+from streamrace.reports.charts.frame import FIRST, SECOND, tame
 
 _WIDTH, _LANE, _TOP = 360, 86, 44  # of the picture; of a lane; the first lane's middle
 _BOX, _HIGH = 184, 38  # of an access

@@ -11,8 +11,8 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
 
-from detectors.live.finding import Finding, Kind, ProbePoint, ProbeResult
-from reports.charts.frame import Chart, Key, over_steps, tail, tame
+from streamrace.detectors.live.finding import Finding, Kind, ProbePoint, ProbeResult
+from streamrace.reports.charts.frame import Chart, Key, over_steps, tail, tame
 
 _POINTS = 60  # rows of the map
 _LABEL, _DETAIL = 27, 10  # characters of a name beside the map, and of what tells two of a name apart

@@ -14,9 +14,9 @@ from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NoOverlap, Nu
 from bokeh.models.annotations.arrows import Arrow, VeeHead
 from bokeh.models.annotations.labels import Label
 
-from detectors import Race, Side
-from reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
-from reports.window import Kind, Slice, Window
+from streamrace.detectors import Race, Side
+from streamrace.reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
+from streamrace.reports.window import Kind, Slice, Window
 
 _LANES = 16  # more would be another program than ours
 _LANE = 44  # pixels of a lane

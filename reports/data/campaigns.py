@@ -10,11 +10,11 @@ from typing import Annotated, Any, Self
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from detectors import Race
-from reports.data import schema
-from reports.data.loading import Source, sources_of
-from reports.data.matrix import RANDOM, Tried
-from reports.data.switched import switched
+from streamrace.detectors import Race
+from streamrace.reports.data import schema
+from streamrace.reports.data.loading import Source, sources_of
+from streamrace.reports.data.matrix import RANDOM, Tried
+from streamrace.reports.data.switched import switched
 
 FORMAT = "stream-race-timings"
 VERSION = 1
@@ -79,7 +79,7 @@ class CampaignWitness(_Part):
 
 
 class TimingsFile(_Part):
-    """``timings.json``, as :func:`reports.screen.timings.write` makes it."""
+    """``timings.json``, as :func:`streamrace.reports.screen.timings.write` makes it."""
 
     format: str
     version: _Count
@@ -101,7 +101,7 @@ class CampaignFolder:
 
     ``timings``: a row for each timing that was executed: number, diverged,
     wrong_values, bad_numbers (not finite), loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read
-    another value, so its program might go another way). ``sources``: as of a run (:class:`reports.data.loading.Run`).
+    another value, so its program might go another way). ``sources``: as of a run (:class:`streamrace.reports.data.loading.Run`).
     """
 
     name: str
@@ -113,7 +113,7 @@ class CampaignFolder:
 
     @property
     def fix(self) -> str:
-        """What was switched: see :func:`reports.data.switched.switched`."""
+        """What was switched: see :func:`streamrace.reports.data.switched.switched`."""
         return switched(self.data["scenario"], self.data["versions"], self.name)
 
     @property
@@ -128,7 +128,7 @@ def is_campaign(folder: Path) -> bool:
 
 
 def load(folder: Path) -> CampaignFolder:
-    """Read the folder of a campaign. Raises :class:`reports.data.loading.ReportError`."""
+    """Read the folder of a campaign. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     file = folder / "timings.json"
     data = schema.read_json(file)
     found = schema.checked(TimingsFile, file, data, named=FORMAT, version=VERSION)

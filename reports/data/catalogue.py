@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reports.data.schema import checked, read_json
-from reports.table import Cell
+from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.table import Cell
 
 FILE = "catalogue.json"
 FORMAT, VERSION = "stream-race-catalogue", 1
@@ -22,7 +22,7 @@ class _Part(BaseModel):
 
 
 class RanSide(_Part):
-    """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``repro check``.
+    """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``streamrace check``.
 
     ``races``: how many there are. ``accesses`` and ``lines``: of the one that is meant (write-read); empty where it
     is not among them. ``evidence``: the first wrong value, where there is one.
@@ -96,7 +96,7 @@ def write(rows: Sequence[EntryRow], versions: dict[str, str], folder: Path) -> P
 
 
 def read(folder: Path) -> CatalogueFile:
-    """Raises :class:`reports.data.schema.ReportError`."""
+    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)
 
@@ -110,6 +110,6 @@ def cell(ran: RanSide | None) -> Cell:
 
 
 def short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.RanSide`."""
+    """``copy_ partition_parameters.py:1643`` of a line of :class:`streamrace.reports.data.catalogue.RanSide`."""
     found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
     return f"{found[1]} {found[2]}" if found else line

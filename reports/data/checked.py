@@ -1,7 +1,7 @@
-"""The verdict on a program of the user's own, as data: the ``findings.json`` that ``repro check`` writes.
+"""The verdict on a program of the user's own, as data: the ``findings.json`` that ``streamrace check`` writes.
 
 Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
-nothing is said of values but where the program says itself what they must be (:mod:`detectors.values.answers`).
+nothing is said of values but where the program says itself what they must be (:mod:`streamrace.detectors.values.answers`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detectors import Race
-from detectors.confidence.holding import Holding
-from detectors.order.races import Occurrence
-from detectors.values.answers import Answer
-from reports.data import known as knowing
-from reports.data.findings import FORMAT, VERSION, Verdict, put
-from reports.data.known import Discovery, Known
-from reports.data.schema import KeptSuppression
-from reports.text import clean
+from streamrace.detectors import Race
+from streamrace.detectors.confidence.holding import Holding
+from streamrace.detectors.order.races import Occurrence
+from streamrace.detectors.values.answers import Answer
+from streamrace.reports.data import known as knowing
+from streamrace.reports.data.findings import FORMAT, VERSION, Verdict, put
+from streamrace.reports.data.known import Discovery, Known
+from streamrace.reports.data.schema import KeptSuppression
+from streamrace.reports.text import clean
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
 FAILED = 3  # the exit status where the program failed
@@ -160,7 +160,9 @@ class Checked:
     witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
     dry: Dry | None = None
     answers: Sequence[Answer] = ()
-    own: Mapping[str, str] = field(default_factory=dict)  # which files are the program's: reports.data.checkout
+    own: Mapping[str, str] = field(
+        default_factory=dict
+    )  # which files are the program's: streamrace.reports.data.checkout
     known: Known = field(default_factory=Known)
     failed: bool = False  # the program itself, whatever was found until then
     thinned: Thinned | None = None
@@ -197,7 +199,7 @@ class Checked:
 
     @property
     def status(self) -> int:
-        """The exit status of ``repro check`` (docs/how-to/ci.md)."""
+        """The exit status of ``streamrace check`` (docs/how-to/ci.md)."""
         return FAILED if self.failed else STATUSES[self.counting]
 
     @property

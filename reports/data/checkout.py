@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from reports.data.sources import file_of
+from streamrace.reports.data.sources import file_of
 
 _INSTALLED = {"site-packages", "dist-packages", ".releases"}  # folders of what is no part of a checkout
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reports.data import frames, schema
-from reports.data.whole import whole
+from streamrace.reports.data import frames, schema
+from streamrace.reports.data.whole import whole
 
 COLUMNS = {
     "parameter": "str",
@@ -28,7 +28,7 @@ _LATER = {"turn": -1}  # which earlier versions did not write
 
 
 def of(uses: pd.DataFrame) -> pd.DataFrame:
-    """A row per parameter and step, of :func:`reports.data.tables.parameters`; in the order of their names, then steps.
+    """A row per parameter and step, of :func:`streamrace.reports.data.tables.parameters`; in the order of their names, then steps.
 
     A use is wrong where it has a reference and differs from it; not_finite, if it then holds values that are not; else
     older, if every wrong part holds what that part held in the reference in an earlier step, on any rank. turn: which
@@ -93,7 +93,7 @@ def write(table: pd.DataFrame, file: Path) -> None:
 
 
 def read(file: Path) -> pd.DataFrame:
-    """What :func:`write` wrote. Raises :class:`reports.data.schema.ReportError` for any other file."""
+    """What :func:`write` wrote. Raises :class:`streamrace.reports.data.schema.ReportError` for any other file."""
     table = frames.read_parquet(file, COLUMNS, later=_LATER)
     counts = ["uses", "wrong", "older", "not_finite"]
     if (

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from metrics import MemoryUse, StepTime
-from reports.data import schema
-from reports.data.schema import Judged
-from reports.table import Cell, Column, Table
-from reports.text import duration
+from streamrace.metrics import MemoryUse, StepTime
+from streamrace.reports.data import schema
+from streamrace.reports.data.schema import Judged
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.reports.text import duration
 
 if TYPE_CHECKING:
-    from reports.data.loading import Source
+    from streamrace.reports.data.loading import Source
 
 FILE = "dry.json"
-FORMAT, VERSION = "stream-race-dry-run", 1  # as studies/rehearsed.py has them, which needs torch
+FORMAT, VERSION = "stream-race-dry-run", 1  # as streamrace/studies/rehearsed.py has them, which needs torch
 GIB = 1 << 30
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -71,7 +71,7 @@ class Told(_Part):
 
 
 class DryFile(_Part):
-    """``dry.json``, as :meth:`studies.rehearsed.Rehearsed.as_dict` makes it. What was said came later."""
+    """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` makes it. What was said came later."""
 
     format: str
     version: _Count
@@ -123,8 +123,8 @@ def is_dry(folder: Path) -> bool:
 
 
 def load(folder: Path) -> DryFolder:
-    """Read the folder of a dry run. Raises :class:`reports.data.schema.ReportError`."""
-    from reports.data.loading import sources_of  # with pandas, which a dry run itself does not need
+    """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    from streamrace.reports.data.loading import sources_of  # with pandas, which a dry run itself does not need
 
     data = schema.read_json(folder / FILE)
     file = schema.checked(DryFile, folder / FILE, data, named=FORMAT, version=VERSION)

@@ -1,4 +1,4 @@
-"""A race explained, as data: what ``repro explain`` tells, draws, and writes for other programs."""
+"""A race explained, as data: what ``streamrace explain`` tells, draws, and writes for other programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from detectors.confidence.around import Around
-from detectors.order.races import Occurrence, plain
-from reports.data.loading import Run
-from reports.data.schema import Judged
-from reports.data.telling import Section
-from reports.window import Window
+from streamrace.detectors.confidence.around import Around
+from streamrace.detectors.order.races import Occurrence, plain
+from streamrace.reports.data.loading import Run
+from streamrace.reports.data.schema import Judged
+from streamrace.reports.data.telling import Section
+from streamrace.reports.window import Window
 
 FORMAT, VERSION = "stream-race-explanation", 1
 FILE = "explanation.json"

@@ -10,10 +10,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detectors import Divergence, Finding, Race, Stale, Uncovered
-from detectors.confidence.holding import Holding
-from reports.data.whole import whole
-from reports.text import clean
+from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered
+from streamrace.detectors.confidence.holding import Holding
+from streamrace.reports.data.whole import whole
+from streamrace.reports.text import clean
 
 FORMAT = "stream-race-findings"
 VERSION = 1
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
     UNCOVERED = "uncovered"  # a part of a partition is read that nothing wrote
     DIVERGED = "diverged"  # values differ, and no race explains it
     CLEAN = "clean"  # neither
-    # Of a program of the user's own, whose values are compared with nothing (reports.data.checked):
+    # Of a program of the user's own, whose values are compared with nothing (streamrace.reports.data.checked):
     RACE = "race"
     FRAGILE = "fragile"  # ordered, and by nothing but waits that are there for another reason
     UNKNOWN = "unknown"  # nothing was found, and not all was seen; or the run was killed
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
     @property
     def tone(self) -> str:
-        """As of a :class:`reports.table.Cell`."""
+        """As of a :class:`streamrace.reports.table.Cell`."""
         return {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}.get(self, "bad")
 
 

@@ -1,4 +1,4 @@
-"""What ``repro fix`` found, as data: ``fix.json``, a row for each candidate, and ``fix.diff``, the one to take."""
+"""What ``streamrace fix`` found, as data: ``fix.json``, a row for each candidate, and ``fix.diff``, the one to take."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reports.data.schema import checked, read_json
-from reports.data.waits import RacePair
-from reports.data.whole import whole
-from reports.table import Cell, Table
-from reports.text import duration
+from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.data.waits import RacePair
+from streamrace.reports.data.whole import whole
+from streamrace.reports.table import Cell, Table
+from streamrace.reports.text import duration
 
 FILE, DIFF = "fix.json", "fix.diff"
 FORMAT, VERSION = "stream-race-fix", 1
@@ -143,7 +143,7 @@ def write(found: FixFile, folder: Path) -> None:
 
 
 def read(folder: Path) -> FixFile:
-    """Raises :class:`reports.data.schema.ReportError`."""
+    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(FixFile, file, read_json(file), named=FORMAT, version=VERSION)
 

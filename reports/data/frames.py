@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from reports.data.schema import ReportError, does_not_hold
+from streamrace.reports.data.schema import ReportError, does_not_hold
 
 _NOTHING: Mapping[str, str] = {}
 _NONE_LATER: Mapping[str, int] = {}

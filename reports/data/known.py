@@ -16,14 +16,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from detectors.confidence.waits import WaitSite
-from detectors.order.races import Race, Side, site
-from reports.data.checkout import portable
-from reports.data.comments import Comment
-from reports.data.schema import KeptSuppression, ReportError, first_problem
-from reports.text import plain_text
-from simgpu.trace import Frame
-from simgpu.untrusted import LARGEST, Unreadable, read_json, visible
+from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.detectors.order.races import Race, Side, site
+from streamrace.device.trace import Frame
+from streamrace.device.untrusted import LARGEST, Unreadable, read_json, visible
+from streamrace.reports.data.checkout import portable
+from streamrace.reports.data.comments import Comment
+from streamrace.reports.data.schema import KeptSuppression, ReportError, first_problem
+from streamrace.reports.text import plain_text
 
 FORMAT = "stream-race-baseline"
 VERSION = 1
@@ -66,7 +66,7 @@ def findings(
 ) -> list[Discovery]:
     """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values; in this order.
 
-    ``own``: as :func:`reports.data.checkout.own` gives it.
+    ``own``: as :func:`streamrace.reports.data.checkout.own` gives it.
     """
     seen: Counter[str] = Counter()
 
@@ -231,7 +231,7 @@ def load(file: Path) -> Baseline:
         held = _File.model_validate_json(json.dumps(data))
     except OSError as error:
         raise ReportError(
-            f"the baseline {file} cannot be read: {error.strerror or error}. 'repro check --write-baseline' makes one"
+            f"the baseline {file} cannot be read: {error.strerror or error}. 'streamrace check --write-baseline' makes one"
         ) from error
     except ValidationError as error:
         raise ReportError(f"{file} is no baseline: {first_problem(error)}. {_AGAIN}") from None
@@ -242,7 +242,7 @@ def load(file: Path) -> Baseline:
     )
 
 
-_AGAIN = "Make it again with 'repro check --write-baseline'"
+_AGAIN = "Make it again with 'streamrace check --write-baseline'"
 
 
 def text(found: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:

@@ -1,6 +1,6 @@
 """A run's folder, read: for reports, and for a notebook.
 
-``import reports; run = reports.load("runs/unstable"); run.steps.plot(x="step", y="loss")``. The frames are tidy: a row
+``import reports; run = streamrace.reports.load("runs/unstable"); run.steps.plot(x="step", y="loss")``. The frames are tidy: a row
 is one thing that was seen, a column one property of it. Nothing in a folder is trusted: what does not fit is refused in
 one sentence (:class:`ReportError`). A run that ended early has what it got to write, and empty frames for the rest.
 """
@@ -15,12 +15,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from detectors import Race
-from reports.data import checksums, frames, schema, sources, tables
-from reports.data import findings as findings_file
-from reports.data.schema import FindingsFile, Judged, ReportError
-from reports.data.stamp import model_of
-from reports.data.switched import SWITCHES, switched
+from streamrace.detectors import Race
+from streamrace.reports.data import checksums, frames, schema, sources, tables
+from streamrace.reports.data import findings as findings_file
+from streamrace.reports.data.schema import FindingsFile, Judged, ReportError
+from streamrace.reports.data.stamp import model_of
+from streamrace.reports.data.switched import SWITCHES, switched
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
@@ -256,11 +256,11 @@ def not_a_run(folder: Path) -> ReportError:
 def _instead(folder: Path) -> str:
     """What the folder is, and what to do."""
     if not folder.exists():
-        return "there is no such folder. Choose one that 'python -m repro run' wrote, such as runs/unstable"
+        return "there is no such folder. Choose one that 'streamrace run' wrote, such as runs/unstable"
     if not folder.is_dir():
         return "it is a file. Choose the folder of a run"
     if (folder / "incident.json").exists():
-        return "it is an incident of the NaN watch. 'python -m repro report' makes a page of that as well"
+        return "it is an incident of the NaN watch. 'streamrace report' makes a page of that as well"
     if (folder / "job.json").exists():
         return "it is a dry run that did not come to its end. Run it again"
     if any((folder / one).exists() for one in ("scenario.json", "check.json")):
@@ -268,7 +268,7 @@ def _instead(folder: Path) -> str:
     inner = sorted(one.parent.name for name in ("findings.json", "scenario.json") for one in folder.glob(f"*/{name}"))
     if inner:
         return f"it holds runs. Choose one of them, such as {folder / inner[0]}"
-    return "it holds neither findings.json nor scenario.json. Choose a folder that 'python -m repro run' wrote"
+    return "it holds neither findings.json nor scenario.json. Choose a folder that 'streamrace run' wrote"
 
 
 def _steps(file: Path) -> pd.DataFrame:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from detectors import Race
-from detectors.values.answers import Kind
-from reports.data.findings import Verdict
-from simgpu import untrusted
-from simgpu.trace import Frame
+from streamrace.detectors import Race
+from streamrace.detectors.values.answers import Kind
+from streamrace.device import untrusted
+from streamrace.device.trace import Frame
+from streamrace.reports.data.findings import Verdict
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,7 +49,7 @@ class _Part(BaseModel):
 class KeptWitness:
     """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
 
-    Of a program of the user's own also what came of it: :class:`reports.data.checked.Witnessed`.
+    Of a program of the user's own also what came of it: :class:`streamrace.reports.data.checked.Witnessed`.
     """
 
     token: str
@@ -196,9 +196,9 @@ class _Checked(Rests):
 
 
 class FindingsFile(_Part):
-    """``findings.json``, in the order in which :meth:`reports.data.findings.Findings.as_dict` writes it.
+    """``findings.json``, in the order in which :meth:`streamrace.reports.data.findings.Findings.as_dict` writes it.
 
-    ``checked``: of a program of the user's own (:class:`reports.data.checked.Checked`). ``rests``: what the verdict on
+    ``checked``: of a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: what the verdict on
     a clean scenario rests on.
     """
 
@@ -244,7 +244,7 @@ class _Lines(_Part):
 
 
 class SourcesFile(_Part):
-    """``sources.json``, as :func:`reports.data.sources.kept` makes it."""
+    """``sources.json``, as :func:`streamrace.reports.data.sources.kept` makes it."""
 
     format: str
     version: _Count

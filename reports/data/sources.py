@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from detectors import Race
-from simgpu.trace import Frame
+from streamrace.detectors import Race
+from streamrace.device.trace import Frame
 
 FORMAT = "stream-race-sources"
 VERSION = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from frameworks.deepspeed.fixes import STOCK, Fix
-from frameworks.deepspeed.releases import PINNED
+from streamrace.frameworks.deepspeed.fixes import STOCK, Fix
+from streamrace.frameworks.deepspeed.releases import PINNED
 
 # What decides that: runs and campaigns of one program may differ in it, as it changes no value that they compute.
 SWITCHES = frozenset({"fix", "deepspeed", "sharding", "group", "rings", "without"})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from detectors import Values
-from reports.data import checksums
+from streamrace.detectors import Values
+from streamrace.reports.data import checksums
 
 # Of parameters.csv, what its uses are counted by.
 PARAMETERS = {

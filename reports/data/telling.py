@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
-from detectors.confidence.around import Around, Behind, Handed, TracedWork
-from detectors.confidence.chains import Link
-from detectors.order.races import Occurrence, Race, Side, site
-from reports.data.schema import KeptWitness
-from reports.text import duration
-from simgpu.trace import HOST_STREAM, Frame
+from streamrace.detectors.confidence.around import Around, Behind, Handed, TracedWork
+from streamrace.detectors.confidence.chains import Link
+from streamrace.detectors.order.races import Occurrence, Race, Side, site
+from streamrace.device.trace import HOST_STREAM, Frame
+from streamrace.reports.data.schema import KeptWitness
+from streamrace.reports.text import duration
 
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory

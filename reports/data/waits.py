@@ -1,4 +1,4 @@
-"""What ``repro waits`` found, as data: ``waits.json``, a row for each line that waits."""
+"""What ``streamrace waits`` found, as data: ``waits.json``, a row for each line that waits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from detectors.confidence.removal import Load
-from detectors.order.races import Race, describe, site
-from reports.data.schema import checked, read_json
-from reports.table import Cell, Table
-from reports.text import duration
+from streamrace.detectors.confidence.removal import Load
+from streamrace.detectors.order.races import Race, describe, site
+from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.table import Cell, Table
+from streamrace.reports.text import duration
 
 FILE = "waits.json"
 FORMAT, VERSION = "stream-race-waits", 1
@@ -48,7 +48,7 @@ def _access(race: Race, at: int) -> str:
 
 class WaitRow(_Part):
     """A line's waits. ``how``: which call it is; ``count``: how often it was made on all ranks, ``held_ns``: what they
-    cost (:mod:`detectors.confidence.delays`).
+    cost (:mod:`streamrace.detectors.confidence.delays`).
 
     ``races``: those that are there without it. ``pair``: what it would order if it were alone, and ``chain``, what
     orders that instead, only ``by_chance`` where no wait for order would be left. ``why``: a sentence without a full
@@ -133,7 +133,7 @@ def write(found: WaitsFile, folder: Path) -> Path:
 
 
 def read(folder: Path) -> WaitsFile:
-    """Raises :class:`reports.data.schema.ReportError`."""
+    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(WaitsFile, file, read_json(file), named=FORMAT, version=VERSION)
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from detectors.order.races import Occurrence, plain
-from reports.data.schema import checked, does_not_hold, read_json
-from reports.data.whole import whole
-from reports.window import Window
+from streamrace.detectors.order.races import Occurrence, plain
+from streamrace.reports.data.schema import checked, does_not_hold, read_json
+from streamrace.reports.data.whole import whole
+from streamrace.reports.window import Window
 
 FILE = "witnesses.json"
 FORMAT, VERSION = "stream-race-witnesses", 1
@@ -54,7 +54,7 @@ def write(witnesses: Sequence[SeenElsewhere], folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[int, SeenElsewhere]:
-    """By the race's number; empty where the run kept none. Raises :class:`reports.data.schema.ReportError`."""
+    """By the race's number; empty where the run kept none. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     if not file.is_file():
         return {}

@@ -1,1 +1,1 @@
-"""What was found by ``repro check``, for other tools: SARIF, JUnit, GitHub's annotations, JSON."""
+"""What was found by ``streamrace check``, for other tools: SARIF, JUnit, GitHub's annotations, JSON."""

@@ -1,4 +1,4 @@
-"""A race as a test for pytest that stands by itself: the text of its file (``repro emit-test``).
+"""A race as a test for pytest that stands by itself: the text of its file (``streamrace emit-test``).
 
 Names and texts may be anybody's: they stand in literals, and what no terminal shows is a code there.
 """
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from detectors import Race
-from detectors.order.races import Side
-from detectors.places import meant
-from simgpu.untrusted import visible
+from streamrace.detectors import Race
+from streamrace.detectors.order.races import Side
+from streamrace.detectors.places import meant
+from streamrace.device.untrusted import visible
 
 _WIDTH = 100
 _LONGEST = 90  # characters of a test's name
@@ -79,7 +79,7 @@ def text(one: EmittedTest) -> str:
     lines = [
         literal(_docstring(one)),
         "",
-        "from fuzz import check_program",
+        "from streamrace.fuzz import check_program",
         "",
         *(f"{name} = {literal(inner)}\n" for name, inner in constants.items()),
         "",
@@ -158,7 +158,7 @@ def _made(one: EmittedTest) -> str:
     before, after = one.lines
     left = f" The program is what is left of {before} lines, {after}, that show the race" if after < before else ""
     said = f"{left}{'' if one.whole else '; it may still have some that are not needed'}." if left else ""
-    return f"Runs on {where}: pip install pytest 'stream-races[reports]'.{said}"
+    return f"Runs on {where}: pip install pytest 'streamrace[reports]'.{said}"
 
 
 def _short(side: Side, program: str) -> str:

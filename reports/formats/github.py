@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reports.formats.items import CheckedRun, Result
-from reports.text import plain_text
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.formats.items import CheckedRun, Result
+from streamrace.reports.text import plain_text
 
 
 def text(told: CheckedRun) -> str:
@@ -12,7 +12,7 @@ def text(told: CheckedRun) -> str:
     lines = [_line(item) for item in told.items if item.suppressed is None]
     lines += [f"::notice::{_value(f'In the baseline, and not in this run: {one}')}" for one in told.gone or ()]
     level = "notice" if told.status == 0 else "warning"
-    return "\n".join([*lines, f"::{level} title={_property('stream-races')}::{_value(told.sentence)}", ""])
+    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(told.sentence)}", ""])
 
 
 def _line(item: Result) -> str:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from detectors.confidence.waits import WaitSite
-from detectors.order.races import Side
-from reports.data import known, schema
-from reports.data.checked import FAILED, STATUSES
-from reports.data.findings import FORMAT, VERSION, Verdict
-from reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
-from reports.formats.rules import RULES, Rule
-from simgpu.trace import Frame
-from simgpu.untrusted import visible
+from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.detectors.order.races import Side
+from streamrace.device.trace import Frame
+from streamrace.device.untrusted import visible
+from streamrace.reports.data import known, schema
+from streamrace.reports.data.checked import FAILED, STATUSES
+from streamrace.reports.data.findings import FORMAT, VERSION, Verdict
+from streamrace.reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
+from streamrace.reports.formats.rules import RULES, Rule
 
 
 class SourceLine(NamedTuple):
@@ -69,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A run of ``repro check``. ``status``: its exit status; ``notes``: what it knows nothing of; ``script``: its file.
+    """A run of ``streamrace check``. ``status``: its exit status; ``notes``: what it knows nothing of; ``script``: its file.
 
     ``gone``: findings that only the baseline has; None: there was none, or nothing is known of it.
     """
@@ -92,15 +92,15 @@ class CheckedRun:
 
 
 def load(folder: Path) -> CheckedRun:
-    """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``repro check``."""
+    """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``streamrace check``."""
     path = folder / "findings.json"
     if not path.is_file():
-        from reports.data.loading import not_a_run  # with pandas, which nothing else here takes
+        from streamrace.reports.data.loading import not_a_run  # with pandas, which nothing else here takes
 
         raise not_a_run(folder)
     found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
     if found.checked is None:
-        raise ReportError(f"{folder} is no run of 'repro check', and only such runs have a --format")
+        raise ReportError(f"{folder} is no run of 'streamrace check', and only such runs have a --format")
     return told(found)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as Xml
 
-from reports.formats.items import CheckedRun, Result
-from reports.text import plain_text
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.formats.items import CheckedRun, Result
+from streamrace.reports.text import plain_text
 
-SUITE = "stream-races"
+SUITE = "streamrace"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

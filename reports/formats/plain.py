@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from detectors.order.races import Side
-from reports.formats.items import CheckedRun, Result, SourceLine, as_json
+from streamrace.detectors.order.races import Side
+from streamrace.reports.formats.items import CheckedRun, Result, SourceLine, as_json
 
 FORMAT = "stream-race-results"
 VERSION = 1

@@ -7,17 +7,17 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from detectors.order.races import Side
-from reports.formats.items import CheckedRun, Result, SourceLine, as_json
-from reports.formats.rules import RULES
-from reports.text import plain_text
-from simgpu.untrusted import visible
+from streamrace.detectors.order.races import Side
+from streamrace.device.untrusted import visible
+from streamrace.reports.formats.items import CheckedRun, Result, SourceLine, as_json
+from streamrace.reports.formats.rules import RULES
+from streamrace.reports.text import plain_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "streamRace/v1"
 OWN, INSTALLED = "%SRCROOT%", "PACKAGES"
 _ORDER = list(RULES.values())
-_VERSION = "stream-races"
+_VERSION = "streamrace"
 
 
 def text(told: CheckedRun) -> str:
@@ -27,7 +27,7 @@ def text(told: CheckedRun) -> str:
 
 def _run(told: CheckedRun) -> dict[str, Any]:
     driver = {
-        "name": "stream-races",
+        "name": "streamrace",
         **({"semanticVersion": told.versions[_VERSION]} if _is_version(told.versions.get(_VERSION, "")) else {}),
         "rules": list(_rules()),
     }

@@ -6,13 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-from reports.formats import github, items, junit, plain, sarif
+from streamrace.reports.formats import github, items, junit, plain, sarif
 
 _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "github": github.text}
 
 
 def text(folder: Path, form: str) -> str:
-    """What was found, from the folder of a run of ``repro check``. Raises :class:`reports.data.schema.ReportError`."""
+    """What was found, from the folder of a run of ``streamrace check``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return _WRITERS[form](items.load(folder))
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from detectors import Race, Side
-from reports.data.loading import Run
-from reports.data.schema import KeptWitness
-from reports.data.whole import whole
-from reports.pages import head, html, markdown, run_page, summary
-from reports.text import replays, reversal
-from reports.timelines import perfetto
-from simgpu.trace import TraceError, file_of
+from streamrace.detectors import Race, Side
+from streamrace.device.trace import TraceError, file_of
+from streamrace.reports.data.loading import Run
+from streamrace.reports.data.schema import KeptWitness
+from streamrace.reports.data.whole import whole
+from streamrace.reports.pages import head, html, markdown, run_page, summary
+from streamrace.reports.text import replays, reversal
+from streamrace.reports.timelines import perfetto
 
 FORMAT = "stream-race-comparison"
 VERSION = 1
@@ -31,7 +31,7 @@ def write(runs: Sequence[Run], target: Path) -> list[Path]:
     """Write the files of the report of ``runs`` into the folder ``target``; gives them, in a fixed order.
 
     ``findings.json``, ``metrics.csv`` and ``.parquet``, ``timeline-NAME.json.gz`` of each run with a race, and
-    ``report.md``. The runs are comparable (:func:`reports.data.loading.comparable`). Each file is written whole or not
+    ``report.md``. The runs are comparable (:func:`streamrace.reports.data.loading.comparable`). Each file is written whole or not
     at all, and the same runs give the same bytes. Raises OSError.
     """
     target.mkdir(parents=True, exist_ok=True)

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, read, short
-from reports.pages.study_page import Card, Study, StudyMetadata
-from reports.pages.summary import Fact
-from reports.table import Cell, Column, Table
+from streamrace.reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
+from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, read, short
+from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.table import Cell, Column, Table
 
 SIDES = ("affected", "fixed")
 _CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
@@ -46,12 +46,12 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The catalogue of a folder. Raises :class:`reports.data.schema.ReportError`."""
+    """The catalogue of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
-    """The report of what ``repro catalogue`` found."""
+    """The report of what ``streamrace catalogue`` found."""
     rows = found.entries
     verdict, tone, sentence = judged(rows)
     libraries = Counter(row.library for row in rows)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.data.dry import FILE, DryFolder, memory_table, time_table
-from reports.data.stamp import model_of, stamp, written
-from reports.pages import bundle, html, markdown, run_page
-from reports.pages.summary import Fact
-from reports.pages.words import WORDS
-from reports.table import Table
+from streamrace.reports.data.dry import FILE, DryFolder, memory_table, time_table
+from streamrace.reports.data.stamp import model_of, stamp, written
+from streamrace.reports.pages import bundle, html, markdown, run_page
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pages.words import WORDS
+from streamrace.reports.table import Table
 
 _FILES = {
     "report.md": "the same in short, to paste into an issue",

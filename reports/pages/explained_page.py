@@ -7,14 +7,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from reports.data.explained import FILE, Explained
-from reports.data.schema import ReportError
-from reports.data.whole import whole
-from reports.pages import head, html, run_page
-from reports.pages.folders import refuse_link
-from reports.pages.words import WORDS
-from reports.pictures import two_timings
-from reports.pictures.figures import png, vector
+from streamrace.reports.data.explained import FILE, Explained
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.data.whole import whole
+from streamrace.reports.pages import head, html, run_page
+from streamrace.reports.pages.folders import refuse_link
+from streamrace.reports.pages.words import WORDS
+from streamrace.reports.pictures import two_timings
+from streamrace.reports.pictures.figures import png, vector
 
 _PICTURE = "timings"
 _WORDS = ("race", "stream", "rank", "missing edge", "happens-before", "witness", "token", "timing", "virtual time")

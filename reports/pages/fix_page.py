@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from reports.data.fixes import TONES, FixFile, FixRow, read, table
-from reports.pages.study_page import Card, Study, StudyMetadata
-from reports.pages.summary import Fact
-from reports.text import duration
+from streamrace.reports.data.fixes import TONES, FixFile, FixRow, read, table
+from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.text import duration
 
 _WORDS = ("race", "stream", "rank", "virtual time")
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """What lies in a folder. Raises :class:`reports.data.schema.ReportError`."""
+    """What lies in a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: FixFile, ran: StudyMetadata) -> Study:
-    """The report of what ``repro fix`` found."""
+    """The report of what ``streamrace fix`` found."""
     held = [row for row in found.rows if row.holds]
     facts = [
         Fact("race", f"{found.race.kind}: {found.race.first}; {found.race.second}", "race"),

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from reports.data import campaigns, dry, loading
-from reports.data.campaigns import CampaignFolder
-from reports.data.dry import DryFolder
-from reports.data.loading import ReportError, Run
-from reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
-from reports.pages.study_page import Study
+from streamrace.reports.data import campaigns, dry, loading
+from streamrace.reports.data.campaigns import CampaignFolder
+from streamrace.reports.data.dry import DryFolder
+from streamrace.reports.data.loading import ReportError, Run
+from streamrace.reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
+from streamrace.reports.pages.study_page import Study
 
 
 def page(folders: Sequence[Path]) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reports.data.campaigns import CampaignFolder
-from reports.data.loading import Run
-from reports.data.stamp import model_of, written
-from reports.data.switched import taken_away
+from streamrace.reports.data.campaigns import CampaignFolder
+from streamrace.reports.data.loading import Run
+from streamrace.reports.data.stamp import model_of, written
+from streamrace.reports.data.switched import taken_away
 
 _NAMED = 4  # runs in the title
 _FILES = ("findings.json", "timings.json", "scenario.json", "check.json")  # whose date is the folder's
@@ -49,7 +49,7 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
     facts = [
         ("model", _each(model_of({"scenario": scenario}) for _, _, scenario, _ in ones if "model" in scenario)),
         ("made", _each(written(*(folder / name for name in _FILES)) for _, folder, _, _ in ones)),
-        ("by", _each(f"stream-races {known}" for *_, one in ones if (known := one.get("stream-races")))),
+        ("by", _each(f"streamrace {known}" for *_, one in ones if (known := one.get("streamrace")))),
         (
             "where",
             "on simulated GPUs: no GPU took part, and times are virtual"

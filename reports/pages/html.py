@@ -20,10 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from reports.charts.frame import Chart
-from reports.data.whole import whole
-from reports.pictures.figures import svg
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.whole import whole
+from streamrace.reports.pictures.figures import svg
 
 LONGEST = 600  # characters of a text that stands in the open
 # Behind these a name may go on in the next line: not within a number, and not within a word.
@@ -57,7 +57,7 @@ def environment() -> Environment:
     name that is missing is an error.
     """
     made = Environment(
-        loader=PackageLoader("reports.pages", "templates"),
+        loader=PackageLoader("streamrace.reports.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

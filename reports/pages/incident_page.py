@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from detectors.live.finding import Cause, Finding, Kind
-from detectors.live.incident import Incident, IncidentError
-from reports.charts import incident_charts
-from reports.data.stamp import stamp
-from reports.pages import html
+from streamrace.detectors.live.finding import Cause, Finding, Kind
+from streamrace.detectors.live.incident import Incident, IncidentError
+from streamrace.reports.charts import incident_charts
+from streamrace.reports.data.stamp import stamp
+from streamrace.reports.pages import html
 
 _RANKS = 16  # ranks named one by one
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from reports.table import Table
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.table import Table
 
 LONGEST = 200  # characters of a name or a message
 _LONGEST_SENTENCE = 2000
@@ -30,7 +30,7 @@ class Ready(str):
 def render(template: str, **context: Any) -> str:
     """A template of this package as Markdown, without blank lines in a row and with one line end at the end."""
     environment = Environment(
-        loader=PackageLoader("reports.pages", "templates"),
+        loader=PackageLoader("streamrace.reports.pages", "templates"),
         autoescape=False,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from reports.data.frames import each
-from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
-from reports.pages.summary import Fact
-from reports.pictures import placements as pictures
-from reports.table import Cell, Column, Table
-from studies.placements import MICRO_BATCHES, cheapest
-from studies.sites import BREAKS, CARRIES, ORDERLESS, REDUNDANT, UNSHOWN
+from streamrace.reports.data.frames import each
+from streamrace.reports.data.schema import does_not_hold
+from streamrace.reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pictures import placements as pictures
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.placements import MICRO_BATCHES, cheapest
+from streamrace.studies.sites import BREAKS, CARRIES, ORDERLESS, REDUNDANT, UNSHOWN
 
 FILE, SITES = "placements.csv", "sites.csv"
 COLUMNS = {
@@ -64,7 +64,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The placements of a folder: fixes, stock's own sites, or both. Raises
-    :class:`reports.data.schema.ReportError`.
+    :class:`streamrace.reports.data.schema.ReportError`.
     """
     frames = {
         name: read_table(folder / name, columns, optional=("unexercised",))
@@ -79,7 +79,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
-    """The report of the frames of :mod:`studies.placements` and :mod:`studies.sites`; one of them may be missing."""
+    """The report of the frames of :mod:`streamrace.studies.placements` and :mod:`streamrace.studies.sites`; one of them may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None
     options = texts(ran.options)

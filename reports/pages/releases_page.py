@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
-from reports.data import findings
-from reports.data.schema import FindingsFile, checked, does_not_hold, read_json
-from reports.pages import summary
-from reports.pages.study_page import Study, StudyMetadata, texts
-from reports.pages.summary import Fact
-from reports.table import Cell, Table
-from reports.text import not_exercised
+from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
+from streamrace.reports.data import findings
+from streamrace.reports.data.schema import FindingsFile, checked, does_not_hold, read_json
+from streamrace.reports.pages import summary
+from streamrace.reports.pages.study_page import Study, StudyMetadata, texts
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.table import Cell, Table
+from streamrace.reports.text import not_exercised
 
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
@@ -39,7 +39,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`reports.data.loading.ReportError`."""
+    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
     for release, row in read_json(file).items():
@@ -59,7 +59,7 @@ def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
 
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
-    """The report of the rows of :func:`repro.commands.releases.row_of`, by release."""
+    """The report of the rows of :func:`streamrace.repro.commands.releases.row_of`, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
     verdict, tone, sentence = _judged(rows)

@@ -8,18 +8,18 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
-from detectors import Race, Side
-from reports.charts import checksum_map, curves, edge, moment_chart
-from reports.charts.frame import Chart
-from reports.data.campaigns import CampaignFolder
-from reports.data.frames import each
-from reports.data.loading import Run, Source
-from reports.data.matrix import Tried, matrix, timing_of
-from reports.pages import head, html, summary
-from reports.pages.words import VERDICTS, WORDS
-from reports.table import Column, Table
-from reports.timelines import moment
-from simgpu.trace import file_of
+from streamrace.detectors import Race, Side
+from streamrace.device.trace import file_of
+from streamrace.reports.charts import checksum_map, curves, edge, moment_chart
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.campaigns import CampaignFolder
+from streamrace.reports.data.frames import each
+from streamrace.reports.data.loading import Run, Source
+from streamrace.reports.data.matrix import Tried, matrix, timing_of
+from streamrace.reports.pages import head, html, summary
+from streamrace.reports.pages.words import VERDICTS, WORDS
+from streamrace.reports.table import Column, Table
+from streamrace.reports.timelines import moment
 
 _SPREAD = 12  # rows of what spread
 _OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered
@@ -36,7 +36,7 @@ _FILES = {
 def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[CampaignFolder] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
 
-    The runs are comparable (:func:`reports.data.loading.comparable`); the one with the gravest verdict is shown in
+    The runs are comparable (:func:`streamrace.reports.data.loading.comparable`); the one with the gravest verdict is shown in
     detail.
     """
     told = summary.worst(runs)

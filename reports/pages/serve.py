@@ -17,13 +17,13 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
-from reports.data.dry import said
-from reports.data.findings import Verdict
-from reports.data.schema import ReportError, read_json
-from reports.data.stamp import model_of, written
-from reports.pages import html
-from reports.pages.folders import page
-from reports.pages.study_folder import NOTE, is_study
+from streamrace.reports.data.dry import said
+from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.schema import ReportError, read_json
+from streamrace.reports.data.stamp import model_of, written
+from streamrace.reports.pages import html
+from streamrace.reports.pages.folders import page
+from streamrace.reports.pages.study_folder import NOTE, is_study
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = r"(127\.0\.0\.1|localhost)"

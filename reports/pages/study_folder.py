@@ -1,7 +1,7 @@
 """A study's metadata in its folder, ``study.json``: which study it was and how it was asked, so that its report can be
 made again.
 
-Nothing in a folder is trusted: what does not fit is refused in one sentence (:class:`reports.data.schema.ReportError`).
+Nothing in a folder is trusted: what does not fit is refused in one sentence (:class:`streamrace.reports.data.schema.ReportError`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from reports.data.schema import ReportError, checked, read_json
-from reports.data.stamp import written
-from reports.pages import html
-from reports.pages.study_page import Study, StudyMetadata
+from streamrace.reports.data.schema import ReportError, checked, read_json
+from streamrace.reports.data.stamp import written
+from streamrace.reports.pages import html
+from streamrace.reports.pages.study_page import Study, StudyMetadata
 
 NOTE = "study.json"
 FORMAT = "stream-race-study-note"
@@ -47,29 +47,29 @@ def load(folder: Path) -> Study:
 def _load(folder: Path, read: StudyMetadata) -> Study:
     # A page imports its study, which takes seconds: only the one that is needed.
     if read.study == "sweep":
-        from reports.pages.sweep_page import load as read_sweep
+        from streamrace.reports.pages.sweep_page import load as read_sweep
 
         return read_sweep(folder, read)
     if read.study == "why":
-        from reports.pages.why_page import load as read_why
+        from streamrace.reports.pages.why_page import load as read_why
 
         return read_why(folder, read)
     if read.study == "placements":
-        from reports.pages.placements_page import load as read_placements
+        from streamrace.reports.pages.placements_page import load as read_placements
 
         return read_placements(folder, read)
     if read.study == "catalogue":
-        from reports.pages.catalogue_page import load as read_catalogue
+        from streamrace.reports.pages.catalogue_page import load as read_catalogue
 
         return read_catalogue(folder, read)
     if read.study == "waits":
-        from reports.pages.waits_page import load as read_waits
+        from streamrace.reports.pages.waits_page import load as read_waits
 
         return read_waits(folder, read)
     if read.study == "fix":
-        from reports.pages.fix_page import load as read_fix
+        from streamrace.reports.pages.fix_page import load as read_fix
 
         return read_fix(folder, read)
-    from reports.pages.releases_page import load as read_releases
+    from streamrace.reports.pages.releases_page import load as read_releases
 
     return read_releases(folder, read)

@@ -20,18 +20,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
-from reports.charts.frame import Chart
-from reports.data import frames
-from reports.data.schema import ReportError, does_not_hold
-from reports.data.stamp import stamp
-from reports.data.whole import whole
-from reports.pages import html, markdown
-from reports.pages.run_page import ran
-from reports.pages.summary import Fact
-from reports.pages.words import STUDIES
-from reports.pictures.figures import png
-from reports.table import Table
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data import frames
+from streamrace.reports.data.schema import ReportError, does_not_hold
+from streamrace.reports.data.stamp import stamp
+from streamrace.reports.data.whole import whole
+from streamrace.reports.pages import html, markdown
+from streamrace.reports.pages.run_page import ran
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pages.words import STUDIES
+from streamrace.reports.pictures.figures import png
+from streamrace.reports.table import Table
 
 FORMAT = "stream-race-study"
 VERSION = 1
@@ -83,7 +83,7 @@ class Study:
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page alone.
+    :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page alone.
     Names in any of it may come from anybody.
     """
 
@@ -154,7 +154,7 @@ def findings(study: Study) -> dict[str, Any]:
 def write(study: Study, target: Path) -> Path:
     """Write the report into the folder ``target``; gives its page. Each file is whole or not at all.
 
-    Raises :class:`reports.data.loading.ReportError` where the folder cannot be written.
+    Raises :class:`streamrace.reports.data.loading.ReportError` where the folder cannot be written.
     """
     file = target / "index.html"
     try:
@@ -178,7 +178,7 @@ def write(study: Study, target: Path) -> Path:
 
 
 def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
-    """See :func:`reports.data.frames.read`. A study leaves a number out that it has not, and has something to
+    """See :func:`streamrace.reports.data.frames.read`. A study leaves a number out that it has not, and has something to
     tell: a table without rows is refused too.
     """
     frame = frames.read(

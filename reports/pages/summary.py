@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from detectors import Race, Side
-from detectors.order.races import site
-from reports.data.checked import ran_with
-from reports.data.findings import Verdict
-from reports.data.loading import Run
-from reports.data.matrix import timing_of
-from reports.data.schema import FindingsFile
-from reports.data.switched import switched
-from reports.pages.html import shortened
-from reports.table import Cell, Table
-from reports.text import closeness, differing, not_exercised, replays, reversal
+from streamrace.detectors import Race, Side
+from streamrace.detectors.order.races import site
+from streamrace.reports.data.checked import ran_with
+from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.loading import Run
+from streamrace.reports.data.matrix import timing_of
+from streamrace.reports.data.schema import FindingsFile
+from streamrace.reports.data.switched import switched
+from streamrace.reports.pages.html import shortened
+from streamrace.reports.table import Cell, Table
+from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
 
 _RANKS = 16  # ranks named one by one
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
 
 
 class Fact(NamedTuple):
-    """A row of a table: what it is called (a word of :mod:`reports.pages.words`, maybe), and what it is here."""
+    """A row of a table: what it is called (a word of :mod:`streamrace.reports.pages.words`, maybe), and what it is here."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ def verdict(run: Run) -> Verdict:
 
 
 def fix(run: Run) -> str:
-    """What was switched: see :func:`reports.data.switched.switched`."""
+    """What was switched: see :func:`streamrace.reports.data.switched.switched`."""
     return switched(run.file.scenario, run.file.versions, run.name)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from frameworks.deepspeed.fixes import Fix
-from reports.data.frames import each
-from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
-from reports.pages.summary import Fact
-from reports.pictures import sweep as pictures
-from reports.pictures.sweep import STOCK
-from reports.table import Cell, Column, Table
-from reports.text import slack
-from studies.sweep import PAYS, ZERO3, gain, matters_from, stops_paying
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.reports.data.frames import each
+from streamrace.reports.data.schema import does_not_hold
+from streamrace.reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pictures import sweep as pictures
+from streamrace.reports.pictures.sweep import STOCK
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.reports.text import slack
+from streamrace.studies.sweep import PAYS, ZERO3, gain, matters_from, stops_paying
 
 FILE = "sweep.csv"
 COLUMNS = {
@@ -51,7 +51,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
+    """The sweep of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=(*_LATER, "asking_us", "unexercised")))
     for column in _LATER:  # then all pairs were taken for harmful ones
         frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
@@ -65,7 +65,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
-    """The report of the frame of :func:`studies.sweep.sweep`."""
+    """The report of the frame of :func:`streamrace.studies.sweep.sweep`."""
     older = _released(frame)
     seen = _Seen(frame[~frame.configuration.isin(older)])
     options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})

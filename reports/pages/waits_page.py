@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
-from reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
-from reports.pages.study_page import Card, Study, StudyMetadata
-from reports.pages.summary import Fact
-from reports.text import duration
+from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
+from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
+from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.text import duration
 
 _WORDS = (
     "carries load",
@@ -28,12 +28,12 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The waits of a folder. Raises :class:`reports.data.schema.ReportError`."""
+    """The waits of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: WaitsFile, ran: StudyMetadata) -> Study:
-    """The report of what ``repro waits`` found."""
+    """The report of what ``streamrace waits`` found."""
     rows = found.waits
     carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
     tone = "bad" if found.disagree else "warn" if found.of(FRAGILE) or found.of(UNKNOWN) else "good"

@@ -9,15 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from frameworks.deepspeed.releases import PINNED
-from reports.data.frames import each
-from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
-from reports.pages.summary import Fact
-from reports.pictures.why import slacks
-from reports.table import Cell, Column, Table
-from reports.text import slack
-from studies.why import AFFECTED, BASE
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.reports.data.frames import each
+from streamrace.reports.data.schema import does_not_hold
+from streamrace.reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
+from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pictures.why import slacks
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.reports.text import slack
+from streamrace.studies.why import AFFECTED, BASE
 
 FILE = "why.csv"
 COLUMNS = {
@@ -47,7 +47,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The study of a folder. Raises :class:`reports.data.loading.ReportError`."""
+    """The study of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=("unexercised",)))
     if not ((frame.assumption == BASE) & (frame.release == AFFECTED)).any():
         raise does_not_hold(folder / FILE, f"it has no row of DeepSpeed {AFFECTED} in {BASE}")
@@ -55,7 +55,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
-    """The report of the frame of :func:`studies.why.why`."""
+    """The report of the frame of :func:`streamrace.studies.why.why`."""
     options = texts(ran.options)
     base = next(each(frame[(frame.assumption == BASE) & (frame.release == AFFECTED)]))
     changed = frame[frame.assumption != BASE]

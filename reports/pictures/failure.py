@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from reports.pictures.figures import key, panels, png
-from scenarios.sharding.schemes import scheme
-from studies.failure import CASES, RATES, outages, smallest_group
+from streamrace.reports.pictures.figures import key, panels, png
+from streamrace.scenarios.sharding.schemes import scheme
+from streamrace.studies.failure import CASES, RATES, outages, smallest_group
 
 _COLOURS = ("#274c77", "#e4572e", "#6096ba", "#8d99ae")
 _NAMES = {"GGG": "ZeRO-3, and hpZ: from storage", "III": "state in each group (III): one host from a peer"}
 
 
 def draw(events: pd.DataFrame, path: Path) -> None:
-    """A PNG: a panel for each model of :func:`studies.failure.events`' frame, a line for each strategy."""
+    """A PNG: a panel for each model of :func:`streamrace.studies.failure.events`' frame, a line for each strategy."""
     models = list(dict.fromkeys(events.model))
     strategies = list(dict.fromkeys(events.strategy))
     figure, (axes,) = panels(1, len(models), 4.6 * len(models), 4.2)

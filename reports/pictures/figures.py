@@ -18,7 +18,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.charts.frame import TEXT, tame
+from streamrace.reports.charts.frame import TEXT, tame
 
 _SETTINGS = threading.Lock()  # matplotlib's are the process's, and pages are made in threads
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from studies.memory import CARDS, GIB, GROUP, KINDS, configuration
+from streamrace.studies.memory import CARDS, GIB, GROUP, KINDS, configuration
 
 # What lives through the whole step is dark and below, the secondary copy stands out, what comes and goes is pale.
 _PARTS = (
@@ -24,7 +24,7 @@ _TEXT, _RULE = "#2b2f36", "#b5bac2"
 
 
 def draw(frame: pd.DataFrame, path: Path, *, group: int = GROUP, title: str = "") -> None:
-    """A PNG of :func:`studies.memory.study`'s frame: for each model a bar for no hpZ, hpZ ``group``, and that with qwZ.
+    """A PNG of :func:`streamrace.studies.memory.study`'s frame: for each model a bar for no hpZ, hpZ ``group``, and that with qwZ.
 
     A bar is missing where there is no such row.
     """

@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 from rich.console import Console
 
-from reports.table import Column, Table
-from studies.paro_sweep import PAYS, begins_to_pay
+from streamrace.reports.table import Column, Table
+from streamrace.studies.paro_sweep import PAYS, begins_to_pay
 
 _NOTHING = "#d9dce3"
 _MOST = 20.0  # times as fast, where colours end

@@ -1,4 +1,4 @@
-"""The picture of :mod:`studies.placements`: what each place of the synchronisation costs."""
+"""The picture of :mod:`streamrace.studies.placements`: what each place of the synchronisation costs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from reports.charts.frame import TEXT, Chart
-from reports.pictures.figures import key, panels, plain
+from streamrace.reports.charts.frame import TEXT, Chart
+from streamrace.reports.pictures.figures import key, panels, plain
 
 _FREE, _RACY = "#2f7fbf", "#cf5a3a"
 _LEAST_MS, _LEAST_S = 0.01, 0.01

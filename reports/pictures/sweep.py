@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from frameworks.deepspeed.releases import PINNED
-from reports.charts.frame import TEXT, Chart
-from reports.data.frames import each
-from reports.pictures.figures import key, panels, plain
-from studies.sweep import PAYS, ZERO3, gain, stops_paying
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.reports.charts.frame import TEXT, Chart
+from streamrace.reports.data.frames import each
+from streamrace.reports.pictures.figures import key, panels, plain
+from streamrace.studies.sweep import PAYS, ZERO3, gain, stops_paying
 
 STOCK = "hpZ stream-sync"
 

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 
-from detectors.order.races import Side
-from reports.charts.frame import BAD, FIRST, SECOND, TEXT, Chart
-from reports.data.explained import Explained
-from reports.pictures.figures import key, panels, plain
-from reports.window import Kind, Slice, Window
+from streamrace.detectors.order.races import Side
+from streamrace.reports.charts.frame import BAD, FIRST, SECOND, TEXT, Chart
+from streamrace.reports.data.explained import Explained
+from streamrace.reports.pictures.figures import key, panels, plain
+from streamrace.reports.window import Kind, Slice, Window
 
 _LANES = 10
 _OTHER: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}

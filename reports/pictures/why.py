@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
-from reports.charts.frame import TEXT, Chart
-from reports.data.frames import each
-from reports.pictures.figures import key, panels, plain
-from studies.why import BASE
+from streamrace.reports.charts.frame import TEXT, Chart
+from streamrace.reports.data.frames import each
+from streamrace.reports.pictures.figures import key, panels, plain
+from streamrace.studies.why import BASE
 
 _REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
 _TICKS = [10**exponent for exponent in range(1, 13, 2)]  # ms; with each power of ten their words would touch

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 from rich.console import Console
 
-from reports.table import Column, Table
-from studies.calibration import Calibrated, ProfilerTrace
+from streamrace.reports.table import Column, Table
+from streamrace.studies.calibration import Calibrated, ProfilerTrace
 
 _LEFT = 5  # reasons that are told
 

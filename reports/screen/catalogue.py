@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.data.catalogue import EntryRow, RanSide, cell, short
-from reports.table import Cell, Table
+from streamrace.reports.data.catalogue import EntryRow, RanSide, cell, short
+from streamrace.reports.table import Cell, Table
 
 
 def table(rows: Sequence[EntryRow]) -> Table:

@@ -10,14 +10,14 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from detectors import Race
-from detectors.order.races import describe
-from reports.data.checked import Checked
-from reports.data.schema import KeptSuppression
-from reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
-from reports.table import STYLES
-from reports.text import reports_on, typed
-from simgpu.untrusted import visible
+from streamrace.detectors import Race
+from streamrace.detectors.order.races import describe
+from streamrace.device.untrusted import visible
+from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.schema import KeptSuppression
+from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
+from streamrace.reports.table import STYLES
+from streamrace.reports.text import reports_on, typed
 
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 

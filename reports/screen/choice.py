@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from reports.table import Cell, Column, Table
-from studies.choose import GB, KINDS, ShardingQuestion
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.choose import GB, KINDS, ShardingQuestion
 
 _NAMED = 3  # of those that are equally fast
 _HEADS = (

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
 
 
 class Terminal(Console):

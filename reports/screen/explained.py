@@ -9,11 +9,11 @@ from textwrap import wrap
 from rich.console import Console
 from rich.text import Text
 
-from detectors import Race
-from reports.data.explained import Explained
-from reports.text import duration, typed
-from reports.window import Slice, Window
-from simgpu.untrusted import visible
+from streamrace.detectors import Race
+from streamrace.device.untrusted import visible
+from streamrace.reports.data.explained import Explained
+from streamrace.reports.text import duration, typed
+from streamrace.reports.window import Slice, Window
 
 _LANES = 8  # streams in a picture
 _NAME = 22  # characters of a stream's name
@@ -49,7 +49,7 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     for sentence in found.lacks:
         _say(console, sentence)
     if page is None:
-        command = f"python -m repro explain {shlex.quote(str(found.folder))} {found.number} --report"
+        command = f"streamrace explain {shlex.quote(str(found.folder))} {found.number} --report"
         console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
     else:
         console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)

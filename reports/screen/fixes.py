@@ -1,4 +1,4 @@
-"""What ``repro fix`` found, in the terminal."""
+"""What ``streamrace fix`` found, in the terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from reports.data.fixes import DIFF, FILE, FixFile, best_of_each, table
-from reports.text import duration, reports_on, typed
+from streamrace.reports.data.fixes import DIFF, FILE, FixFile, best_of_each, table
+from streamrace.reports.text import duration, reports_on, typed
 
 
 def show(console: Console, found: FixFile) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from reports.table import Cell, Column, Table
-from studies.paper import CLAIM, OFF
-from studies.unknowns import EXPLAINED
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.paper import CLAIM, OFF
+from streamrace.studies.unknowns import EXPLAINED
 
 _QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs", "samples": "samples/s"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from reports.table import Cell, Column, Table
-from studies.paro import FIGURES, differs
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.paro import FIGURES, differs
 
 _HEADS = ("", "loss\ndiffers\nby", "para-\nmeters", "grad-\nients", "state", "sent\nwithin", "sent\nbetween", "step\ns")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from reports.table import Cell, Column, Table
-from studies.paro_paper import ACCUMULATION, MICRO_BATCH, ONE_FLOW, RANGE, RATES, SEQUENCE, TOGETHER
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.paro_paper import ACCUMULATION, MICRO_BATCH, ONE_FLOW, RANGE, RATES, SEQUENCE, TOGETHER
 
 NEAR = 0.25  # relative error
 _CARD = 80  # GiB of a GPU

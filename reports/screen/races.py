@@ -8,11 +8,11 @@ from pathlib import Path, PurePath
 from rich.console import RenderableType
 from rich.text import Text
 
-from detectors import Race
-from detectors.confidence.holding import Held
-from detectors.order.races import Side
-from reports.text import closeness
-from simgpu.trace import Frame
+from streamrace.detectors import Race
+from streamrace.detectors.confidence.holding import Held
+from streamrace.detectors.order.races import Side
+from streamrace.device.trace import Frame
+from streamrace.reports.text import closeness
 
 MOST = 12  # races that are printed
 _DEPTH = 2  # innermost frames of a side

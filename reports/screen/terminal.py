@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from reports.data.findings import Findings
-from reports.screen.races import held_text, race_text, unexercised_text
-from reports.table import STYLES, Cell, Column, Table
-from reports.text import replays, reversal, typed
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.screen.races import held_text, race_text, unexercised_text
+from streamrace.reports.table import STYLES, Cell, Column, Table
+from streamrace.reports.text import replays, reversal, typed
 
 _LAST = 20  # steps that are shown while it runs
 

@@ -12,18 +12,18 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from fuzz.campaign import CampaignResult, written
-from fuzz.confirm import Confirmation
-from fuzz.verdict import ReplayVerdict
-from fuzz.witness import Witness
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.replayer import UsedValue
-from replay.tokens import Token
-from reports.data import sources
-from reports.data.campaigns import FORMAT, VERSION
-from reports.data.whole import whole
-from reports.table import Cell, Column, Table
-from reports.text import duration, replays, typed, ways_of
+from streamrace.fuzz.campaign import CampaignResult, written
+from streamrace.fuzz.confirm import Confirmation
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.fuzz.witness import Witness
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.replayer import UsedValue
+from streamrace.replay.tokens import Token
+from streamrace.reports.data import sources
+from streamrace.reports.data.campaigns import FORMAT, VERSION
+from streamrace.reports.data.whole import whole
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.reports.text import duration, replays, typed, ways_of
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:

@@ -1,4 +1,4 @@
-"""What ``repro waits`` found, in the terminal."""
+"""What ``streamrace waits`` found, in the terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from reports.data.checked import Checked
-from reports.data.waits import FILE, WaitsFile, said, table
-from reports.text import reports_on, typed
+from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.waits import FILE, WaitsFile, said, table
+from streamrace.reports.text import reports_on, typed
 
 
 def show(console: Console, found: WaitsFile) -> None:

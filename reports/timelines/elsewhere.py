@@ -1,7 +1,7 @@
 """The same two accesses in another run of the program, in another timing: that of a witness.
 
 Such a run leaves no trace behind; what its accesses and their neighbours did is taken from it while it is there
-(:mod:`fuzz.live.recorded`).
+(:mod:`streamrace.fuzz.live.recorded`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from fuzz.live.examine import RacingPair
-from fuzz.live.recorded import Recorded, RecordedRun
-from reports.timelines.lanes import HOST, lane
-from reports.timelines.moment import around
-from reports.window import Kind, Slice, Window
-from simgpu.trace import Frame
+from streamrace.device.trace import Frame
+from streamrace.fuzz.live.examine import RacingPair
+from streamrace.fuzz.live.recorded import Recorded, RecordedRun
+from streamrace.reports.timelines.lanes import HOST, lane
+from streamrace.reports.timelines.moment import around
+from streamrace.reports.window import Kind, Slice, Window
 
 MOST = 400  # slices, as they are kept in a file for each race
 

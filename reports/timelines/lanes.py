@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simgpu.trace import Alloc, Collective, End, Free, HostStep, HostWait, Launch, TraceRecord
+from streamrace.device.trace import Alloc, Collective, End, Free, HostStep, HostWait, Launch, TraceRecord
 
 HOST = "host"  # the lane of what the host did
 

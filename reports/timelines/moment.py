@@ -11,13 +11,10 @@ import heapq
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from detectors import Moment
-from detectors.order.labels import Labels
-from reports.timelines.lanes import HOST, host_time, lane
-from reports.timelines.parameters import parameter_of
-from reports.window import Slice, Window
-from simgpu.parts import PartReader
-from simgpu.trace import (
+from streamrace.detectors import Moment
+from streamrace.detectors.order.labels import Labels
+from streamrace.device.parts import PartReader
+from streamrace.device.trace import (
     Collective,
     Frame,
     Free,
@@ -30,6 +27,9 @@ from simgpu.trace import (
     TraceError,
     TraceRecord,
 )
+from streamrace.reports.timelines.lanes import HOST, host_time, lane
+from streamrace.reports.timelines.parameters import parameter_of
+from streamrace.reports.window import Slice, Window
 
 MOST = 3000  # slices
 _ASIDE_NS = 20_000  # at least so much before and after

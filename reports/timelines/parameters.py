@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from detectors.order.labels import Labels
-from simgpu.trace import Collective, Launch
+from streamrace.detectors.order.labels import Labels
+from streamrace.device.trace import Collective, Launch
 
 
 def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> str:

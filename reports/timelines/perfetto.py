@@ -24,12 +24,10 @@ from math import prod
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
-from detectors.order.labels import Labels
-from detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
-from reports.timelines.lanes import host_time, lane
-from reports.timelines.parameters import parameter_of
-from simgpu.parts import PartReader
-from simgpu.trace import (
+from streamrace.detectors.order.labels import Labels
+from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
+from streamrace.device.parts import PartReader
+from streamrace.device.trace import (
     Access,
     Alloc,
     Begin,
@@ -46,6 +44,8 @@ from simgpu.trace import (
     TraceError,
     TraceRecord,
 )
+from streamrace.reports.timelines.lanes import host_time, lane
+from streamrace.reports.timelines.parameters import parameter_of
 
 _HOST = 1  # the host's track
 _Event = dict[str, Any]

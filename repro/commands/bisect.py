@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from repro.commands import flags
+from streamrace.repro.commands import flags
 
 FILE = "bisect.json"
 _UNKNOWN = 4
@@ -42,15 +42,15 @@ def bisect(
     Each release is installed once, into .releases/, as it was released; pre-releases are left out. Exit status: 0
     found, 2 wrong usage, 4 nothing changes, or a release does not run, 130 interrupted.
     """
-    from reports.screen.console import Terminal
-    from repro.sessions import bisected, folders, places
-    from simgpu.packages import names
-    from simgpu.packages.names import PackageError
-    from simgpu.scripts import Program, WrongUse
-    from studies import bisection
+    from streamrace.device.packages import names
+    from streamrace.device.packages.names import PackageError
+    from streamrace.device.scripts import Program, WrongUse
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.repro.sessions import bisected, folders, places
+    from streamrace.studies import bisection
 
     if not program:
-        raise click.UsageError("Name a script, for example: repro bisect --package NAME --from A --to B train.py.")
+        raise click.UsageError("Name a script, for example: streamrace bisect --package NAME --from A --to B train.py.")
     if not names.is_name(package):
         raise WrongUse(f"--package takes a name here, and --from and --to the versions, not '{package}'")
     fixed = names.several(others, "--with")

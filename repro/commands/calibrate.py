@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from reports.screen.console import Terminal
+from streamrace.reports.screen.console import Terminal
 
 
 @click.command()
@@ -28,10 +28,10 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     Fits the few figures by which kernels are timed, tells how far each kind of kernel is off then and what could not
     be placed, and writes a profile that --hardware takes.
     """
-    from reports.screen import calibrated
-    from scenarios.base import ScenarioError
-    from simgpu.hardware import load_profile
-    from studies import calibration
+    from streamrace.device.hardware import load_profile
+    from streamrace.reports.screen import calibrated
+    from streamrace.scenarios.base import ScenarioError
+    from streamrace.studies import calibration
 
     if out.suffix != ".toml":
         raise ScenarioError(f"a profile's file ends in .toml: --out {out} does not")
@@ -42,7 +42,7 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     where = recorded.device or "a GPU"
     text = calibration.written(
         found.profile,
-        origin=f"repro calibrate {trace.name} --base {base}: {len(recorded.ran):,} calls on {where}",
+        origin=f"streamrace calibrate {trace.name} --base {base}: {len(recorded.ran):,} calls on {where}",
         notes={figure: f"from {calls:,} of the trace" for figure, (_, calls) in found.fitted.items()},
     )
     try:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reports.screen.console import Terminal
-from repro.commands import flags
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
 
 if TYPE_CHECKING:
-    from reports.table import Table
-    from scenarios.catalogue.entry import Entry
+    from streamrace.reports.table import Table
+    from streamrace.scenarios.catalogue.entry import Entry
 
 
 @click.command()
@@ -47,13 +47,13 @@ def catalogue(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from reports.data import catalogue as data
-    from reports.pages.catalogue_page import judged
-    from reports.screen import catalogue as screen
-    from repro.sessions import catalogued, folders, places, studied
-    from scenarios.catalogue import entry as entries
-    from simgpu.extras import installed
-    from studies.crew import cores
+    from streamrace.device.extras import installed
+    from streamrace.reports.data import catalogue as data
+    from streamrace.reports.pages.catalogue_page import judged
+    from streamrace.reports.screen import catalogue as screen
+    from streamrace.repro.sessions import catalogued, folders, places, studied
+    from streamrace.scenarios.catalogue import entry as entries
+    from streamrace.studies.crew import cores
 
     console = Terminal()
     every = entries.entries(programs or entries.PROGRAMS)
@@ -89,7 +89,7 @@ def catalogue(
             console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
     found = [rows[one.id] for one in chosen]
     catalogued.forget_traces(folder)
-    data.write(found, installed("stream-races", "torch", "deepspeed"), folder)
+    data.write(found, installed("streamrace", "torch", "deepspeed"), folder)
     folder = places.keep(folder)
     console.print(screen.table(found))
     studied.report(console, folder, "catalogue", more=ids, shown=False)
@@ -105,7 +105,7 @@ def catalogue(
 
 
 def _list(chosen: Sequence[Entry]) -> Table:
-    from reports.table import Cell, Table
+    from streamrace.reports.table import Cell, Table
 
     rows = [
         [

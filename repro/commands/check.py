@@ -10,15 +10,15 @@ from pathlib import Path
 
 import click
 
-from repro.commands import flags
-from repro.sessions import checking, child, folders, launched, places
-from repro.sessions.child import ProgramEnd
-from repro.sessions.witnessed import Again, timing_of
-from simgpu.dry import World
-from simgpu.hardware import ProfileError
-from simgpu.scripts import Program, WrongUse
-from simgpu.timing import Timing
-from simgpu.tokens import TokenError
+from streamrace.device.dry import World
+from streamrace.device.hardware import ProfileError
+from streamrace.device.scripts import Program, WrongUse
+from streamrace.device.timing import Timing
+from streamrace.device.tokens import TokenError
+from streamrace.repro.commands import flags
+from streamrace.repro.sessions import checking, child, folders, launched, places
+from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.repro.sessions.witnessed import Again, timing_of
 
 KEPT_MIB = 16.0
 NODES = GPUS = 1  # of a dry run that says nothing else
@@ -43,9 +43,9 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
 @click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
 @flags.packages()
 @flags.run_folder("the script's and the time")
-@click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
+@click.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 @click.option(
-    "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
+    "--record", is_flag=True, help="Record what the work is, too: 'streamrace replay' executes it in other timings."
 )
 @click.option(
     "--keep-trace",
@@ -124,14 +124,14 @@ def check(
 ) -> None:
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
 
-    SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m repro check
-    SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch --multi_gpu -m repro check SCRIPT'.
+    SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m streamrace check
+    SCRIPT', 'deepspeed --module streamrace check SCRIPT' and 'accelerate launch --multi_gpu -m streamrace check SCRIPT'.
     A line that ends with '# stream-race: ok REASON' says that a race there is known, and does not count.
     Exit status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race
     was seen, but not all of the script was), 5 no race, and values that the script says are wrong, 130 interrupted.
     """
     if not program:
-        raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
+        raise click.UsageError("Name a script, for example: streamrace check train.py (or with -m a module).")
     me = launched.here()
     if dry or me:  # what a file says for any run is not meant for these
         ranks, record = None if _by_file("ranks") else ranks, record and not (dry and _by_file("record"))
@@ -216,7 +216,7 @@ def _telling(
             raise WrongUse(f"{option} {file} {what}: name a file")
     before = None
     if baseline is not None:
-        from reports.data.known import load
+        from streamrace.reports.data.known import load
 
         before = load(baseline)
     return checking.Telling(form, output, report, before, keep_in)
@@ -231,7 +231,7 @@ def in_place(packages: tuple[str, ...]) -> dict[str, str]:
     """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
     if not packages:
         return {}
-    from repro.sessions.release import become, ran_with
+    from streamrace.repro.sessions.release import become, ran_with
 
     become(packages)
     return ran_with(packages)

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from reports.screen.console import Terminal
-from repro.commands.frames import words
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands.frames import words
 
 _ABOVE = click.IntRange(1)
 
@@ -36,9 +36,9 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
     Three letters say how far parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
     over all GPUs. Memory is that of model states; nothing is run.
     """
-    from reports.screen import choice
-    from scenarios.base import ScenarioError
-    from studies import choose as study
+    from streamrace.reports.screen import choice
+    from streamrace.scenarios.base import ScenarioError
+    from streamrace.studies import choose as study
 
     given = {name: value for name, value in values.items() if value is not None}
     asked = study.question(**given, strategies=words(strategies))

@@ -1,7 +1,7 @@
-"""``[tool.stream-races]`` of a ``pyproject.toml``: what the options of a command are where it is not told.
+"""``[tool.streamrace]`` of a ``pyproject.toml``: what the options of a command are where it is not told.
 
 Keys are the options' own names. Those of the table itself are of ``check``; any command has a table of its own behind
-it, ``[tool.stream-races.fuzz]``, and so has ``check``, which wins over the former. The command line wins over both.
+it, ``[tool.streamrace.fuzz]``, and so has ``check``, which wins over the former. The command line wins over both.
 
 The file is looked for from the working folder upward, as that is where other paths of a command begin: the nearest
 ``pyproject.toml`` that has the table, no further up than the top of the checkout. A path in it begins at its folder.
@@ -18,14 +18,14 @@ from typing import Any
 
 import click
 
-from repro.commands.table import COMMANDS, attribute
-from repro.sessions.folders import BY_ITSELF
-from simgpu.scripts import WrongUse
-from simgpu.untrusted import Unreadable, read_toml, shortened
+from streamrace.device.scripts import WrongUse
+from streamrace.device.untrusted import Unreadable, read_toml, shortened
+from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.repro.sessions.folders import BY_ITSELF
 
 (VARIABLE,) = BY_ITSELF  # names the file to read instead; empty: none
 
-_TABLE = "tool.stream-races"
+_TABLE = "tool.streamrace"
 _MAIN = "check"
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -41,7 +41,7 @@ def defaults(command: str, start: Path) -> dict[str, Any]:
     options = _options(_MAIN)
     for name in table:
         if name == "watch":
-            raise WrongUse(f"{file}: repro watch takes no options from [{_TABLE}]: it has to run without click")
+            raise WrongUse(f"{file}: streamrace watch takes no options from [{_TABLE}]: it has to run without click")
         if name not in COMMANDS and name not in options:
             raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*options, *COMMANDS))}")
         if name not in inner and name not in options:
@@ -74,7 +74,7 @@ def _table(file: Path) -> Mapping[str, Any]:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from None
     except Unreadable as error:
         raise WrongUse(f"{file} cannot be read: {error}") from None
-    table = tool.get("stream-races", {}) if isinstance(tool, dict) else {}
+    table = tool.get("streamrace", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise WrongUse(f"{file}: [{_TABLE}] is not a table")
     return table
@@ -82,7 +82,9 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 def _options(command: str) -> dict[str, click.Option]:
     """The options of a command that have a long name, by it."""
-    made: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[command].module}"), attribute(command))
+    made: click.Command = getattr(
+        import_module(f"streamrace.repro.commands.{COMMANDS[command].module}"), attribute(command)
+    )
     options = [one for one in made.params if isinstance(one, click.Option)]
     long = {one: max(one.opts, key=len) for one in options}
     return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}
@@ -141,4 +143,8 @@ def _told(value: Any) -> str:
 
 def _near(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), 1, 0.5)
-    return f"which is no option: is it '{near[0]}'?" if near else "which is no option ('repro COMMAND --help' has them)"
+    return (
+        f"which is no option: is it '{near[0]}'?"
+        if near
+        else "which is no option ('streamrace COMMAND --help' has them)"
+    )

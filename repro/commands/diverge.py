@@ -12,14 +12,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from reports.screen.console import Terminal
-from reports.table import Cell, Column, Table
-from simgpu.untrusted import visible
+from streamrace.device.untrusted import visible
+from streamrace.reports.screen.console import Terminal
+from streamrace.reports.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from detectors.values.recorded import RecordedDivergence
+    from streamrace.detectors.values.recorded import RecordedDivergence
 
 _ROWS = 12  # steps that are shown without leaving some out
 _BLUE, _ORANGE, _GREY, _RED = "#0060a8", "#c05a00", "#6b6b6b", "#b3001b"
@@ -44,8 +44,8 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
     Says whether sums in another order can explain the first difference, and how differences grow.
     Exit status: 0 no difference, 1 the runs differ, 2 a folder that cannot be read or compared.
     """
-    from detectors.values.recorded import compare
-    from detectors.values.recordings import load
+    from streamrace.detectors.values.recorded import compare
+    from streamrace.detectors.values.recordings import load
 
     recordings = {folder: load(folder) for folder in (reference, run)}
     found = compare(recordings[reference], recordings[run])
@@ -131,7 +131,7 @@ def draw(found: RecordedDivergence, path: Path) -> None:
     from matplotlib.figure import Figure
 
     # Nothing of the machine's own settings, fonts or date may get into the file.
-    look = {"font.family": "DejaVu Sans", "svg.hashsalt": "stream-races"}
+    look = {"font.family": "DejaVu Sans", "svg.hashsalt": "streamrace"}
     with rc_context({**look, "axes.spines.top": False, "axes.spines.right": False}):  # type: ignore[dict-item]
         figure = Figure(figsize=(9, 6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))

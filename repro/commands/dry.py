@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import become, versions, with_deepspeed
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.repro.sessions.release import become, versions, with_deepspeed
 
 
 @click.command(cls=Sections)
@@ -45,14 +45,14 @@ def dry(
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
     made = _asked(with_deepspeed(values, packages), rank)
-    from reports.data import sources
-    from reports.screen import dry as report
-    from reports.screen.terminal import doing
-    from reports.timelines import perfetto
-    from repro.sessions import folders, places
-    from scenarios import rehearsal
-    from studies.layers import extend
-    from studies.rehearsed import Rehearsed
+    from streamrace.reports.data import sources
+    from streamrace.reports.screen import dry as report
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.reports.timelines import perfetto
+    from streamrace.repro.sessions import folders, places
+    from streamrace.scenarios import rehearsal
+    from streamrace.studies.layers import extend
+    from streamrace.studies.rehearsed import Rehearsed
 
     console = Terminal()
     become([*packages, *([] if made.sharding else [f"deepspeed=={made.deepspeed}"])])
@@ -85,9 +85,9 @@ def _asked(values: dict[str, Any], rank: int) -> Any:
     """The job. What can be known to be wrong with it is refused here: before DeepSpeed is imported, which takes a
     while, and before there is a folder.
     """
-    from scenarios.base import ScenarioError
-    from scenarios.full_size import ModelError, subject
-    from scenarios.job import Job, job
+    from streamrace.scenarios.base import ScenarioError
+    from streamrace.scenarios.full_size import ModelError, subject
+    from streamrace.scenarios.job import Job, job
 
     made = job(**chosen(values, Job))
     made.check()

@@ -1,4 +1,4 @@
-"""``emit-test``: a race that ``repro check`` found, as a test for pytest that stands by itself."""
+"""``emit-test``: a race that ``streamrace check`` found, as a test for pytest that stands by itself."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repro.commands import flags
-from repro.commands.check import in_place, slowed, timed
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.check import in_place, slowed, timed
 
 if TYPE_CHECKING:
-    from repro.sessions.chosen import Chosen
-    from simgpu.timing import Timing
+    from streamrace.device.timing import Timing
+    from streamrace.repro.sessions.chosen import Chosen
 
 
 @click.command("emit-test")
@@ -40,17 +40,17 @@ def emit_test(
 ) -> None:
     """Write a test for pytest that fails while the race number RACE of RUN is there, and passes when it is mended.
 
-    RUN is a folder that 'repro check' left; RACE may be its place, too: FILE:FUNCTION, or both places with a comma
+    RUN is a folder that 'streamrace check' left; RACE may be its place, too: FILE:FUNCTION, or both places with a comma
     between them. The program is run again and again, with the releases that RUN had, and made smaller as long as it
     shows the race, and the race does what it did. The test needs pytest, this package and the library, and no GPU.
     Exit status: 0 written, 2 it cannot be made, and why, 130 interrupted.
     """
-    from reports.formats import emitted as form
-    from reports.formats.writing import write
-    from reports.screen.console import Terminal
-    from reports.text import typed
-    from repro.sessions import emitted
-    from repro.sessions.chosen import chosen
+    from streamrace.reports.formats import emitted as form
+    from streamrace.reports.formats.writing import write
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.reports.text import typed
+    from streamrace.repro.sessions import emitted
+    from streamrace.repro.sessions.chosen import chosen
 
     found = chosen(folder, race, traced=False)
     asked = emitted.AskedTest.of(found)

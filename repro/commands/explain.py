@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from repro.commands import flags
+from streamrace.repro.commands import flags
 
 
 @click.command()
@@ -21,27 +21,27 @@ def explain(folder: Path, race: str, form: str, report: bool, output: Path | Non
     """Tell RACE of RUN: both accesses, what each waits for, the order that there is around them, the edge that is
     missing, in which timing it shows, and what it does.
 
-    RUN is the folder of a run; nothing is run again. RACE is its number, as 'repro check' prints it, or its place:
+    RUN is the folder of a run; nothing is run again. RACE is its number, as 'streamrace check' prints it, or its place:
     file.py:function or file.py:line, of one access or of both with a comma between them. In a run without races, the
     pairs that only chance orders are counted instead.
     Exit status: 0 done, 2 there is no such run or race.
     """
-    from reports.screen import explained as screen
-    from reports.screen.console import Terminal
-    from repro.sessions.chosen import chosen
-    from repro.sessions.explained import explain as explained
-    from simgpu.scripts import WrongUse
+    from streamrace.device.scripts import WrongUse
+    from streamrace.reports.screen import explained as screen
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.repro.sessions.chosen import chosen
+    from streamrace.repro.sessions.explained import explain as explained
 
     if output is not None and not report:
         raise WrongUse("--output is the folder of the page: add --report")
     found = explained(chosen(folder, race, traced=False, held=True))
     page = None
     if report:
-        from reports.pages import explained_page
+        from streamrace.reports.pages import explained_page
 
         page = explained_page.write(found, output or folder / f"explain-{found.number}")
     if form == "json":
-        from reports.formats import writing
+        from streamrace.reports.formats import writing
 
         writing.write(found.text(), None)
         return

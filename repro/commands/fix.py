@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from repro.commands import flags
+from streamrace.repro.commands import flags
 
 _NONE = 1
 
@@ -28,24 +28,24 @@ _NONE = 1
     type=flags.PATH,
     help="The folder that takes fix.json, fix.diff and the page. [default: RUN/fix-RACE's number]",
 )
-@click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
+@click.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) -> None:
     """Find what would put RACE of RUN in order, from the weakest: an event and a wait for it, a wait for a stream,
     record_stream, a synchronisation of the host.
 
-    RUN is a folder that 'repro check' left, with its traces. RACE is its number, as 'repro check' prints it, or its
+    RUN is a folder that 'streamrace check' left, with its traces. RACE is its number, as 'streamrace check' prints it, or its
     place: file.py:function or file.py:line, of one access or of both with a comma between them. Each candidate is put
     into the trace, which is judged again, and timed. The best is written as a diff, and tried: the program runs again
     as if the lines stood in its files, which stay as they are.
     Exit status: 0 a diff was tried and is clean, 1 there is none, 2 there is no such run or race.
     """
-    from reports.data import fixes as data
-    from reports.pages.folders import refuse_link
-    from reports.screen import fixes as screen
-    from reports.screen.console import Terminal
-    from repro.sessions import studied
-    from repro.sessions.chosen import chosen
-    from repro.sessions.fixing.fixed import fix as fixed
+    from streamrace.reports.data import fixes as data
+    from streamrace.reports.pages.folders import refuse_link
+    from streamrace.reports.screen import fixes as screen
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.repro.sessions import studied
+    from streamrace.repro.sessions.chosen import chosen
+    from streamrace.repro.sessions.fixing.fixed import fix as fixed
 
     console = Terminal()
     it = chosen(folder, race)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from repro.sessions.places import BESIDE
+from streamrace.repro.sessions.places import BESIDE
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -80,7 +80,7 @@ def packages() -> Decorator:
 
 def formats() -> Decorator:
     """``--format`` and ``--output``."""
-    from reports.formats.names import NAMES
+    from streamrace.reports.formats.names import NAMES
 
     def decorate(command: Function) -> Function:
         text = "The file that takes it. [default: standard output, and the rest on standard error]"

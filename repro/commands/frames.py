@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from frameworks.deepspeed.fixes import Fix
-from scenarios.base import ScenarioError
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.scenarios.base import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12

@@ -10,10 +10,10 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.options import Sections, chosen, scenario_options
-from scenarios.named import NAMED, named
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.options import Sections, chosen, scenario_options
+from streamrace.scenarios.named import NAMED, named
 
 
 @click.command(cls=Sections)
@@ -57,17 +57,17 @@ def fuzz(
     ordering edges allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not
     as expected, 2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
     """
-    from fuzz.campaign import campaign
-    from fuzz.confirm import confirm
-    from fuzz.engines import shares
-    from fuzz.witness import witness
-    from reports.pages.folders import write
-    from reports.screen import timings
-    from reports.screen.terminal import doing
-    from repro.sessions import places, witnesses
-    from repro.sessions.recordings import live_run, subject_of
-    from repro.sessions.release import become, versions, with_deepspeed
-    from simgpu.ranks.interrupts import held
+    from streamrace.device.ranks.interrupts import held
+    from streamrace.fuzz.campaign import campaign
+    from streamrace.fuzz.confirm import confirm
+    from streamrace.fuzz.engines import shares
+    from streamrace.fuzz.witness import witness
+    from streamrace.reports.pages.folders import write
+    from streamrace.reports.screen import timings
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.sessions import places, witnesses
+    from streamrace.repro.sessions.recordings import live_run, subject_of
+    from streamrace.repro.sessions.release import become, versions, with_deepspeed
 
     console = Terminal()
     scenario = named(name, chosen(with_deepspeed(values, packages)))
@@ -91,11 +91,11 @@ def fuzz(
 
     explore = None
     if engine == "ray":
-        from fuzz.engines.rayed import on_ray
+        from streamrace.fuzz.engines.rayed import on_ray
 
         explore = on_ray(folder / "trace")
     elif workers > 1:
-        from fuzz.engines.local import local
+        from streamrace.fuzz.engines.local import local
 
         explore = local(subject)
     elsewhere = None if explore is None else partial(explore, shares(examples, workers, seconds, seed))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from repro.commands import config
-from repro.commands.table import COMMANDS, attribute
-from repro.sessions import places, sentences
-from simgpu import processor
-from simgpu.frames import roomy
-from simgpu.untrusted import visible
+from streamrace.device import processor
+from streamrace.device.frames import roomy
+from streamrace.device.untrusted import visible
+from streamrace.repro.commands import config
+from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.repro.sessions import places, sentences
 
 _UNCHANGED = (
     "check",
@@ -39,12 +39,14 @@ class _Lazy(click.Group):
         if name != "watch" and self.answers:
             processor.answer(deepspeed=name not in _UNCHANGED)
         if COMMANDS[name].gpu and not self.helping:
-            from simgpu.launch import start
-            from simgpu.ranks.forks import seldom
+            from streamrace.device.launch import start
+            from streamrace.device.ranks.forks import seldom
 
             seldom()  # before torch, transformers and DeepSpeed: a fourth of their imports' time
             start()
-        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
+        command: click.Command = getattr(
+            import_module(f"streamrace.repro.commands.{COMMANDS[name].module}"), attribute(name)
+        )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,13 +74,13 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     ``launched``: what a launcher adds to the arguments of a script.
     """
     if not {"--help", "-h"} & {*arguments} and arguments and _on_gpu(arguments[0]):
-        from simgpu.substitute import go_there
+        from streamrace.device.substitute import go_there
 
         go_there("repro", [*([launched] if launched else []), *arguments])
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = None
     if arguments[:1] == ["replay"]:
-        from repro.sessions.folders import processor_of
+        from streamrace.repro.sessions.folders import processor_of
 
         recorded = processor_of(arguments[1:])
     for name, value in (recorded or {}).items():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from reports.screen.console import Terminal
-from repro.commands import flags
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
 
 
 @click.command()
@@ -17,9 +17,9 @@ def kernels(name: str, runs: Path, overwrite: bool) -> None:
 
     A dry run, and every other command with a hardware profile, times kernels by this model. Nothing is run.
     """
-    from reports.screen import calibrated
-    from repro.sessions import folders, places
-    from studies import kernels as study
+    from streamrace.reports.screen import calibrated
+    from streamrace.repro.sessions import folders, places
+    from streamrace.studies import kernels as study
 
     frame = study.study()
     folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)

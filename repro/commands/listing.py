@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from reports.screen.console import Terminal
-from reports.table import Column, Table
+from streamrace.reports.screen.console import Terminal
+from streamrace.reports.table import Column, Table
 
 
 @click.command()
@@ -25,7 +25,7 @@ def list(kind: str | None) -> None:
 
 
 def _models() -> Table:
-    from scenarios.models import FULL_SIZE
+    from streamrace.scenarios.models import FULL_SIZE
 
     columns = ["models", "family", Column("parameters", ".1f"), Column("layers", "d"), Column("width", "d")]
     rows = [[one.name, one.family, one.parameters / 1e9, one.layers, one.hidden] for one in FULL_SIZE.values()]
@@ -34,28 +34,28 @@ def _models() -> Table:
 
 
 def _profiles() -> Table:
-    from simgpu.hardware import load_profile, profile_names
+    from streamrace.device.hardware import load_profile, profile_names
 
     rows = [[one, load_profile(one).description] for one in profile_names()]
     return Table("", ["profiles", "what it describes"], rows, "For --hardware, which takes a .toml file of yours too.")
 
 
 def _scenarios() -> Table:
-    from scenarios.named import NAMED
+    from streamrace.scenarios.named import NAMED
 
     rows = [[name, one.description] for name, one in NAMED.items()]
     return Table("", ["scenarios", "what it is"], rows, "For fuzz; a token begins with one.")
 
 
 def _fixes() -> Table:
-    from frameworks.deepspeed.fixes import CURES, Fix
+    from streamrace.frameworks.deepspeed.fixes import CURES, Fix
 
     rows = [[str(fix), fix.what or "nothing", "yes" if fix in CURES else "no"] for fix in Fix]
     return Table("", ["fixes", "what it does", "cures"], rows, "For --fix and --fixes.")
 
 
 def _strategies() -> Table:
-    from scenarios.sharding.strategy import NAMES, legal
+    from streamrace.scenarios.sharding.strategy import NAMES, legal
 
     known = {letters: name for name, letters in NAMES.items()}
     rows = [[str(one), known.get(str(one), "")] for one in legal()]
@@ -64,7 +64,7 @@ def _strategies() -> Table:
 
 
 def _releases() -> Table:
-    from frameworks.deepspeed.releases import KNOWN, PINNED
+    from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED
 
     rows = [[one, "installed by 'make setup'" if one == PINNED else "installed where it is first asked for"]
             for one in KNOWN]  # fmt: skip

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from reports.screen.console import Terminal
-from reports.table import Cell, Column, Table
-from repro.commands import flags
-from repro.commands.frames import numbers, words
-from repro.commands.options import Sections, chosen, job_options
-from studies import memory as study
+from streamrace.reports.screen.console import Terminal
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import numbers, words
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.studies import memory as study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,12 +47,12 @@ def memory(
     64 GPUs, gradient checkpointing and two steps unless told otherwise. Ends with tables (memory.csv, limits.csv) and
     a picture.
     """
-    from reports.pictures import memory as memory_chart
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from repro.sessions import folders, places
-    from scenarios import rehearsal
-    from scenarios.job import Job, job
+    from streamrace.reports.pictures import memory as memory_chart
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.repro.sessions import folders, places
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.job import Job, job
 
     began = time.perf_counter()
     console = Terminal()
@@ -88,9 +88,9 @@ def memory(
 
 
 def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: bool) -> None:
-    from repro.commands.progress import counting
-    from repro.sessions import folders, places
-    from studies import trackers
+    from streamrace.repro.commands.progress import counting
+    from streamrace.repro.sessions import folders, places
+    from streamrace.studies import trackers
 
     folder = folders.make(place, {"study": "trackers"}, overwrite=overwrite)
     with counting(console) as progress:

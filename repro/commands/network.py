@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from reports.screen.console import Terminal
-from reports.table import Cell, Column, Table
-from repro.commands import flags
+from streamrace.reports.screen.console import Terminal
+from streamrace.reports.table import Cell, Column, Table
+from streamrace.repro.commands import flags
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +23,8 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
 
     Ends with tables (network.csv, rings.csv): theirs, ours, error, and what explains a large one. Nothing is fitted.
     """
-    from repro.sessions import folders, places
-    from studies import network as study
+    from streamrace.repro.sessions import folders, places
+    from streamrace.studies import network as study
 
     console = Terminal()
     folder = folders.make(runs / name, {"study": "network"}, overwrite=overwrite)

@@ -15,10 +15,10 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from repro.commands.flags import Decorator, Function, factors
-from scenarios.base import ScenarioError
-from scenarios.job import Job
-from scenarios.scenario import Scenario
+from streamrace.repro.commands.flags import Decorator, Function, factors
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.scenario import Scenario
 
 _METAVARS = {"slow": "PATTERN=FACTOR", "frozen": "PATTERN", "without": "NAME"}
 # Under what a field stands in a command's help. Not in the order of the fields, which the tokens keep.
@@ -66,12 +66,12 @@ def scenario_options(*without: str, usual: Mapping[str, Any] | None = None) -> D
 
 
 def job_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
-    """Decorator: an option for each field of :class:`scenarios.job.Job`, but for those that the command decides."""
+    """Decorator: an option for each field of :class:`streamrace.scenarios.job.Job`, but for those that the command decides."""
     return _options(Job, without, usual or {})
 
 
 def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
-    """The options that were given, ready for :func:`scenarios.scenario.scenario` (or :func:`scenarios.job.job`)."""
+    """The options that were given, ready for :func:`streamrace.scenarios.scenario.scenario` (or :func:`streamrace.scenarios.job.job`)."""
     options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, (), "")}
     if "slow" in options:
         try:

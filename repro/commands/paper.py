@@ -9,11 +9,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from reports.screen.console import Terminal
-from reports.table import Column, Table
-from repro.commands import flags
-from repro.commands.frames import among, numbers, rows
-from scenarios.base import ScenarioError
+from streamrace.reports.screen.console import Terminal
+from streamrace.reports.table import Column, Table
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import among, numbers, rows
+from streamrace.scenarios.base import ScenarioError
 
 PARTS = ("rows", "gains", "losses", "quantization")
 
@@ -35,15 +35,15 @@ def paper(
     Rows: every reported step time, from the hardware's facts alone and with one figure for each cluster that its other
     rows give; and which unknown would explain what is still off. Gains: hpZ against ZeRO-3 on 12.5 Gbit/s.
     """
-    from reports.screen import paper as report
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from repro.sessions import folders, places
-    from scenarios import rehearsal
-    from scenarios.job import job
-    from studies import paper as study
-    from studies.published import published
-    from studies.quantization import quantization
+    from streamrace.reports.screen import paper as report
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.repro.sessions import folders, places
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.job import job
+    from streamrace.studies import paper as study
+    from streamrace.studies.published import published
+    from streamrace.studies.quantization import quantization
 
     began = time.perf_counter()
     console = Terminal()

@@ -10,10 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.frames import among, words
-from scenarios.base import ScenarioError
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import among, words
+from streamrace.scenarios.base import ScenarioError
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")
@@ -40,7 +40,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
-    from repro.sessions import folders
+    from streamrace.repro.sessions import folders
 
     part = part or "live"
     parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {
@@ -69,11 +69,11 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
 
 
 def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "", **options: Any) -> None:
-    from reports.screen import paro as report
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from scenarios import program
-    from studies import paro as study
+    from streamrace.reports.screen import paro as report
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.scenarios import program
+    from streamrace.studies import paro as study
 
     began = time.perf_counter()
     todo = study.scenarios(study.strategies(words(strategies)), **options)
@@ -99,13 +99,13 @@ def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "
 def _paper(
     console: Console, make_folder: Callable[[], Path], models: str = "", trainable: str = "", workers: int | None = None
 ) -> None:
-    from reports.screen import paro_paper as report
-    from reports.screen import paro_uneven as more
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from scenarios import rehearsal
-    from studies import paro_paper as study
-    from studies import paro_uneven as uneven
+    from streamrace.reports.screen import paro_paper as report
+    from streamrace.reports.screen import paro_uneven as more
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.scenarios import rehearsal
+    from streamrace.studies import paro_paper as study
+    from streamrace.studies import paro_uneven as uneven
 
     began = time.perf_counter()
     known = list(dict.fromkeys(claim.model for claim in study.CLAIMS))
@@ -144,12 +144,12 @@ def _paper(
 
 
 def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = "", workers: int | None = None) -> None:
-    from reports.pictures import paro_sweep as report
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from scenarios import rehearsal
-    from scenarios.sharding.strategy import strategy
-    from studies import paro_sweep as study
+    from streamrace.reports.pictures import paro_sweep as report
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.sharding.strategy import strategy
+    from streamrace.studies import paro_sweep as study
 
     began = time.perf_counter()
     chosen = [str(strategy(name)) for name in words(strategies)]
@@ -166,7 +166,7 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
 
 
 def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:
-    from repro.sessions import places
+    from streamrace.repro.sessions import places
 
     folder = places.keep(folder)
     took = f"{time.perf_counter() - began:.0f} s"

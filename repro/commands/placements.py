@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from frameworks.deepspeed.fixes import Fix
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.frames import fixes as chosen_fixes
-from repro.commands.frames import numbers, words
-from repro.commands.options import Sections, chosen, job_options
-from studies import placements as study
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import fixes as chosen_fixes
+from streamrace.repro.commands.frames import numbers, words
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.studies import placements as study
 
 _MICRO_BATCHES = "; ".join(
     f"{count}{f' of {model}' if at else ''}" for at, (model, count) in enumerate(study.MICRO_BATCHES.items())
@@ -46,11 +46,11 @@ def placements(
     otherwise. Stock's own are judged in a small live run of 4 ranks. Ends with a report. A folder of the same name is
     replaced.
     """
-    from reports.screen.terminal import doing
-    from repro.sessions import folders, places, studied
-    from scenarios import rehearsal
-    from scenarios.job import Job, job
-    from studies import sites
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.job import Job, job
+    from streamrace.studies import sites
 
     console = Terminal()
     todo = study.cases(

@@ -11,13 +11,13 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, installed
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.sessions import studied
-from simgpu.hardware import ProfileError, load_profile
-from simgpu.packages.names import PackageError, parse
-from simgpu.ranks import bound
+from streamrace.device.hardware import ProfileError, load_profile
+from streamrace.device.packages.names import PackageError, parse
+from streamrace.device.ranks import bound
+from streamrace.frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, installed
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.sessions import studied
 
 _LIMIT_S = 600
 
@@ -69,7 +69,7 @@ _HARD = ["--size", "odd", "--edit-after", "2"]
 
 
 def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder.parent)]
+    command = [sys.executable, "-m", "streamrace", "run", "--deepspeed", release, "--runs", str(folder.parent)]
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
         done = subprocess.run(

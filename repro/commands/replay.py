@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from reports.screen.console import Terminal
-from repro.commands import flags
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
 
 
 @click.command()
@@ -27,23 +27,25 @@ def replay(
     """Execute the timing that TOKEN names, and say what it does to training. Or a recorded program again.
 
     The scenario is recorded first (one live run), unless it was before. FOLDER is that of a run of
-    'repro check --record', or of traces of 'python -m simgpu --record'. Exit status: 0 whatever comes out,
+    'streamrace check --record', or of traces of 'streamrace device --record'. Exit status: 0 whatever comes out,
     1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
     if os.path.isdir(token):  # a token may be too long for a path
-        from repro.sessions.replayed import again
+        from streamrace.repro.sessions.replayed import again
 
         if live:
-            raise click.UsageError("--live runs a scenario: run your program with 'repro check --timing TOKEN SCRIPT'.")
+            raise click.UsageError(
+                "--live runs a scenario: run your program with 'streamrace check --timing TOKEN SCRIPT'."
+            )
         again(Path(token), timing, times=times, as_json=as_json)
         return
     if timing:
         raise click.UsageError("--timing is for a FOLDER: the token of a scenario says its timing itself.")
-    from fuzz.confirm import confirm
-    from reports.screen import timings
-    from reports.screen.terminal import doing
-    from repro.sessions.recordings import live_run, scenario_of, subject_of, token_of
-    from repro.sessions.release import become
+    from streamrace.fuzz.confirm import confirm
+    from streamrace.reports.screen import timings
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.sessions.recordings import live_run, scenario_of, subject_of, token_of
+    from streamrace.repro.sessions.release import become
 
     console = Terminal(stderr=as_json)
     asked = token_of(token)

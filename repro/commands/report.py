@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from reports.formats.names import NAMES
+from streamrace.reports.formats.names import NAMES
 
 _LONGEST = 100  # characters of a name made of several
 
@@ -24,7 +24,7 @@ _LONGEST = 100  # characters of a name made of several
     "--format",
     "form",
     type=click.Choice(NAMES[1:]),
-    help="No page: what 'repro check' found in RUN, for a script, code scanning, a test server, or a workflow.",
+    help="No page: what 'streamrace check' found in RUN, for a script, code scanning, a test server, or a workflow.",
 )
 @click.option("--serve", is_flag=True, help="Serve the runs of a folder (RUN, or runs) on this machine's loopback.")
 @click.option(
@@ -34,7 +34,7 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
     One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
-    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), a dry run, a sweep, placements or
+    'streamrace fuzz' left (beside runs it fills the matrix of fixes and timings), a dry run, a sweep, placements or
     releases, or an incident that the watch saved.
     Exit status: 0 done, 2 something cannot be read, compared or written.
     """
@@ -49,8 +49,8 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
     if len(folders) == 1 and (folders[0] / "incident.json").exists():
         _incident(folders[0], output)
         return
-    from reports.pages.folders import write
-    from simgpu.untrusted import visible
+    from streamrace.device.untrusted import visible
+    from streamrace.reports.pages.folders import write
 
     target = output or _beside(folders) / "report"
     click.echo(visible(write(folders, target)))
@@ -58,7 +58,7 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
 
 
 def _for_others(folders: Sequence[Path], form: str, output: Path | None) -> None:
-    from reports.formats import writing
+    from streamrace.reports.formats import writing
 
     if len(folders) != 1:
         raise click.UsageError(f"--format {form} is of one run: name one.")
@@ -71,7 +71,7 @@ def _for_others(folders: Sequence[Path], form: str, output: Path | None) -> None
 def _beside(folders: Sequence[Path]) -> Path:
     if len(folders) == 1:
         return folders[0]
-    from reports.pages.folders import refuse_link
+    from streamrace.reports.pages.folders import refuse_link
 
     names = "-and-".join(folder.resolve().name for folder in folders)
     made = folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
@@ -80,11 +80,11 @@ def _beside(folders: Sequence[Path]) -> Path:
 
 
 def _incident(folder: Path, output: Path | None) -> None:
-    from detectors.live.incident import load
-    from reports.data.stamp import written
-    from reports.pages.folders import refuse_link
-    from reports.pages.incident_page import write_page
-    from simgpu.untrusted import visible
+    from streamrace.detectors.live.incident import load
+    from streamrace.device.untrusted import visible
+    from streamrace.reports.data.stamp import written
+    from streamrace.reports.pages.folders import refuse_link
+    from streamrace.reports.pages.incident_page import write_page
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"
@@ -97,7 +97,7 @@ def _incident(folder: Path, output: Path | None) -> None:
 def _serve(folders: Sequence[Path], port: int) -> None:
     if len(folders) > 1:
         raise click.UsageError("--serve takes one folder, that holds the runs.")
-    from reports.pages.serve import serve
+    from streamrace.reports.pages.serve import serve
 
     serve(
         folders[0] if folders else Path("runs"),

@@ -10,9 +10,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.frames import among
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import among
 
 _BY_FORMULA = {"pareto", "failure"}  # which need no run
 _TEXT = "What to answer, with commas"
@@ -31,9 +31,9 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     memory against communication of all ways to shard, beside a lower bound. failure: what interruptions cost, by
     checkpoint interval, strategy and scale.
     """
-    from reports.screen.terminal import doing
-    from repro.sessions import folders, places
-    from scenarios import program
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.sessions import folders, places
+    from streamrace.scenarios import program
 
     began = time.perf_counter()
     console = Terminal()
@@ -56,10 +56,10 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
 
 
 def _validation(console: Console, folder: Path, *, workers: int | None) -> list[str]:
-    from reports.pictures import validation as picture
-    from reports.screen import reviewers as report
-    from repro.commands.progress import counting
-    from studies import validation as study
+    from streamrace.reports.pictures import validation as picture
+    from streamrace.reports.screen import reviewers as report
+    from streamrace.repro.commands.progress import counting
+    from streamrace.studies import validation as study
 
     with counting(console) as progress:
         frame = study.study(study.scenarios(), folder, workers=workers, progress=progress)
@@ -70,10 +70,10 @@ def _validation(console: Console, folder: Path, *, workers: int | None) -> list[
 
 
 def _batches(console: Console, folder: Path, *, workers: int | None) -> list[str]:
-    from reports.pictures import batches as picture
-    from reports.screen import reviewers as report
-    from repro.commands.progress import counting
-    from studies import batches as study
+    from streamrace.reports.pictures import batches as picture
+    from streamrace.reports.screen import reviewers as report
+    from streamrace.repro.commands.progress import counting
+    from streamrace.studies import batches as study
 
     with counting(console) as progress:
         frame = study.study(folder, workers=workers, progress=progress)
@@ -88,9 +88,9 @@ def _batches(console: Console, folder: Path, *, workers: int | None) -> list[str
 
 
 def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:
-    from reports.pictures import pareto as picture
-    from reports.screen import reviewers as report
-    from studies import pareto as study
+    from streamrace.reports.pictures import pareto as picture
+    from streamrace.reports.screen import reviewers as report
+    from streamrace.studies import pareto as study
 
     frame = study.study(study.cases())
     _write(frame, folder / "pareto.csv")
@@ -100,9 +100,9 @@ def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:
 
 
 def _failure(console: Console, folder: Path, **_: Any) -> list[str]:
-    from reports.pictures import failure as picture
-    from reports.screen import reviewers as report
-    from studies import failure as study
+    from streamrace.reports.pictures import failure as picture
+    from streamrace.reports.screen import reviewers as report
+    from streamrace.studies import failure as study
 
     frame, events = study.study(), study.events()
     _write(frame, folder / "failure.csv")

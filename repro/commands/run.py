@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from frameworks.deepspeed.releases import PINNED
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.frames import fixes as chosen_fixes
-from repro.commands.options import Sections, chosen, scenario_options
-from repro.sessions.release import become
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import fixes as chosen_fixes
+from streamrace.repro.commands.options import Sections, chosen, scenario_options
+from streamrace.repro.sessions.release import become
 
 EXPECTATIONS = {
     "unstable": {"unstable"},
@@ -41,11 +41,11 @@ def run(
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
     3 a rank failed, 130 interrupted.
     """
-    from reports.screen import terminal
-    from reports.screen.terminal import Progress
-    from repro.sessions import folders, places, references, session
-    from scenarios.program import preload
-    from scenarios.scenario import scenario
+    from streamrace.reports.screen import terminal
+    from streamrace.reports.screen.terminal import Progress
+    from streamrace.repro.sessions import folders, places, references, session
+    from streamrace.scenarios.program import preload
+    from streamrace.scenarios.scenario import scenario
 
     console = Terminal()
     made = scenario(**chosen(values))
@@ -69,18 +69,18 @@ def run(
 @click.option(
     "--fixes",
     default="none,stream-sync",
-    help="Fixes to compare, with commas ('repro list fixes'). [default: none,stream-sync]",
+    help="Fixes to compare, with commas ('streamrace list fixes'). [default: none,stream-sync]",
 )
 @flags.folder("folder that takes the runs", "compare", replaces="runs")
 @flags.reference_again()
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
-    from reports.pages.folders import write
-    from reports.screen import terminal
-    from reports.screen.terminal import Progress
-    from repro.sessions import folders, places, references, session
-    from scenarios.program import preload
-    from scenarios.scenario import scenario
+    from streamrace.reports.pages.folders import write
+    from streamrace.reports.screen import terminal
+    from streamrace.reports.screen.terminal import Progress
+    from streamrace.repro.sessions import folders, places, references, session
+    from streamrace.scenarios.program import preload
+    from streamrace.scenarios.scenario import scenario
 
     console = Terminal()
     made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
@@ -110,7 +110,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
 
 
 def _title(scenario: Any) -> str:
-    from scenarios.sharding.strategy import strategy
+    from streamrace.scenarios.sharding.strategy import strategy
 
     hpz = f"hpZ {scenario.hpz}" if scenario.hpz > 1 else "no hpZ"
     fix = f"fix: {scenario.fix}" if scenario.deepspeed == PINNED else f"DeepSpeed {scenario.deepspeed} as released"

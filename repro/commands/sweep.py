@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from frameworks.deepspeed.releases import PINNED, installed
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.frames import numbers
-from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import aside
-from scenarios.base import ScenarioError
+from streamrace.frameworks.deepspeed.releases import PINNED, installed
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.frames import numbers
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.repro.sessions.release import aside
+from streamrace.scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 _USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
@@ -39,12 +39,12 @@ def sweep(
     """
     import pandas as pd
 
-    from reports.screen.terminal import doing
-    from repro.commands.progress import counting
-    from repro.sessions import folders, places, studied
-    from scenarios import rehearsal
-    from scenarios.job import Job, job
-    from studies import sweep as study
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.progress import counting
+    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.job import Job, job
+    from streamrace.studies import sweep as study
 
     began = time.perf_counter()
     console = Terminal()
@@ -78,7 +78,7 @@ def sweep(
     if study.asked(frame) >= _TOLD:
         console.print(
             f"In these runs no query of an event is answered, so a step may be up to {study.asked(frame):.1%} longer "
-            "than in 'repro dry', and more pairs unordered: the column asking_us says it of each row.",
+            "than in 'streamrace dry', and more pairs unordered: the column asking_us says it of each row.",
             highlight=False,
         )
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)

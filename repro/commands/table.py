@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'stream-races[...]'``.
+    """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
     ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
     """

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from repro.commands import flags
-from repro.commands.check import in_place, slowed, timed
-from repro.sessions import checking, child, folders, launched, places
-from repro.sessions.child import ProgramEnd
-from simgpu.scripts import Program, WrongUse
+from streamrace.device.scripts import Program, WrongUse
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.check import in_place, slowed, timed
+from streamrace.repro.sessions import checking, child, folders, launched, places
+from streamrace.repro.sessions.child import ProgramEnd
 
 _PATIENCE, _LEAST_S = 5, 30.0  # times as long as the program took the first time, and never less than
 _RACE, _FAILED, _UNKNOWN = 1, 3, 4
@@ -24,7 +24,7 @@ _RACE, _FAILED, _UNKNOWN = 1, 3, 4
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
 @flags.packages()
 @flags.run_folder("waits-, the script's and the time")
-@click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
+@click.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 @click.option("--slow", multiple=True, metavar="PATTERN=FACTOR", help="Make work slower in virtual time, as for check.")
 @click.option("--timing", "token", default="", metavar="TOKEN", help="Run in a timing of your own, as for check.")
 @click.option(
@@ -60,13 +60,13 @@ def waits(
 ) -> None:
     """Take each wait, synchronisation, record_stream and blocking read of SCRIPT and its libraries away alone.
 
-    SCRIPT runs once, as under 'repro check'. Then its trace is judged without the waits of each line of code, one
+    SCRIPT runs once, as under 'streamrace check'. Then its trace is judged without the waits of each line of code, one
     line at a time: carries load (with the race that is there without it), redundant (with what orders the same),
     fragile cover (a read, a copy or a timer that something rests on). Exit status: 0 done, 1 a live run disagrees with
     the trace, 2 wrong usage, 3 the script failed, 4 unknown (nothing was given to the device), 130 interrupted.
     """
     if not program:
-        raise click.UsageError("Name a script, for example: repro waits train.py (or with -m a module).")
+        raise click.UsageError("Name a script, for example: streamrace waits train.py (or with -m a module).")
     if launched.here():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
@@ -99,11 +99,11 @@ def waits(
     if ended.interrupted and ended.status:
         raise KeyboardInterrupt
 
-    from reports.data import waits as data
-    from reports.screen import waits as screen
-    from reports.screen.console import Terminal
-    from repro.sessions import studied, waited
-    from repro.sessions.checked import judge
+    from streamrace.reports.data import waits as data
+    from streamrace.reports.screen import waits as screen
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.repro.sessions import studied, waited
+    from streamrace.repro.sessions.checked import judge
 
     console = Terminal()
     found = judge(folder, what, failure=ended.why or None, beside=beside)

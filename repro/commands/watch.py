@@ -12,11 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
-from simgpu.scripts import Program, WrongUse, fail
+from streamrace.device.scripts import Program, WrongUse, fail
 
 _EPILOG = """\
 SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as
-'torchrun ... -m repro watch SCRIPT' and 'deepspeed --module repro watch SCRIPT'. torch is imported before the script:
+'torchrun ... -m streamrace watch SCRIPT' and 'deepspeed --module streamrace watch SCRIPT'. torch is imported before the script:
 variables that torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
 
 Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
@@ -35,8 +35,8 @@ class _Parser(argparse.ArgumentParser):
 def options() -> argparse.ArgumentParser:
     """Of the command, and SCRIPT with its own behind them."""
     parser = _Parser(
-        prog="repro watch",
-        usage="repro watch [OPTIONS] SCRIPT [ARGUMENTS]...",
+        prog="streamrace watch",
+        usage="streamrace watch [OPTIONS] SCRIPT [ARGUMENTS]...",
         description="Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,9 +106,9 @@ def run(arguments: list[str], launched: str | None = None) -> None:
     if not wanted.get("watch", True):  # only commas: nothing was named
         del wanted["watch"]
 
-    from detectors.live.auto import AutoWatch, StopTraining
-    from detectors.live.engines import WatchError
-    from detectors.live.incident import IncidentError
+    from streamrace.detectors.live.auto import AutoWatch, StopTraining
+    from streamrace.detectors.live.engines import WatchError
+    from streamrace.detectors.live.incident import IncidentError
 
     try:
         auto = AutoWatch(**wanted)
@@ -124,6 +124,8 @@ def run(arguments: list[str], launched: str | None = None) -> None:
         if error.code or not auto.failed:
             raise
     except BaseException as error:
-        sys.exit(fail(error, ("detectors.live.", "repro.commands.watch", "simgpu.scripts")))
+        sys.exit(
+            fail(error, ("streamrace.detectors.live.", "streamrace.repro.commands.watch", "streamrace.device.scripts"))
+        )
     if auto.failed:
         sys.exit(1)

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from frameworks.deepspeed.releases import PINNED, environment, installed
-from reports.screen.console import Terminal
-from repro.commands import flags
-from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import aside
-from scenarios.base import ScenarioError
-from studies import why as study
+from streamrace.frameworks.deepspeed.releases import PINNED, environment, installed
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands import flags
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.repro.sessions.release import aside
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies import why as study
 
 _DECIDED = (
     "network", "fix", "graft", "stage", "steps", "config", "qwz", "qgz", "sharding", "group", "rings", "loop", "slow",
@@ -49,14 +49,14 @@ def why(
     """
     import pandas as pd
 
-    from reports.screen.terminal import doing
-    from repro.commands.frames import among
-    from repro.commands.frames import words as words_of
-    from repro.commands.progress import counting
-    from repro.sessions import folders, places, studied
-    from scenarios import rehearsal
-    from scenarios.job import Job
-    from studies import trainer
+    from streamrace.reports.screen.terminal import doing
+    from streamrace.repro.commands.frames import among
+    from streamrace.repro.commands.frames import words as words_of
+    from streamrace.repro.commands.progress import counting
+    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.scenarios import rehearsal
+    from streamrace.scenarios.job import Job
+    from streamrace.studies import trainer
 
     began = time.perf_counter()
     console = Terminal()

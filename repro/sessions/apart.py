@@ -1,4 +1,4 @@
-"""``repro check`` in a process of its own, with other releases in front of the import path, and what it found."""
+"""``streamrace check`` in a process of its own, with other releases in front of the import path, and what it found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from reports.data.findings import FORMAT, VERSION
-from reports.data.schema import FindingsFile, ReportError, checked, read_json
-from repro.sessions.folders import BY_ITSELF
-from simgpu.ranks import bound
+from streamrace.device.ranks import bound
+from streamrace.reports.data.findings import FORMAT, VERSION
+from streamrace.reports.data.schema import FindingsFile, ReportError, checked, read_json
+from streamrace.repro.sessions.folders import BY_ITSELF
 
 _STATUS = (0, 1, 4, 5)  # of which there is a verdict
 _LAST = 300  # characters of what a failed one said
@@ -31,12 +31,12 @@ def check(
     limit_s: float | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> FindingsFile:
-    """What ``repro check`` finds with ``packages``. ``words``: further options, the program and its arguments.
+    """What ``streamrace check`` finds with ``packages``. ``words``: further options, the program and its arguments.
 
     ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
     then. ``more``: of its environment. Raises :class:`NoVerdict`.
     """
-    command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
+    command = [sys.executable, "-m", "streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite"]
     command += [*(word for one in packages for word in ("--package", one)), *words]
     environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF | dict(more)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A release, run for a bisection: ``repro check`` with it, in a process of its own, and what that found."""
+"""A release, run for a bisection: ``streamrace check`` with it, in a process of its own, and what that found."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from detectors import Race
-from detectors.order.races import Side
-from repro.sessions import apart
-from simgpu.packages import index
-from simgpu.packages.names import PackageError, parse
-from studies.bisection import Showing
+from streamrace.detectors import Race
+from streamrace.detectors.order.races import Side
+from streamrace.device.packages import index
+from streamrace.device.packages.names import PackageError, parse
+from streamrace.repro.sessions import apart
+from streamrace.studies.bisection import Showing
 
 
 def between(package: str, oldest: str, newest: str) -> list[str]:
     """All final releases of ``package`` from ``oldest`` to ``newest``, both among them, oldest first.
 
-    Raises :class:`simgpu.packages.names.PackageError`: there is no such release, or no two of them.
+    Raises :class:`streamrace.device.packages.names.PackageError`: there is no such release, or no two of them.
     """
     ends = [
         parse(f"{package}=={version}", option) for version, option in ((oldest, "--from"), (newest, "--to"))

@@ -1,4 +1,4 @@
-"""An entry of the catalogue, run: both sides under ``repro check``, and what came out beside what is expected.
+"""An entry of the catalogue, run: both sides under ``streamrace check``, and what came out beside what is expected.
 
 Each side is a process of its own, with its own releases in front of the import path; nothing of them is edited.
 """
@@ -10,13 +10,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
-from detectors import Race
-from detectors.order.races import Side
-from detectors.places import at, between
-from reports.data.catalogue import EntryRow, RanSide
-from repro.sessions import apart
-from scenarios.catalogue.entry import CONTROLS, Entry, Setup
-from simgpu.trace import file_of
+from streamrace.detectors import Race
+from streamrace.detectors.order.races import Side
+from streamrace.detectors.places import at, between
+from streamrace.device.trace import file_of
+from streamrace.reports.data.catalogue import EntryRow, RanSide
+from streamrace.repro.sessions import apart
+from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
 
 LIMIT_S = 600  # of one side, its installation and the runs of its witness with it
 _CLEAN = ("clean", "fragile")

@@ -9,22 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from detectors import Race, RaceDetector, Unexercised, Unseen
-from detectors.base import found_by
-from detectors.confidence.holding import Bare, Holding, together
-from detectors.confidence.waits import Waits
-from detectors.files import Following, Reader, rests_on
-from detectors.values import answers
-from reports.data import checked as checked_file
-from reports.data import checkout, known, sources
-from reports.data.checked import Checked, Seen, Thinned, Witnessed
-from reports.data.comments import comments
-from reports.data.known import Baseline
-from repro.sessions.folders import ANSWERS
-from repro.sessions.judging import detectors
-from repro.sessions.rehearsed import DryMetrics
-from simgpu.extras import installed
-from simgpu.trace import (
+from streamrace.detectors import Race, RaceDetector, Unexercised, Unseen
+from streamrace.detectors.base import found_by
+from streamrace.detectors.confidence.holding import Bare, Holding, together
+from streamrace.detectors.confidence.waits import Waits
+from streamrace.detectors.files import Following, Reader, rests_on
+from streamrace.detectors.values import answers
+from streamrace.device.extras import installed
+from streamrace.device.trace import (
     HOST_STREAM,
     Alloc,
     Collective,
@@ -36,9 +28,17 @@ from simgpu.trace import (
     TraceError,
     TraceRecord,
 )
-from simgpu.untrusted import Unreadable
+from streamrace.device.untrusted import Unreadable
+from streamrace.reports.data import checked as checked_file
+from streamrace.reports.data import checkout, known, sources
+from streamrace.reports.data.checked import Checked, Seen, Thinned, Witnessed
+from streamrace.reports.data.comments import comments
+from streamrace.reports.data.known import Baseline
+from streamrace.repro.sessions.folders import ANSWERS
+from streamrace.repro.sessions.judging import detectors
+from streamrace.repro.sessions.rehearsed import DryMetrics
 
-_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers", "accelerate", "lightning")
+_PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 _MEMORY = frozenset({Alloc, Free, Reuse})  # two of three records
 
 
@@ -64,8 +64,8 @@ def judge(
 class Judging:
     """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
 
-    ``asked``: what was run (:func:`repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets the first
-    race as soon as it is there. Of traces that are written in parts (:mod:`simgpu.parts`) it removes what is not to be
+    ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets the first
+    race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.device.parts`) it removes what is not to be
     kept, as soon as it is judged.
     """
 

@@ -1,4 +1,4 @@
-"""A program under ``repro check``: it runs in a child, alone or as one of several ranks, and is judged meanwhile."""
+"""A program under ``streamrace check``: it runs in a child, alone or as one of several ranks, and is judged meanwhile."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detectors.values.answers import FOLDER
-from repro.sessions import child, folders, launched, places
-from repro.sessions.child import ProgramEnd
-from repro.sessions.folders import ANSWERS
-from repro.sessions.launched import Launched
-from repro.sessions.witnessed import Again
-from simgpu.dry import World
-from simgpu.packages import starting
-from simgpu.ranks.forks import seldom
-from simgpu.ranks.interrupts import held
-from simgpu.scripts import WrongUse
-from simgpu.timing import Timing
+from streamrace.detectors.values.answers import FOLDER
+from streamrace.device.dry import World
+from streamrace.device.packages import starting
+from streamrace.device.ranks.forks import seldom
+from streamrace.device.ranks.interrupts import held
+from streamrace.device.scripts import WrongUse
+from streamrace.device.timing import Timing
+from streamrace.repro.sessions import child, folders, launched, places
+from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.repro.sessions.folders import ANSWERS
+from streamrace.repro.sessions.launched import Launched
+from streamrace.repro.sessions.witnessed import Again
 
 if TYPE_CHECKING:
-    from detectors import Race
-    from reports.data.checked import Checked
-    from reports.data.known import Baseline
-    from repro.sessions.checked import Judging
+    from streamrace.detectors import Race
+    from streamrace.reports.data.checked import Checked
+    from streamrace.reports.data.known import Baseline
+    from streamrace.repro.sessions.checked import Judging
 
 DRY = "rehearsed.json"  # what a dry run leaves beside its trace. dry.json would say: a dry run of a job
 LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
@@ -54,9 +54,9 @@ def work(
     """
     if aside:
         os.dup2(2, 1)
-    from simgpu import launch
-    from simgpu.compiling import BuildError
-    from simgpu.ranks import RankFailed
+    from streamrace.device import launch
+    from streamrace.device.compiling import BuildError
+    from streamrace.device.ranks import RankFailed
 
     try:
         timing = Timing.parse(token or "t1")
@@ -78,8 +78,8 @@ def work(
             keep=0 if record else keep,
         )
         if world:
-            from simgpu import memory
-            from simgpu.dry import steps
+            from streamrace.device import memory
+            from streamrace.device.dry import steps
 
             folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
     except (BuildError, RuntimeError, WrongUse) as problem:
@@ -94,7 +94,7 @@ def work(
 
 
 class Meanwhile:
-    """Judges the run in ``folder`` while it runs (:class:`repro.sessions.checked.Judging`).
+    """Judges the run in ``folder`` while it runs (:class:`streamrace.repro.sessions.checked.Judging`).
 
     ``what``: what was asked for. The child is forked before anything heavy is imported, so that comes with the first
     call of :meth:`on`.
@@ -113,14 +113,14 @@ class Meanwhile:
         races = self._judging.races() if self._judging is not None else []
         if not races:
             return ""
-        from reports.screen import checked as screen
+        from streamrace.reports.screen import checked as screen
 
         return f". Until then a race: {screen.pair(races[0])}{f'; and {len(races) - 1} more' if len(races) > 1 else ''}"
 
     def judging(self) -> Judging:
         """What judges it, made when it is asked for."""
         if self._judging is None:
-            from repro.sessions.checked import Judging
+            from streamrace.repro.sessions.checked import Judging
 
             seldom()  # by now all is imported, and records come by the hundred thousand
             self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
@@ -129,8 +129,8 @@ class Meanwhile:
 
 def _told(race: Race) -> None:
     """The first race, on a terminal: who waits need not wait for the end."""
-    from reports.screen import checked as screen
-    from reports.screen.console import Terminal
+    from streamrace.reports.screen import checked as screen
+    from streamrace.reports.screen.console import Terminal
 
     console = Terminal(stderr=True)
     if console.is_terminal:
@@ -201,7 +201,7 @@ def conclude(
         folder = places.keep(folder)
     page = None
     if telling.report:
-        from reports.pages.folders import write
+        from streamrace.reports.pages.folders import write
 
         write([folder], folder / "report")
         page = folder / "report" / "index.html"
@@ -218,10 +218,10 @@ def conclude(
 
 
 def _tell(found: Checked, folder: Path, page: Path | None, telling: Telling) -> None:
-    from reports.data import known
-    from reports.formats import writing
-    from reports.screen import checked as screen
-    from reports.screen.console import Terminal
+    from streamrace.reports.data import known
+    from streamrace.reports.formats import writing
+    from streamrace.reports.screen import checked as screen
+    from streamrace.reports.screen.console import Terminal
 
     screen.verdict(Terminal(stderr=telling.aside), found, folder, page)
     if telling.form != "text":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simgpu.ranks.child import Child, Send, how
+from streamrace.device.ranks.child import Child, Send, how
 
 _POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detectors import Race
-from detectors.confidence.waits import WaitSite
-from detectors.places import at
-from simgpu.scripts import WrongUse
-from simgpu.trace import file_of
+from streamrace.detectors import Race
+from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.detectors.places import at
+from streamrace.device.scripts import WrongUse
+from streamrace.device.trace import file_of
 
 if TYPE_CHECKING:
-    from reports.data.loading import Run
-    from reports.data.schema import Judged
+    from streamrace.reports.data.loading import Run
+    from streamrace.reports.data.schema import Judged
 
 _LISTED = 12  # races in a sentence
 BETWEEN = ","  # of two places
@@ -41,13 +41,13 @@ class Chosen:
     @property
     def asked(self) -> Mapping[str, Any]:
         """What ran: of a program of the user's own ``program``, ``ranks``, ``slow``, ``timing``, ``packages``
-        (:func:`repro.sessions.folders.asked`).
+        (:func:`streamrace.repro.sessions.folders.asked`).
         """
         return self.run.file.scenario
 
     @property
     def own(self) -> bool:
-        """It is a run of ``repro check``, not of a scenario."""
+        """It is a run of ``streamrace check``, not of a scenario."""
         return self.run.file.checked is not None
 
     @property
@@ -57,17 +57,17 @@ class Chosen:
 
 
 def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) -> Chosen:
-    """The race of a run's folder that ``race`` names: its number (as 'repro check' counts them), or its place, as
+    """The race of a run's folder that ``race`` names: its number (as 'streamrace check' counts them), or its place, as
     file.py:function or file.py:line, or both places with a comma between them.
 
     ``traced``: the run has to have its traces still. ``held``: the pairs that are ordered by chance alone may be chosen
     too, counting from 1 where there is no race. Raises :class:`WrongUse`,
-    :class:`reports.data.schema.ReportError`.
+    :class:`streamrace.reports.data.schema.ReportError`.
     """
-    from reports.data import dry, loading
+    from streamrace.reports.data import dry, loading
 
     if dry.is_dry(folder):
-        raise WrongUse(f"{folder} is a dry run of a job: 'repro report' makes a page of its races")
+        raise WrongUse(f"{folder} is a dry run of a job: 'streamrace report' makes a page of its races")
     run = loading.load(folder)
     pairs: list[tuple[Judged, tuple[WaitSite, ...]]] = [(one, ()) for one in run.file.races]
     if held and not pairs and run.file.basis:
@@ -82,7 +82,7 @@ def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) 
     if traced and not found.traced:
         raise WrongUse(
             f"{folder} has no traces any more (the catalogue, for one, removes them): run the program again with "
-            "'repro check', and name the folder of that run"
+            "'streamrace check', and name the folder of that run"
         )
     return found
 

@@ -18,23 +18,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from detectors.order.races import Race, Side
-from detectors.places import between as lies_between
-from detectors.places import meant
-from fuzz.live.alone import SAME_ORDER, Alone, standing
-from fuzz.live.runs import Runner
-from fuzz.reduction import modules
-from fuzz.reduction.kept import Look, Shows, pair_of
-from fuzz.reduction.search import Files, Reduced, reduce
-from fuzz.reduction.text import Text
-from fuzz.testing.programs import judged
-from reports.formats.emitted import EmittedTest
-from repro.sessions.chosen import BETWEEN, Chosen
-from simgpu.extras import installed
-from simgpu.packages import FOLDER, VARIABLE, names
-from simgpu.packages.installing import place_of
-from simgpu.scripts import WrongUse
-from simgpu.timing import Timing
+from streamrace.detectors.order.races import Race, Side
+from streamrace.detectors.places import between as lies_between
+from streamrace.detectors.places import meant
+from streamrace.device.extras import installed
+from streamrace.device.packages import FOLDER, VARIABLE, names
+from streamrace.device.packages.installing import place_of
+from streamrace.device.scripts import WrongUse
+from streamrace.device.timing import Timing
+from streamrace.fuzz.live.alone import SAME_ORDER, Alone, standing
+from streamrace.fuzz.live.runs import Runner
+from streamrace.fuzz.reduction import modules
+from streamrace.fuzz.reduction.kept import Look, Shows, pair_of
+from streamrace.fuzz.reduction.search import Files, Reduced, reduce
+from streamrace.fuzz.reduction.text import Text
+from streamrace.fuzz.testing.programs import judged
+from streamrace.reports.formats.emitted import EmittedTest
+from streamrace.repro.sessions.chosen import BETWEEN, Chosen
 
 _PATIENCE, _LEAST_S = 5, 30.0  # times as long as the program took the first time, and never less than
 _FIRST_S = 600.0  # of the first run
@@ -42,7 +42,7 @@ _IMPORTED = "torch._dynamo"  # which torch's optimizers import when they are fir
 
 _TELL = """
 import json, sys
-from simgpu.packages import FOLDER, VARIABLE, environment_of
+from streamrace.device.packages import FOLDER, VARIABLE, environment_of
 made = environment_of(sys.argv[1:], FOLDER)
 print(json.dumps({name: made.get(name, "") for name in ("PYTHONPATH", VARIABLE)}))
 """
@@ -63,7 +63,9 @@ class AskedTest:
     def of(cls, found: Chosen) -> AskedTest:
         """Raises :class:`WrongUse` where no test can be made of it."""
         if not found.own:
-            raise WrongUse(f"{found.folder} is the run of a scenario: emit-test is of a program that 'repro check' ran")
+            raise WrongUse(
+                f"{found.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
+            )
         asked = found.asked
         if asked.get("dry_on_nodes"):
             raise WrongUse(f"{found.folder} is a dry run, and has no values: check the program on one machine's ranks")
@@ -78,7 +80,7 @@ class AskedTest:
         script = Path(words[0])
         if not script.is_file():
             raise WrongUse(
-                f"there is no {words[0]} here, which {found.folder} is of: run emit-test where 'repro check' ran"
+                f"there is no {words[0]} here, which {found.folder} is of: run emit-test where 'streamrace check' ran"
             )
         ranks = asked.get("ranks", 1)
         if type(ranks) is not int or not 1 <= ranks <= 64:
@@ -90,7 +92,7 @@ class AskedTest:
 
 def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
     """The releases of the run, where each is the environment's or installed below here, or ``asked`` for: what a folder
-    says is not installed unasked. Raises :class:`WrongUse`, :class:`simgpu.packages.names.PackageError`.
+    says is not installed unasked. Raises :class:`WrongUse`, :class:`streamrace.device.packages.names.PackageError`.
     """
     for one in names.several(packages):
         if str(one) not in asked and not one.is_(names.here(one.name)) and not place_of(one, FOLDER).is_dir():

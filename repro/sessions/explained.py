@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from detectors.confidence.around import Around, OrderAround
-from detectors.confidence.chains import Link, OrderGraph
-from detectors.confidence.waits import Waits
-from detectors.files import read
-from detectors.order.races import Occurrence, Race
-from reports.data import witnesses
-from reports.data.checked import kept
-from reports.data.explained import Explained
-from reports.data.telling import RaceTelling, named, short
-from reports.data.witnesses import SeenElsewhere
-from reports.text import duration, replays
-from reports.timelines import moment
-from repro.sessions.chosen import Chosen
-from simgpu.timing import Deviation, Jitter, Stretch, Timing
-from simgpu.tokens import TokenError, shown
-from simgpu.trace import TraceError, file_of
+from streamrace.detectors.confidence.around import Around, OrderAround
+from streamrace.detectors.confidence.chains import Link, OrderGraph
+from streamrace.detectors.confidence.waits import Waits
+from streamrace.detectors.files import read
+from streamrace.detectors.order.races import Occurrence, Race
+from streamrace.device.timing import Deviation, Jitter, Stretch, Timing
+from streamrace.device.tokens import TokenError, shown
+from streamrace.device.trace import TraceError, file_of
+from streamrace.reports.data import witnesses
+from streamrace.reports.data.checked import kept
+from streamrace.reports.data.explained import Explained
+from streamrace.reports.data.telling import RaceTelling, named, short
+from streamrace.reports.data.witnesses import SeenElsewhere
+from streamrace.reports.text import duration, replays
+from streamrace.reports.timelines import moment
+from streamrace.repro.sessions.chosen import Chosen
 
 _MOST = 400  # slices of a picture
 
@@ -36,7 +36,7 @@ class _Order(NamedTuple):
 
 
 def explain(chosen: Chosen) -> Explained:
-    """Raises :class:`reports.data.schema.ReportError` where the folder holds what no run writes."""
+    """Raises :class:`streamrace.reports.data.schema.ReportError` where the folder holds what no run writes."""
     race = chosen.race
     seen = None if chosen.sites else witnesses.read(chosen.folder).get(chosen.number)
     if seen is not None and not _is_of(seen, race):
@@ -104,7 +104,7 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     if not file_of(chosen.trace, one.rank).is_file():
         return _Order(
             why_not="The run has no traces any more, so what each of the two comes behind is not known here: the same "
-            "'repro check' again keeps them."
+            "'streamrace check' again keeps them."
         )
     held: tuple[Link, ...] = ()
     order = OrderAround(race, one)
@@ -122,7 +122,7 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     if around is None and chosen.run.file.checked and chosen.run.file.checked.thinned:
         return _Order(
             why_not="The two lie in what was thinned out of the run's traces, so what each comes behind is not known "
-            "here: 'repro check --keep-trace 0' keeps all.",
+            "here: 'streamrace check --keep-trace 0' keeps all.",
             held=held,
         )
     if around is None:

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from repro.sessions import places
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
+from streamrace.repro.sessions import places
 
 if TYPE_CHECKING:
-    from scenarios.job import Job
-    from scenarios.scenario import Scenario
+    from streamrace.scenarios.job import Job
+    from streamrace.scenarios.scenario import Scenario
 
 MARK = "check.json"
 ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
-BY_ITSELF = {"STREAM_RACES_CONFIG": ""}  # for a command that another starts: it does what that says, and no file
+BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command that another starts: it does what that says, and no file
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name that is made of a script's
 
@@ -64,7 +64,7 @@ def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "")
 
 def of_scenario(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
     """The folder of a run of a scenario. Raises :class:`WrongUse`."""
-    from scenarios.scenario import save
+    from streamrace.scenarios.scenario import save
 
     if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
         raise WrongUse(f"{path} is the run that is to be resumed: choose another --name")
@@ -83,7 +83,7 @@ def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
 def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
     """Make the folder ``path``, which is known as a run by the file ``mark`` in it, which ``write`` writes.
 
-    Gives another folder beside it where it replaces a run: :func:`repro.sessions.places.keep` puts it in its place.
+    Gives another folder beside it where it replaces a run: :func:`streamrace.repro.sessions.places.keep` puts it in its place.
     Raises :class:`WrongUse` where it is taken, or cannot be made.
     """
     try:
@@ -120,7 +120,7 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
     """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
-    from simgpu.trace import Begin, TraceError, TraceReader, file_of
+    from streamrace.device.trace import Begin, TraceError, TraceReader, file_of
 
     for path in (Path(word) for word in words if os.path.isdir(word)):  # a token may be too long for a path
         for trace in (path / "trace", path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from detectors import registry
-from detectors.base import Detector
-from frameworks.deepspeed.exercised import SecondaryPartitions
+from streamrace.detectors import registry
+from streamrace.detectors.base import Detector
+from streamrace.frameworks.deepspeed.exercised import SecondaryPartitions
 
 
 def detectors() -> list[Detector]:

@@ -1,4 +1,4 @@
-"""One rank among those that a launcher started: ``torchrun --nproc-per-node 4 -m repro check train.py``.
+"""One rank among those that a launcher started: ``torchrun --nproc-per-node 4 -m streamrace check train.py``.
 
 Each rank records into the same run folder, which rank 0 makes, and reports there how it ended; rank 0 judges when all
 have. The others wait for that: a launcher ends all ranks as soon as one fails, also the one that judges. No network
@@ -18,10 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from repro.sessions import folders
-from repro.sessions.child import ProgramEnd
-from simgpu.ranks.stopped import Looks
-from simgpu.scripts import WrongUse
+from streamrace.device.ranks.stopped import Looks
+from streamrace.device.scripts import WrongUse
+from streamrace.repro.sessions import folders
+from streamrace.repro.sessions.child import ProgramEnd
 
 _POLL_S = 0.05
 _FOLDER_S = 60.0  # until rank 0 has made the folder

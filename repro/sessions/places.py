@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
 
 BESIDE = ".new"
-"""The end of the name of what is to replace a run. No run may have such a name (:mod:`repro.commands.flags`)."""
+"""The end of the name of what is to replace a run. No run may have such a name (:mod:`streamrace.repro.commands.flags`)."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from frameworks.deepspeed.releases import installed
-from fuzz.subject import Subject
-from replay.faults import ReplayError
-from replay.recording import Recording
-from replay.tokens import Token
-from reports.screen.terminal import doing
-from repro.sessions import places
-from scenarios.named import from_text, named
-from scenarios.scenario import Scenario, save
-from simgpu import timing
-from simgpu.hardware import HardwareTiming
-from simgpu.ranks import RankFailed
-from simgpu.tokens import TokenError
+from streamrace.device import timing
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.ranks import RankFailed
+from streamrace.device.tokens import TokenError
+from streamrace.frameworks.deepspeed.releases import installed
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.recording import Recording
+from streamrace.replay.tokens import Token
+from streamrace.reports.screen.terminal import doing
+from streamrace.repro.sessions import places
+from streamrace.scenarios.named import from_text, named
+from streamrace.scenarios.scenario import Scenario, save
 
 _FOLDER = "recordings"
 _MOST = 20  # recordings that are kept, the newest ones
@@ -41,8 +41,8 @@ def token_of(text: str) -> Token:
             pass
         else:
             raise TokenError(
-                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', 'repro check "
-                "--timing' and 'repro replay FOLDER --timing' take it"
+                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', 'streamrace check "
+                "--timing' and 'streamrace replay FOLDER --timing' take it"
             ) from None
         raise
 
@@ -73,7 +73,7 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
 
 def live_run(scenario: Scenario, under: HardwareTiming, folder: Path) -> Recording:
     """Run the scenario on real ranks in the timing ``under``. Raises :class:`RankFailed`, ReplayError."""
-    from scenarios import program
+    from streamrace.scenarios import program
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -17,20 +17,20 @@ from typing import Any
 import msgpack
 import torch
 
-import scenarios
-from detectors import Values
-from reports.screen.terminal import Progress
-from repro.sessions.release import versions
-from repro.sessions.session import reference_of
-from scenarios.scenario import Scenario
-from simgpu.compiling import folder as kept_folder
+from streamrace import scenarios
+from streamrace.detectors import Values
+from streamrace.device.compiling import folder as kept_folder
+from streamrace.reports.screen.terminal import Progress
+from streamrace.repro.sessions.release import versions
+from streamrace.repro.sessions.session import reference_of
+from streamrace.scenarios.scenario import Scenario
 
 _FORMAT = 1
 _MOST = 64  # references; the oldest go
 
 
 def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, again: bool = False) -> Values:
-    """:func:`repro.sessions.session.reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
+    """:func:`streamrace.repro.sessions.session.reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
 
     Call it when everything is imported that the ranks need, as that is part of what the reference is of.
     """

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from metrics import MemoryMetrics
-from reports.data.checked import Dry
-from simgpu.trace import TraceRecord
+from streamrace.device.trace import TraceRecord
+from streamrace.metrics import MemoryMetrics
+from streamrace.reports.data.checked import Dry
 
 
 class DryMetrics:
-    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.sessions.folders.asked`."""
+    """Reads rank 0's records. ``asked``: what was asked for, see :func:`streamrace.repro.sessions.folders.asked`."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
-from simgpu.extras import installed
-from simgpu.packages import FOLDER, environment_of, names, running
-from simgpu.packages.names import Package, PackageError
-from simgpu.ranks.bound import command
+from streamrace.device.extras import installed
+from streamrace.device.packages import FOLDER, environment_of, names, running
+from streamrace.device.packages.names import Package, PackageError
+from streamrace.device.ranks.bound import command
+from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
 
 _PROGRAMS = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
-_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers")
+_PACKAGES = ("streamrace", "torch", "deepspeed", "transformers")
 _PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
 
 
@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
 def become(packages: Sequence[str]) -> None:
     """Start again with ``packages`` (``NAME==VERSION``), with the same arguments. Returns when this has them already.
 
-    Raises :class:`simgpu.packages.names.PackageError`.
+    Raises :class:`streamrace.device.packages.names.PackageError`.
     """
     wanted = names.several(packages)
     lacking = [one for one in wanted if not one.is_(names.here(one.name))]
@@ -43,7 +43,7 @@ def become(packages: Sequence[str]) -> None:
         )
     environment = environment_of(packages, FOLDER, tell=_tell)
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "repro", *sys.argv[1:]], environment)
+    os.execve(sys.executable, [sys.executable, "-m", "streamrace", *sys.argv[1:]], environment)
 
 
 def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
     Another release runs as it was released, unless --fix says otherwise: a scenario's own fix is for the pinned one.
     Raises :class:`PackageError`.
     """
-    from frameworks.deepspeed.fixes import Fix  # it needs torch, and 'check' loads the device before that
+    from streamrace.frameworks.deepspeed.fixes import Fix  # it needs torch, and 'check' loads the device before that
 
     asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
     release = values.get("deepspeed") or next(iter(asked), None)
@@ -63,11 +63,11 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
 def aside(release: str, arguments: Sequence[str]) -> None:
     """Run ``repro`` with ``arguments`` under a release of DeepSpeed, in a process of its own, and wait for its end.
 
-    Raises :class:`simgpu.packages.names.PackageError` where it cannot be installed, and
-    :class:`frameworks.deepspeed.releases.ReleaseError` where the command fails.
+    Raises :class:`streamrace.device.packages.names.PackageError` where it cannot be installed, and
+    :class:`streamrace.frameworks.deepspeed.releases.ReleaseError` where the command fails.
     """
     environment = environment_of([f"deepspeed=={release}"], FOLDER, tell=_tell)
-    done = subprocess.run(command([sys.executable, "-m", "repro", *arguments]), env=environment)
+    done = subprocess.run(command([sys.executable, "-m", "streamrace", *arguments]), env=environment)
     if done.returncode:
         raise ReleaseError(f"DeepSpeed {release}: the command ended with {done.returncode}; see what it said above")
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import click
 
-from replay.faults import ReplayError
-from replay.recording import Recording
-from replay.replayer import READ, Replayer, ReplayOutcome
-from repro.sessions.folders import MARK
-from simgpu.timing import Timing
-from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
-from simgpu.untrusted import visible
+from streamrace.device.timing import Timing
+from streamrace.device.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
+from streamrace.device.untrusted import visible
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import READ, Replayer, ReplayOutcome
+from streamrace.repro.sessions.folders import MARK
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
     """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and print what comes out.
 
-    Raises :class:`ReplayError` for what is no recording, :class:`simgpu.tokens.TokenError` for no token, and
-    :class:`replay.names.UnknownOperation` for the token of another program.
+    Raises :class:`ReplayError` for what is no recording, :class:`streamrace.device.tokens.TokenError` for no token, and
+    :class:`streamrace.replay.names.UnknownOperation` for the token of another program.
     """
     timing = Timing.parse(token or "t1")
     replayer = Replayer(_load(folder))
@@ -49,7 +49,7 @@ def _load(folder: Path) -> Recording:
 
 
 def _recorded(trace: Path) -> bool:
-    from simgpu.trace import TraceError, TraceReader, file_of
+    from streamrace.device.trace import TraceError, TraceReader, file_of
 
     try:
         reader = TraceReader(file_of(trace, 0))

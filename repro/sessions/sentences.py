@@ -11,23 +11,23 @@ import sys
 
 # What was asked for cannot be had.
 _REFUSALS = (
-    ("fuzz.live.runs", "UnwrittenTrace"),
-    ("detectors.live.incident", "IncidentError"),
-    ("detectors.values.recordings", "RecordingError"),
-    ("reports.data.schema", "ReportError"),
-    ("frameworks.deepspeed.releases", "ReleaseError"),
-    ("replay.faults", "ReplayError"),
-    ("replay.names", "UnknownOperation"),
-    ("simgpu.tokens", "TokenError"),
-    ("simgpu.trace", "TraceError"),
-    ("scenarios.base", "ScenarioError"),
-    ("scenarios.sharding.strategy", "ShardingError"),
-    ("simgpu.compiling", "BuildError"),
-    ("simgpu.packages.names", "PackageError"),
-    ("simgpu.hardware.profile", "ProfileError"),
-    ("simgpu.scripts", "WrongUse"),
+    ("streamrace.fuzz.live.runs", "UnwrittenTrace"),
+    ("streamrace.detectors.live.incident", "IncidentError"),
+    ("streamrace.detectors.values.recordings", "RecordingError"),
+    ("streamrace.reports.data.schema", "ReportError"),
+    ("streamrace.frameworks.deepspeed.releases", "ReleaseError"),
+    ("streamrace.replay.faults", "ReplayError"),
+    ("streamrace.replay.names", "UnknownOperation"),
+    ("streamrace.device.tokens", "TokenError"),
+    ("streamrace.device.trace", "TraceError"),
+    ("streamrace.scenarios.base", "ScenarioError"),
+    ("streamrace.scenarios.sharding.strategy", "ShardingError"),
+    ("streamrace.device.compiling", "BuildError"),
+    ("streamrace.device.packages.names", "PackageError"),
+    ("streamrace.device.hardware.profile", "ProfileError"),
+    ("streamrace.device.scripts", "WrongUse"),
 )
-_FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
+_FAILURES = (("streamrace.fuzz.engines", "EngineError"), ("streamrace.device.ranks.cluster", "RankFailed"))
 
 # What the system says where something cannot be written, or is not there; all else that it says is a fault of ours.
 _PLACES = (

@@ -7,25 +7,35 @@ from collections import defaultdict
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
-from detectors.base import found_by
-from detectors.confidence.waits import Waits
-from detectors.files import Reader, rests_on
-from frameworks.deepspeed.releases import PINNED
-from metrics import EndMetrics
-from reports.data import findings as findings_file
-from reports.data import sources, tables
-from reports.data.findings import Cost, Findings, Verdict
-from reports.screen.terminal import Progress
-from repro.sessions import witnesses
-from repro.sessions.judging import detectors
-from repro.sessions.release import versions
-from scenarios import program
-from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
-from scenarios.scenario import Scenario
-from simgpu.ranks.cluster import RankFailed
-from simgpu.ranks.interrupts import held
-from simgpu.trace import TraceReader, file_of
+from streamrace.detectors import (
+    Finding,
+    Race,
+    RaceDetector,
+    Uncovered,
+    Unexercised,
+    Unseen,
+    Values,
+    compare,
+    find_stale,
+)
+from streamrace.detectors.base import found_by
+from streamrace.detectors.confidence.waits import Waits
+from streamrace.detectors.files import Reader, rests_on
+from streamrace.device.ranks.cluster import RankFailed
+from streamrace.device.ranks.interrupts import held
+from streamrace.device.trace import TraceReader, file_of
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.metrics import EndMetrics
+from streamrace.reports.data import findings as findings_file
+from streamrace.reports.data import sources, tables
+from streamrace.reports.data.findings import Cost, Findings, Verdict
+from streamrace.reports.screen.terminal import Progress
+from streamrace.repro.sessions import witnesses
+from streamrace.repro.sessions.judging import detectors
+from streamrace.repro.sessions.release import versions
+from streamrace.scenarios import program
+from streamrace.scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
+from streamrace.scenarios.scenario import Scenario
 
 
 class Interrupted(Exception):

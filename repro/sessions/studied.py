@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from simgpu.extras import installed
+from streamrace.device.extras import installed
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
@@ -34,10 +34,10 @@ def report(
 
     ``shown``: print the study's tables.
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
-    Raises :class:`reports.data.loading.ReportError`.
+    Raises :class:`streamrace.reports.data.loading.ReportError`.
     """
-    from reports.pages import study_folder, study_page
-    from reports.screen.terminal import doing
+    from streamrace.reports.pages import study_folder, study_page
+    from streamrace.reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
         noted(folder, study, options=options, hardware=hardware, more=more)
@@ -57,7 +57,7 @@ def noted(
     more: tuple[str, ...] = (),
 ) -> None:
     """Write ``folder/study.json``, of which a report can be made later. As :func:`report`."""
-    from reports.pages import study_folder, study_page
+    from streamrace.reports.pages import study_folder, study_page
 
     ran = study_page.StudyMetadata(
         study=study,
@@ -71,7 +71,7 @@ def noted(
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
     """The command line that asks for the same again."""
-    words = ["python", "-m", "repro", context.info_name or ""]
+    words = ["python", "-m", "streamrace", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
         if name in _ASIDE or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:

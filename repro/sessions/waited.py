@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals
-from detectors.confidence.waits import WaitSite, place_of
-from detectors.files import take_away
-from fuzz.live.runs import Runner
-from fuzz.live.without import Leaving, WithoutWaits
-from reports.data.checked import Checked
-from reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
-from simgpu.timing import Timing
+from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals
+from streamrace.detectors.confidence.waits import WaitSite, place_of
+from streamrace.detectors.files import take_away
+from streamrace.device.timing import Timing
+from streamrace.fuzz.live.runs import Runner
+from streamrace.fuzz.live.without import Leaving, WithoutWaits
+from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
 
 Told = Callable[[str], None]
 _NO_CALL = "by the trace alone: a read's value is not there without its wait"
@@ -24,7 +24,7 @@ _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
 
 @dataclass(frozen=True)
 class RunAgain:
-    """What is run again. ``words``: behind ``python -m simgpu``, but for ``ranks``. ``timing``: None where no token can
+    """What is run again. ``words``: behind ``streamrace device``, but for ``ranks``. ``timing``: None where no token can
     say it. ``confirm``: how many verdicts are tried live; ``witnesses``: of how many races a token is looked for.
     """
 

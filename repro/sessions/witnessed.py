@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from detectors import Race
-from detectors.places import at
-from reports.data.checked import Witnessed
-from repro.sessions import sentences
-from simgpu.timing import Timing
-from simgpu.tokens import Stretch, TokenError
-from simgpu.trace import TraceError
+from streamrace.detectors import Race
+from streamrace.detectors.places import at
+from streamrace.device.timing import Timing
+from streamrace.device.tokens import Stretch, TokenError
+from streamrace.device.trace import TraceError
+from streamrace.reports.data.checked import Witnessed
+from streamrace.repro.sessions import sentences
 
 if TYPE_CHECKING:
-    from fuzz.live.examine import LiveWitness
-    from reports.data.witnesses import SeenElsewhere
+    from streamrace.fuzz.live.examine import LiveWitness
+    from streamrace.reports.data.witnesses import SeenElsewhere
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -27,7 +27,7 @@ _LEAST_S = 30.0
 def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
     """The timing in which a program runs with ``--timing`` and ``--slow``; None where no token can say the latter.
 
-    Raises :class:`simgpu.tokens.TokenError` where ``token`` is none.
+    Raises :class:`streamrace.device.tokens.TokenError` where ``token`` is none.
     """
     timing = Timing.parse(token or "t1")
     if any(factor != int(factor) or factor < 2 for factor in slow.values()):
@@ -42,7 +42,7 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
 class Again:
     """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
 
-    ``command``: its words after ``python -m simgpu``. ``of``: places (:func:`at`), all of which a race has to have.
+    ``command``: its words after ``streamrace device``. ``of``: places (:func:`at`), all of which a race has to have.
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
     started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
@@ -64,9 +64,9 @@ class Again:
             return ()
         if why := self._cannot():
             return [_none(why)] * len(races)
-        from fuzz.live.examine import examine
-        from reports.data import witnesses
-        from reports.screen.console import Terminal
+        from streamrace.fuzz.live.examine import examine
+        from streamrace.reports.data import witnesses
+        from streamrace.reports.screen.console import Terminal
 
         assert self.timing is not None
         every, races = races, [race for race in races if all(at(race, place) for place in self.of)]
@@ -91,7 +91,7 @@ class Again:
                     timing=self.timing,
                     limit=self.limit,
                     prefix=(
-                        *("python", "-m", "repro", "check", "--witnesses", "0"),
+                        *("python", "-m", "streamrace", "check", "--witnesses", "0"),
                         *(word for one in self.packages for word in ("--package", one)),
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
@@ -112,7 +112,7 @@ class Again:
         if self.failed:
             return "the program broke off"
         if self.launched:
-            return "a launcher started the ranks: 'repro check --ranks N' runs the program again for a witness"
+            return "a launcher started the ranks: 'streamrace check --ranks N' runs the program again for a witness"
         if self.timing is None:
             return "no token can say what --slow asks for: give whole factors from 2 on"
         return ""
@@ -120,8 +120,8 @@ class Again:
 
 def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
     """What was seen of race number ``race`` in the other timing."""
-    from reports.data.witnesses import SeenElsewhere
-    from reports.timelines import elsewhere
+    from streamrace.reports.data.witnesses import SeenElsewhere
+    from streamrace.reports.timelines import elsewhere
 
     if one.outcomes is None or one.occurrence is None or one.pair is None:
         return None

@@ -1,19 +1,19 @@
-"""The witness tokens that go with the races of a run. Nothing is executed for them: 'repro replay' does that."""
+"""The witness tokens that go with the races of a run. Nothing is executed for them: 'streamrace replay' does that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from detectors import Race
-from fuzz.witness import reverse
-from replay.faults import ReplayError
-from replay.graph import Graph
-from replay.recording import Recording
-from replay.tokens import Token
-from reports.data.findings import WitnessOf
-from scenarios.named import NAMED, difference
-from scenarios.scenario import Scenario
+from streamrace.detectors import Race
+from streamrace.fuzz.witness import reverse
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.graph import Graph
+from streamrace.replay.recording import Recording
+from streamrace.replay.tokens import Token
+from streamrace.reports.data.findings import WitnessOf
+from streamrace.scenarios.named import NAMED, difference
+from streamrace.scenarios.scenario import Scenario
 
 
 def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from scenarios.base import ScenarioError
+from streamrace.scenarios.base import ScenarioError
 
 PROGRAMS = Path(__file__).parent
 LINES = 60
@@ -113,7 +113,7 @@ class Entry(_Part):
 
 
 def read(path: Path) -> Entry:
-    """The entry of a program. Raises :class:`scenarios.base.ScenarioError`."""
+    """The entry of a program. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         begin = lines.index(_BEGIN)
@@ -130,7 +130,7 @@ def read(path: Path) -> Entry:
 
 
 def entries(folder: Path = PROGRAMS) -> list[Entry]:
-    """All, by library and id. Raises :class:`scenarios.base.ScenarioError`."""
+    """All, by library and id. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
     # A name that begins with _ is what programs share; the folder's own modules are none.
     if not folder.is_dir():
         raise ScenarioError(f"{folder} is no folder: --programs names one with entries, as LIBRARY/ID.py")
@@ -139,14 +139,14 @@ def entries(folder: Path = PROGRAMS) -> list[Entry]:
 
 
 def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
-    """Those of ``ids``, in the order of ``of``. Raises :class:`scenarios.base.ScenarioError`: one is not there."""
+    """Those of ``ids``, in the order of ``of``. Raises :class:`streamrace.scenarios.base.ScenarioError`: one is not there."""
     there = {one.id for one in of}
     for one in ids:
         if one not in there:
             near = [other for other in sorted(there) if one.strip("#").lower() in other]
             raise ScenarioError(
                 f"'{one}' is not in the catalogue: "
-                + (f"is it {' or '.join(near)}?" if near else "'repro catalogue --list' tells what is")
+                + (f"is it {' or '.join(near)}?" if near else "'streamrace catalogue --list' tells what is")
             )
     return [one for one in of if one.id in ids]
 

@@ -11,7 +11,7 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from scenarios.sharding.lanes import Lane, Mark, Streams
+from streamrace.scenarios.sharding.lanes import Lane, Mark, Streams
 
 
 class Buffers:

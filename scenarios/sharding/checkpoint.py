@@ -5,7 +5,7 @@
 
 What must not be lost are the fp32 masters and the optimizer's tensors, and the values of what is frozen. Each is
 written once, by the first rank that has it; a rank's parameters are made of the masters again. How this becomes
-independent of who wrote it is said in :mod:`scenarios.sharding.checkpoint_index`.
+independent of who wrote it is said in :mod:`streamrace.scenarios.sharding.checkpoint_index`.
 
 A checkpoint comes into being whole, by the renaming of a folder: whatever dies while it is written, those before it
 are as they were. What fails on one rank fails on all.
@@ -28,10 +28,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from scenarios.sharding.checkpoint_index import INDEX, File, Form, Index, read, refuse_damaged, sha256
-from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.strategy import Level, ShardingError
-from scenarios.sharding.units import Piece
+from streamrace.scenarios.sharding.checkpoint_index import INDEX, File, Form, Index, read, refuse_damaged, sha256
+from streamrace.scenarios.sharding.engine import ShardedEngine
+from streamrace.scenarios.sharding.strategy import Level, ShardingError
+from streamrace.scenarios.sharding.units import Piece
 
 Result = TypeVar("Result")
 _VALUE = "value"  # of a parameter: its master, or what is frozen

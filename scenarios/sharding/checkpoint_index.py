@@ -24,7 +24,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from torch import nn
 
-from scenarios.sharding.strategy import ShardingError
+from streamrace.scenarios.sharding.strategy import ShardingError
 
 FORMAT = "sharded training checkpoint"
 VERSION = 1

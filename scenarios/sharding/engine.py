@@ -23,18 +23,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from scenarios.sharding.empty import in_memory
-from scenarios.sharding.gradients import Gradients
-from scenarios.sharding.lanes import LaneOrder, Streams
-from scenarios.sharding.layout import ShardLayout, padded
-from scenarios.sharding.levels import Levels
-from scenarios.sharding.parameters import Parameters
-from scenarios.sharding.rings import Collectives, TorchCollectives
-from scenarios.sharding.strategy import Level, ShardingError, Strategy
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.topology import Topology
-from scenarios.sharding.units import Part, Piece, Unit, units_of
-from scenarios.sharding.updates import MakeOptimizer, Updates
+from streamrace.scenarios.sharding.empty import in_memory
+from streamrace.scenarios.sharding.gradients import Gradients
+from streamrace.scenarios.sharding.lanes import LaneOrder, Streams
+from streamrace.scenarios.sharding.layout import ShardLayout, padded
+from streamrace.scenarios.sharding.levels import Levels
+from streamrace.scenarios.sharding.parameters import Parameters
+from streamrace.scenarios.sharding.rings import Collectives, TorchCollectives
+from streamrace.scenarios.sharding.strategy import Level, ShardingError, Strategy
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.topology import Topology
+from streamrace.scenarios.sharding.units import Part, Piece, Unit, units_of
+from streamrace.scenarios.sharding.updates import MakeOptimizer, Updates
 
 MakeCollectives = Callable[[Topology, LaneOrder], Collectives]
 
@@ -49,7 +49,7 @@ class ShardedEngine:
 
     ``dtype``: what is computed in; the optimizer works in fp32. ``accumulation``: micro-batches in a step. ``clip``:
     the largest norm of all gradients. ``without``: synchronisations that are taken away. ``across``: makes the
-    collectives of all ranks (default: torch's; :class:`scenarios.sharding.rings.HoRing` for one).
+    collectives of all ranks (default: torch's; :class:`streamrace.scenarios.sharding.rings.HoRing` for one).
 
     All ranks begin with the values of rank 0; parameters on the meta device, which have none, begin at zero and are
     replaced in the model. The model's parameters hold nothing outside of the passes.

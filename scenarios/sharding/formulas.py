@@ -10,7 +10,7 @@ with s micro-batches a step; d = 1, m, n parts for N, I, G:
   boundary gradients go to the state, by (gradients, state): NN 2G, NI I+2X, NG G, II 2X, IG X, GG nothing; then the
   state goes to the parameters, by (state, parameters): IN I, GN G, GI X, what is sharded alike nothing. hpZ gathers
   its parameters across all once a step, and from the copy 2s - 1 times.
-* **Bytes sent**, as :mod:`metrics.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an all-reduce.
+* **Bytes sent**, as :mod:`streamrace.metrics.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an all-reduce.
 * **Time**, derived from these: G(V) = (n-1)/n 8V/B, I(V) = (m-1)/m 8V/B', X(V) = (g-1)/g 8(V/m)/B, with g = n/m groups
   and B, B' in bit/s. A step takes the longer of communication and computation, as if one hid the other wholly. Latency
   is left out, and what a GPU computes again with gradient checkpointing.
@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from scenarios.sharding.layout import padded
-from scenarios.sharding.schemes import Cluster, RingPlace, Scheme
-from scenarios.sharding.strategy import Level
-from simgpu.hardware import Profile
-from simgpu.hardware.network import PlacedRanks
+from streamrace.device.hardware import Profile
+from streamrace.device.hardware.network import PlacedRanks
+from streamrace.scenarios.sharding.layout import padded
+from streamrace.scenarios.sharding.schemes import Cluster, RingPlace, Scheme
+from streamrace.scenarios.sharding.strategy import Level
 
 WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
 STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already
@@ -39,7 +39,7 @@ Bytes = TypeVar("Bytes", int, float)
 
 
 class StateKind(StrEnum):
-    """Of a collective, as :mod:`metrics.traffic` calls it."""
+    """Of a collective, as :mod:`streamrace.metrics.traffic` calls it."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
@@ -180,7 +180,7 @@ def exchanges(
 
 
 class Sent(NamedTuple):
-    """Bytes that one GPU sends in a step, as :mod:`metrics.traffic` counts them.
+    """Bytes that one GPU sends in a step, as :mod:`streamrace.metrics.traffic` counts them.
 
     ``within``: by rings that lie in one node; ``between``: by rings over several, which wait for the network wholly;
     ``crossing``: what of ``between`` really leaves the node, the mean over its GPUs, as of a ring over k nodes only k

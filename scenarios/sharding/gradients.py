@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from scenarios.sharding.buffers import Buffers
-from scenarios.sharding.lanes import LaneOrder
-from scenarios.sharding.levels import Levels
-from scenarios.sharding.strategy import Level, Strategy
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.units import Part, Piece
+from streamrace.scenarios.sharding.buffers import Buffers
+from streamrace.scenarios.sharding.lanes import LaneOrder
+from streamrace.scenarios.sharding.levels import Levels
+from streamrace.scenarios.sharding.strategy import Level, Strategy
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.units import Part, Piece
 
 
 class Gradients:

@@ -3,7 +3,7 @@
 A *lane* is a stream with a purpose. Code here says what runs on which lane and what waits for what; where there are no
 streams, work is done when it is issued, in an order that keeps every wait, and the waits are no more than that.
 
-Every wait has a name (:mod:`scenarios.sharding.synchronisations`) and can be taken away by it: so the detectors and
+Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) and can be taken away by it: so the detectors and
 the fuzzer can be asked what it is good for.
 """
 
@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scenarios.sharding.strategy import ShardingError
-from scenarios.sharding.synchronisations import Sync
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.scenarios.sharding.strategy import ShardingError
+from streamrace.scenarios.sharding.synchronisations import Sync
 
 Lane = Any  # a stream of the place; None where there are none
 Mark = Any  # a position in a lane

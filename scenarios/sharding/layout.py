@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from scenarios.sharding.strategy import Level
+from streamrace.scenarios.sharding.strategy import Level
 
 
 def padded(numel: int, ranks: int) -> int:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scenarios.sharding.layout import ShardLayout
-from scenarios.sharding.rings import Collectives
-from scenarios.sharding.strategy import Level
+from streamrace.scenarios.sharding.layout import ShardLayout
+from streamrace.scenarios.sharding.rings import Collectives
+from streamrace.scenarios.sharding.strategy import Level
 
 
 @dataclass(frozen=True)
 class Levels:
-    """``across``, ``within`` and ``between``: see :class:`scenarios.sharding.topology.Topology`."""
+    """``across``, ``within`` and ``between``: see :class:`streamrace.scenarios.sharding.topology.Topology`."""
 
     layout: ShardLayout
     across: Collectives

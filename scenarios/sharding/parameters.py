@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scenarios.sharding.buffers import Buffers
-from scenarios.sharding.lanes import LaneOrder
-from scenarios.sharding.levels import Levels
-from scenarios.sharding.strategy import Level
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.units import Piece, Unit
+from streamrace.scenarios.sharding.buffers import Buffers
+from streamrace.scenarios.sharding.lanes import LaneOrder
+from streamrace.scenarios.sharding.levels import Levels
+from streamrace.scenarios.sharding.strategy import Level
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.units import Piece, Unit
 
 
 class _Place(NamedTuple):

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scenarios.sharding.lanes import LaneOrder, NoStreams
-from scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.lanes import LaneOrder, NoStreams
+from streamrace.scenarios.sharding.synchronisations import Sync
 
 Blocks: TypeAlias = Tensor | Sequence[Tensor]
 """By place in a ring; each is contiguous."""

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scenarios.sharding.lanes import Lane, LaneOrder, Mark
-from scenarios.sharding.ring_hops import Blocks, Hop, Ring, Slots, gather_round, reduce_round
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.topology import Topology
+from streamrace.scenarios.sharding.lanes import Lane, LaneOrder, Mark
+from streamrace.scenarios.sharding.ring_hops import Blocks, Hop, Ring, Slots, gather_round, reduce_round
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.topology import Topology
 
 CHUNK = 1 << 22  # elements
 

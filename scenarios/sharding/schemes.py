@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from scenarios.sharding.strategy import Level, ShardingError, Strategy, legal, strategy
-from scenarios.sharding.topology import groups_of
+from streamrace.scenarios.sharding.strategy import Level, ShardingError, Strategy, legal, strategy
+from streamrace.scenarios.sharding.topology import groups_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def schemes() -> tuple[Scheme, ...]:
 
 
 class RingPlace(StrEnum):
-    """Among whom a collective runs: the groups of :class:`scenarios.sharding.topology.Topology`."""
+    """Among whom a collective runs: the groups of :class:`streamrace.scenarios.sharding.topology.Topology`."""
 
     WITHIN = "within"
     BETWEEN = "between"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from scenarios.sharding.strategy import Level, ShardingError, Strategy, legal
+from streamrace.scenarios.sharding.strategy import Level, ShardingError, Strategy, legal
 
 
 class Sync(StrEnum):
@@ -49,7 +49,7 @@ def of_engine(strategy: Strategy) -> frozenset[Sync]:
 
 
 def of_rings() -> frozenset[Sync]:
-    """The waits of all rings by hand (:mod:`scenarios.sharding.rings`); which ring has which, its tests say.
+    """The waits of all rings by hand (:mod:`streamrace.scenarios.sharding.rings`); which ring has which, its tests say.
 
     NCCL does a send and its receive on its group's one stream, which orders a group's hops among themselves: there
     *arrival-before-hop*, and in some topologies *sent-before-reuse*, order what is in order anyway.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from scenarios.sharding.strategy import ShardingError
+from streamrace.scenarios.sharding.strategy import ShardingError
 
 
 def groups_of(ranks: int, group: int) -> int:

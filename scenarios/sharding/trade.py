@@ -1,6 +1,6 @@
 """Memory against communication: what any strategy of PaRO's family sends at least, given the memory it may take.
 
-The reviewers of arXiv 2310.06003 ask for a lower bound. With the words of :mod:`scenarios.sharding.formulas`, for a
+The reviewers of arXiv 2310.06003 ask for a lower bound. With the words of :mod:`streamrace.scenarios.sharding.formulas`, for a
 GPU that keeps the part alpha of the parameters (V bytes) and beta of the trained ones' gradients (V' bytes) between
 passes, and computes s micro-batches a step with whole parameters on data of its own:
 
@@ -33,10 +33,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from scenarios.sharding.formulas import STATE_BYTES, WIDTHS, Size
-from scenarios.sharding.schemes import Cluster, RingPlace
-from scenarios.sharding.strategy import Level, ShardingError
-from simgpu.hardware import Profile
+from streamrace.device.hardware import Profile
+from streamrace.scenarios.sharding.formulas import STATE_BYTES, WIDTHS, Size
+from streamrace.scenarios.sharding.schemes import Cluster, RingPlace
+from streamrace.scenarios.sharding.strategy import Level, ShardingError
 
 Levels = tuple[Level, Level, Level]
 """Of parameters, gradients and state, legal or not."""
@@ -78,7 +78,7 @@ def all_27() -> tuple[Levels, ...]:
 
 
 def held(step: TradedStep, levels: Levels) -> float:
-    """Bytes of a GPU, as :func:`scenarios.sharding.formulas.memory` has it of those that are legal."""
+    """Bytes of a GPU, as :func:`streamrace.scenarios.sharding.formulas.memory` has it of those that are legal."""
     parameters, gradients, state = (_part(step.cluster, level) for level in levels)
     return step.whole * parameters + step.mine * gradients + STATE_BYTES * step.size.trained * state
 

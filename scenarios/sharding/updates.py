@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from scenarios.sharding.lanes import LaneOrder
-from scenarios.sharding.levels import Levels
-from scenarios.sharding.parameters import Parameters
-from scenarios.sharding.strategy import Level
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.units import Piece
+from streamrace.scenarios.sharding.lanes import LaneOrder
+from streamrace.scenarios.sharding.levels import Levels
+from streamrace.scenarios.sharding.parameters import Parameters
+from streamrace.scenarios.sharding.strategy import Level
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.units import Piece
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.commands.calibrate import calibrate as command
-from scenarios.base import ScenarioError
-from simgpu.hardware import Profile, load_profile
-from studies import calibration
+from streamrace.device.hardware import Profile, load_profile
+from streamrace.repro.commands.calibrate import calibrate as command
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies import calibration
 from tests.calibration import traces
 
 BASE = load_profile("a100-100gbps")
@@ -67,7 +67,7 @@ def test_the_command_writes_a_profile_that_hardware_takes_and_says_how_far_it_is
     assert (loaded.name, loaded.gpu, loaded.intra_node_gbits_per_s) == ("mine", "a100", BASE.intra_node_gbits_per_s)
     assert loaded.matmul_fraction == pytest.approx(0.61, rel=0.02)
     text = out.read_text(encoding="utf-8")
-    assert text.startswith("# repro calibrate trace.json --base a100-100gbps: ")
+    assert text.startswith("# streamrace calibrate trace.json --base a100-100gbps: ")
     assert "NVIDIA A100-SXM4-80GB" in text
     assert "from 36 of the trace" in text
     for word in ("matmul", "memory", "attention", "backward", "host", "+0.0%"):

@@ -6,9 +6,9 @@ import math
 import random
 from typing import Any
 
-from simgpu.hardware import Profile
-from simgpu.hardware.kernels import Kernels, Signature
-from simgpu.hardware.kernels.signature import SIZES
+from streamrace.device.hardware import Profile
+from streamrace.device.hardware.kernels import Kernels, Signature
+from streamrace.device.hardware.kernels.signature import SIZES
 
 TYPES = {"bfloat16": "c10::BFloat16", "float32": "float", "float16": "c10::Half"}
 FLASH = "aten::_scaled_dot_product_flash_attention"

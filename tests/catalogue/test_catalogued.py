@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from detectors import Race
-from detectors.order.races import Side
-from detectors.places import between
-from reports.data.catalogue import RanSide, read
-from reports.data.schema import ReportError
-from repro.sessions.catalogued import differs, unclean
-from scenarios.catalogue.entry import Entry
+from streamrace.detectors import Race
+from streamrace.detectors.order.races import Side
+from streamrace.detectors.places import between
+from streamrace.reports.data.catalogue import RanSide, read
+from streamrace.reports.data.schema import ReportError
+from streamrace.repro.sessions.catalogued import differs, unclean
+from streamrace.scenarios.catalogue.entry import Entry
 from tests.catalogue.test_entries import HEAD, written
 from tests.warm import ROOT
 
@@ -70,7 +70,7 @@ def test_a_fixed_side_is_clean_or_said() -> None:
 
 
 def side(*functions: str) -> Side:
-    from detectors.order.races import Frame
+    from streamrace.detectors.order.races import Frame
 
     frames = tuple(Frame("lib/a.py", 10 + at, function) for at, function in enumerate(functions))
     return Side(access="write", kernel="aten::copy_", stream="s", stack=frames)
@@ -93,7 +93,7 @@ def test_a_race_lies_between_two_places_one_at_each_access() -> None:
 PROGRAM = """
     import sys
     import torch
-    from detectors.values.answers import answer
+    from streamrace.detectors.values.answers import answer
 
     def product(a):
         return a @ a
@@ -124,7 +124,16 @@ STALE = "\n".join(
 
 
 def catalogue(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "repro", "catalogue", "--programs", str(folder), "--runs", str(folder / "runs")]
+    command = [
+        sys.executable,
+        "-m",
+        "streamrace",
+        "catalogue",
+        "--programs",
+        str(folder),
+        "--runs",
+        str(folder / "runs"),
+    ]
     return subprocess.run(
         [*command, *words], cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "150"}
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.base import ScenarioError
-from scenarios.catalogue import entry
-from scenarios.catalogue.entry import LINES, PROGRAMS, Entry, entries, named, read
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.catalogue import entry
+from streamrace.scenarios.catalogue.entry import LINES, PROGRAMS, Entry, entries, named, read
 
 ALL = entries()
 
@@ -115,7 +115,7 @@ def test_an_id_that_is_not_there_is_told_with_those_that_are_near() -> None:
     assert [one.id for one in named(["ds5059"], ALL)] == ["ds5059"]
     with pytest.raises(ScenarioError, match=r"'5059' is not in the catalogue: is it ds5059\?"):
         named(["5059"], ALL)
-    with pytest.raises(ScenarioError, match="'repro catalogue --list' tells what is"):
+    with pytest.raises(ScenarioError, match="'streamrace catalogue --list' tells what is"):
         named(["xyz"], ALL)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.data.catalogue import FILE
+from streamrace.reports.data.catalogue import FILE
 from tests.warm import ROOT
 
 IDS = ("ds5059", "ds7606", "fsdp2-copy-in")
@@ -20,7 +20,7 @@ IDS = ("ds5059", "ds7606", "fsdp2-copy-in")
 def test_the_same_command_twice_gives_the_same_table(tmp_path: Path) -> None:
     found = []
     for name in ("once", "again"):
-        command = [sys.executable, "-m", "repro", "catalogue", "--runs", str(tmp_path), "--name", name, *IDS]
+        command = [sys.executable, "-m", "streamrace", "catalogue", "--runs", str(tmp_path), "--name", name, *IDS]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"})
         assert done.returncode == 0, done.stdout + done.stderr
         table = done.stdout[done.stdout.index("The catalogue") : done.stdout.index("Report:")]

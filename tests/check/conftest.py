@@ -1,4 +1,4 @@
-"""``repro check`` as a test calls it: in a folder of its own, in a process that starts in no time (tests/warm.py)."""
+"""``streamrace check`` as a test calls it: in a folder of its own, in a process that starts in no time (tests/warm.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reports.data import schema
-from simgpu.ranks.ports import free_port
+from streamrace.device.ranks.ports import free_port
+from streamrace.reports.data import schema
 from tests.warm import ROOT, Warm, with_simulated_gpu
 
 
@@ -59,7 +59,7 @@ class Checking:
         few = ["--name", "it", "--witnesses", "0"]
         shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
         shell |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-        begin = partial(self._warm.start, "-m", "repro", "check", *few, folder=self.folder, said=said)
+        begin = partial(self._warm.start, "-m", "streamrace", "check", *few, folder=self.folder, said=said)
         started = [begin(*arguments, environment=shell | more) for arguments, more in commands]
         ended = [one.completed() for one in started]
         done = [Done(one.returncode, one.stdout, one.stderr) for one in ended]

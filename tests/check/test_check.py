@@ -1,4 +1,4 @@
-"""A program of one's own, under ``repro check``: what comes out, and what is said of it in the end."""
+"""A program of one's own, under ``streamrace check``: what comes out, and what is said of it in the end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_race_is_told_with_both_lines_and_the_wait_that_is_missing(check: Any)
 
 STALE = """
     import torch
-    from detectors.values.answers import answer
+    from streamrace.detectors.values.answers import answer
 
     weight, side = torch.ones(64, device="cuda"), torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -105,7 +105,7 @@ def test_with_its_wait_the_same_program_is_clean(check: Any) -> None:
         "gone": None,
     }
     assert "Clean: every two accesses" in done.told
-    assert "python -m repro report runs/it" in done.out
+    assert "streamrace report runs/it" in done.out
 
 
 def test_what_is_slow_decides_which_value_comes_out(check: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_race_before_the_end_is_told_all_the_same(check: Any) -> None:
 def test_the_example_of_the_documentation_says_what_the_documentation_says(check: Any) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "check.md").read_text(encoding="utf-8")
     program, output = re.findall(
-        r"<!-- (?:train\.py|the output of: python -m repro check --name train train\.py) -->\n```\w*\n(.*?)```",
+        r"<!-- (?:train\.py|the output of: streamrace check --name train train\.py) -->\n```\w*\n(.*?)```",
         page,
         re.DOTALL,
     )

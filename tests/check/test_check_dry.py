@@ -1,4 +1,4 @@
-"""``repro check --dry``: a program as rank 0 of many, in one process, on tensors that hold nothing."""
+"""``streamrace check --dry``: a program as rank 0 of many, in one process, on tensors that hold nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from test_check import LOGS, SUMS
 
-from reports.data import dry
-from reports.pages.serve import listed
-from repro.__main__ import main
+from streamrace.reports.data import dry
+from streamrace.reports.pages.serve import listed
+from streamrace.repro.__main__ import main
 
 # Sixteen ranks, 32 GB of parameters, and a step that reads nothing but what is printed.
 LARGE = """

@@ -1,4 +1,4 @@
-"""A program under ``repro check`` that is killed, stopped or asked to end is judged by what it did until then."""
+"""A program under ``streamrace check`` that is killed, stopped or asked to end is judged by what it did until then."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def waiting(check: Any, ranks: int, jobs: list[Job], *arguments: str) -> Job:
     old = check.folder / "runs" / "it"
     old.mkdir(parents=True)
     (old / "check.json").write_text("of the old run")
-    words = ["-m", "repro", "check", "--name", "it", "--overwrite"]
+    words = ["-m", "streamrace", "check", "--name", "it", "--overwrite"]
     words += ["--ranks", str(ranks)] if ranks > 1 else []
     job = Job(with_simulated_gpu(), *words, check.script(WAITS), *arguments, folder=check.folder, environment=shell())
     jobs.append(job)

@@ -1,4 +1,4 @@
-"""``repro check`` where others read what it finds: formats, a baseline, comments, settings in a file."""
+"""``streamrace check`` where others read what it finds: formats, a baseline, comments, settings in a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reports.formats import writing
+from streamrace.reports.formats import writing
 from tests.check.test_check import SUMS
 from tests.formats import sarif_standard
 
@@ -43,7 +43,7 @@ def test_standard_output_is_one_tools_and_all_else_is_on_standard_error(check: A
 
 
 def test_a_comment_says_that_a_race_is_known_and_a_file_what_the_options_are(check: Any) -> None:
-    (check.folder / "pyproject.toml").write_text('[tool.stream-races]\nformat = "junit"\noutput = "out.xml"\n')
+    (check.folder / "pyproject.toml").write_text('[tool.streamrace]\nformat = "junit"\noutput = "out.xml"\n')
     done = check(check.script(OK))
     assert (done.status, done.err) == (0, ""), done.err
     assert "Known before: the sum is only shown (train.py:11)." in done.told

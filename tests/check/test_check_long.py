@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 from tests.check.conftest import Checking, Done
 from tests.faults import limited
 from tests.warm import shell, with_simulated_gpu

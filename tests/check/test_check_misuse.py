@@ -13,7 +13,7 @@ import pytest
         (["nowhere.py"], {}, "there is no script 'nowhere.py'"),
         (["."], {}, "'.' is a folder without a __main__.py: give the script"),
         (["-m", "nowhere"], {}, "there is no module 'nowhere' to run"),
-        ([], {}, "Name a script, for example: repro check train.py (or with -m a module)."),
+        ([], {}, "Name a script, for example: streamrace check train.py (or with -m a module)."),
         (["--what", "train.py"], {}, "No such option '--what'."),
         (["--ranks", "0", "train.py"], {}, "Invalid value for '--ranks': 0 is not in the range x>=1."),
         (["--slow", "mm", "train.py"], {}, "--slow takes PATTERN=FACTOR, for example kernel:aten::mm=20, not 'mm'"),

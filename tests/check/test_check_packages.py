@@ -75,7 +75,7 @@ def test_the_first_release_with_the_wait_is_found(check: Any, tmp_path: Path) ->
 
     def bisect(newest: str) -> tuple[int, dict[str, Any]]:
         words = ["--package", "stem", "--from", "1.0", "--to", newest, "--name", "bis", "--overwrite", "train.py"]
-        command = [sys.executable, "-m", "repro", "bisect", *words]
+        command = [sys.executable, "-m", "streamrace", "bisect", *words]
         done = subprocess.run(command, cwd=check.folder, env=own, capture_output=True, text=True, timeout=280)
         found: dict[str, Any] = json.loads((check.folder / "runs" / "bis" / "bisect.json").read_text())
         assert found["sentence"] in done.stdout, done.stderr

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from detectors import Race
-from fuzz.live.runs import UnwrittenTrace
-from repro.sessions.witnessed import Again
-from simgpu.timing import Timing
+from streamrace.detectors import Race
+from streamrace.device.timing import Timing
+from streamrace.fuzz.live.runs import UnwrittenTrace
+from streamrace.repro.sessions.witnessed import Again
 from tests.check.conftest import Check, Done
 
 RACE = """
@@ -49,7 +49,7 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     assert command in done.told
 
     python, *module, name = shlex.split(command)[:4]
-    assert (python, module, name) == ("python", ["-m", "repro"], "check")
+    assert (python, module, name) == ("python", ["-m", "streamrace"], "check")
     again = check("--overwrite", *shlex.split(command)[4:])
     assert again.status == 1
     assert "came to 0.0" in again.out
@@ -89,7 +89,7 @@ def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
     def examine(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("fuzz.live.examine.examine", examine)
+    monkeypatch.setattr("streamrace.fuzz.live.examine.examine", examine)
     again = Again(["train.py"], Timing(), limit=1, took_s=1.0)
     (one, other) = again(tmp_path / "trace", [cast(Race, object())] * 2)
     assert one == other and one.verdict == "not confirmed"

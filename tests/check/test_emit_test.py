@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from fuzz.live.alone import Alone, standing
-from fuzz.live.runs import Runner
-from fuzz.reduction.kept import PairKey, Shows, SideKey
-from fuzz.testing import programs
-from fuzz.testing.programs import Judgement, StreamRaceWarning, judged
-from repro.__main__ import main
-from repro.sessions import emitted
-from simgpu.timing import Timing
+from streamrace.device.timing import Timing
+from streamrace.fuzz.live.alone import Alone, standing
+from streamrace.fuzz.live.runs import Runner
+from streamrace.fuzz.reduction.kept import PairKey, Shows, SideKey
+from streamrace.fuzz.testing import programs
+from streamrace.fuzz.testing.programs import Judgement, StreamRaceWarning, judged
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions import emitted
 from tests.check.conftest import Checking
 from tests.warm import shell
 

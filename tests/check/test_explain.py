@@ -1,4 +1,4 @@
-"""``repro explain`` of a race that ``repro check`` found: docs/how-to/explain.md as it stands."""
+"""``streamrace explain`` of a race that ``streamrace check`` found: docs/how-to/explain.md as it stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 from tests.check.conftest import Checking
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "explain.md"
@@ -29,7 +29,7 @@ def test_the_page_shows_what_it_says(
 
     monkeypatch.chdir(check.folder)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("reports.text._python", lambda: "python")
+    monkeypatch.setattr("streamrace.reports.text._python", lambda: "python")
     main(["explain", "runs/it", "1"])
     assert [line.rstrip() for line in capsys.readouterr().out.replace("runs/it", "runs/train").splitlines()] == [
         line.rstrip() for line in shown.splitlines()

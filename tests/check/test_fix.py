@@ -1,4 +1,4 @@
-"""``repro fix``: what would put a race in order, proven in the trace, priced, and tried live before it is shown."""
+"""``streamrace fix``: what would put a race in order, proven in the trace, priced, and tried live before it is shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from detectors.places import between
-from reports.data.fixes import FixFile
-from reports.data.loading import load
-from repro.sessions.chosen import chosen
-from repro.sessions.fixing.fixed import fix as look
-from scenarios.catalogue.entry import Entry, entries
-from simgpu.packages import names
-from simgpu.scripts import WrongUse
+from streamrace.detectors.places import between
+from streamrace.device.packages import names
+from streamrace.device.scripts import WrongUse
+from streamrace.reports.data.fixes import FixFile
+from streamrace.reports.data.loading import load
+from streamrace.repro.sessions.chosen import chosen
+from streamrace.repro.sessions.fixing.fixed import fix as look
+from streamrace.scenarios.catalogue.entry import Entry, entries
 from tests.warm import ROOT, shell, with_simulated_gpu
 
 TWO_FUNCTIONS = """
@@ -102,7 +102,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _repro(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**shell(), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-    return with_simulated_gpu().start("-m", "repro", *words, folder=folder, environment=environment).completed()
+    return with_simulated_gpu().start("-m", "streamrace", *words, folder=folder, environment=environment).completed()
 
 
 def in_the_trace(folder: Path, race: str, monkeypatch: pytest.MonkeyPatch) -> FixFile:
@@ -164,10 +164,10 @@ def test_a_file_that_is_another_one_now_is_refused_in_a_sentence(
     folder = tmp_path / "it"
     shutil.copytree(three, folder)
     (folder / "train.py").write_text("# a line more\n" + (folder / "train.py").read_text())
-    with pytest.raises(WrongUse, match="train.py is not what it was in that run: run 'repro check' again"):
+    with pytest.raises(WrongUse, match="train.py is not what it was in that run: run 'streamrace check' again"):
         in_the_trace(folder, "1", monkeypatch)
     (folder / "train.py").unlink()
-    with pytest.raises(WrongUse, match="call it where 'repro check' was called"):
+    with pytest.raises(WrongUse, match="call it where 'streamrace check' was called"):
         in_the_trace(folder, "1", monkeypatch)
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_installed_for_what_a_folder_says(
     _saying(three, tmp_path / "it", {"packages": {"nobody==1.0": "tried"}})
     monkeypatch.chdir(tmp_path / "it")
     found = look(chosen(Path("runs/it"), "1"), tmp_path, tries=4, told=lambda _: None)
-    assert found.untried == "nobody==1.0 is not in .releases/: run 'repro check' with it here"
+    assert found.untried == "nobody==1.0 is not in .releases/: run 'streamrace check' with it here"
     assert found.best is None
 
 
@@ -289,7 +289,7 @@ def _cured(folder: Path, entry: Entry) -> dict[str, Any]:
 def _process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     return subprocess.run(
-        [sys.executable, "-m", "repro", *words],
+        [sys.executable, "-m", "streamrace", *words],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

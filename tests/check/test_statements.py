@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from repro.sessions.fixing import statements
-from repro.sessions.fixing.statements import Module, Statement, find
-from simgpu.trace import Frame
+from streamrace.device.trace import Frame
+from streamrace.repro.sessions.fixing import statements
+from streamrace.repro.sessions.fixing.statements import Module, Statement, find
 
 TEXT = """
 import os

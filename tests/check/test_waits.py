@@ -1,4 +1,4 @@
-"""``repro waits``: which waits of a program carry load, in its trace and in live runs without them."""
+"""``streamrace waits``: which waits of a program carry load, in its trace and in live runs without them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def waits(tmp_path: Path) -> Run:
     def run(text: str, *options: str, arguments: tuple[str, ...] = ()) -> Ran:
         (tmp_path / "train.py").write_text(dedent(text).lstrip())
         environment = {**shell(), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-        words = ("-m", "repro", "waits", "--name", "it", *options, "train.py", *arguments)
+        words = ("-m", "streamrace", "waits", "--name", "it", *options, "train.py", *arguments)
         done = with_simulated_gpu().start(*words, folder=tmp_path, environment=environment).completed()
         file = tmp_path / "runs" / "it" / "waits.json"
         return done, json.loads(file.read_text()) if file.exists() else {}

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from simgpu.ranks import launcher
+from streamrace.device.ranks import launcher
 
 
 @contextmanager
 def in_vain() -> Iterator[list[float]]:
-    """Meanwhile the seconds of each wait of :mod:`simgpu.ranks.launcher` that ended with nothing heard.
+    """Meanwhile the seconds of each wait of :mod:`streamrace.device.ranks.launcher` that ended with nothing heard.
 
     A parent that hears of each failure as it comes has none, but the moment of grace after a rank that raised.
     """

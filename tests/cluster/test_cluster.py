@@ -14,8 +14,8 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
-from simgpu.ranks.messages import UnknownMessage, decode, encode
+from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
+from streamrace.device.ranks.messages import UnknownMessage, decode, encode
 from tests.cluster.patience import in_vain
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

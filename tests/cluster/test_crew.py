@@ -12,10 +12,10 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from scenarios.base import ScenarioError
-from simgpu.ranks import stopped
-from simgpu.ranks.interrupts import concluding
-from studies.crew import Crew
+from streamrace.device.ranks import stopped
+from streamrace.device.ranks.interrupts import concluding
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.crew import Crew
 
 
 def twice(number: int) -> tuple[int, int]:

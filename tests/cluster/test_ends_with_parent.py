@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from fuzz.campaign import Share
-from fuzz.engines import EngineError, local
-from fuzz.subject import Subject
-from scenarios.base import ScenarioError
-from simgpu.ranks import bound, stopped
-from simgpu.ranks.child import Child, Send, how, print_to
-from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
-from simgpu.ranks.interrupts import concluding, held
-from studies.crew import side_by_side
+from streamrace.device.ranks import bound, stopped
+from streamrace.device.ranks.child import Child, Send, how, print_to
+from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
+from streamrace.device.ranks.interrupts import concluding, held
+from streamrace.fuzz.campaign import Share
+from streamrace.fuzz.engines import EngineError, local
+from streamrace.fuzz.subject import Subject
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.crew import side_by_side
 from tests.faults import gone
 
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, cast
 import psutil
 import pytest
 
-from fuzz.campaign import Share, Trial
-from fuzz.engines import local
-from fuzz.subject import Subject
-from fuzz.verdict import ReplayVerdict
-from simgpu.ranks import forks
-from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
-from studies.crew import side_by_side
+from streamrace.device.ranks import forks
+from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
+from streamrace.fuzz.campaign import Share, Trial
+from streamrace.fuzz.engines import local
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.studies.crew import side_by_side
 
 
 class Grave:

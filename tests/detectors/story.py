@@ -20,9 +20,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from detectors import Name, Race, RaceDetector
-from simgpu.asked import Asked
-from simgpu.trace import (
+from streamrace.detectors import Name, Race, RaceDetector
+from streamrace.device.asked import Asked
+from streamrace.device.trace import (
     Access,
     Alloc,
     Collective,

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.values import answers
-from detectors.values.answers import answer, judge
-from simgpu.untrusted import Unreadable
+from streamrace.detectors.values import answers
+from streamrace.detectors.values.answers import answer, judge
+from streamrace.device.untrusted import Unreadable
 from tests.examples import examples
 
 WANT = [float(one) for one in range(1, 17)]

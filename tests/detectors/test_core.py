@@ -17,7 +17,7 @@ def test_the_core_is_small() -> None:
 
 
 def test_the_core_knows_neither_torch_nor_a_framework() -> None:
-    modules = [f"detectors.order.{path.stem}" for path in CORE if path.stem != "__init__"]
+    modules = [f"streamrace.detectors.order.{path.stem}" for path in CORE if path.stem != "__init__"]
     above = ["torch", "deepspeed", "transformers", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz"]
     code = (
         "import importlib, sys\n"

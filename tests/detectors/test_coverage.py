@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import Coverage
-from simgpu.trace import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
+from streamrace.detectors import Coverage
+from streamrace.device.trace import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
 
 SECONDARY = Label(1, 0, 100, "secondary", "w")
 

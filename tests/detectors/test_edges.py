@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detectors.confidence.edges import Changed, EdgeLine, Spot, put_in
+from streamrace.detectors.confidence.edges import Changed, EdgeLine, Spot, put_in
 from tests.detectors.story import Story
 
 COPY, CAT = "aten::copy_", "aten::cat"

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import RaceDetector, find_races
-from detectors.engines import EnginesDiffer
-from detectors.order.rank import RankAccesses
-from detectors.race_detector import _Race
-from simgpu import trace as records
-from simgpu.trace import Access, Collective, Launch, TraceError, TraceWriter, begin
+from streamrace.detectors import RaceDetector, find_races
+from streamrace.detectors.engines import EnginesDiffer
+from streamrace.detectors.order.rank import RankAccesses
+from streamrace.detectors.race_detector import _Race
+from streamrace.device import trace as records
+from streamrace.device.trace import Access, Collective, Launch, TraceError, TraceWriter, begin
 from tests.detectors.story import Story
 from tests.examples import examples
 
@@ -57,21 +57,19 @@ def test_each_alone_finds_it() -> None:
 
 
 def test_an_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAM_RACES_ENGINE", "rust")
-    with pytest.raises(ValueError, match="STREAM_RACES_ENGINE names an engine, native, python, both, not 'rust'"):
+    monkeypatch.setenv("STREAMRACE_ENGINE", "rust")
+    with pytest.raises(ValueError, match="STREAMRACE_ENGINE names an engine, native, python, both, not 'rust'"):
         RaceDetector()
 
 
 def test_where_it_cannot_be_built_the_other_serves_and_says_so(tmp_path: Path) -> None:
-    program = (
-        "from detectors import RaceDetector as D; d = D(); d.feed(0, []); print(type(d._engines[0][0]).__module__)"
-    )
+    program = "from streamrace.detectors import RaceDetector as D; d = D(); d.feed(0, []); print(type(d._engines[0][0]).__module__)"
     environment = {**os.environ, "PATH": str(tmp_path), "CXX": ""}
-    del environment["STREAM_RACES_ENGINE"]
+    del environment["STREAMRACE_ENGINE"]
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "detectors.order.happens_before\n"
+    assert done.stdout == "streamrace.detectors.order.happens_before\n"
     assert "RuntimeWarning: the engine in Python judges, which finds the same and takes ten times as" in done.stderr
 
 
@@ -107,7 +105,7 @@ BAD = [
 def test_a_record_that_makes_no_sense_is_refused_in_a_sentence(
     record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STREAM_RACES_ENGINE", "native")
+    monkeypatch.setenv("STREAMRACE_ENGINE", "native")
     writer = TraceWriter(tmp_path / "rank0.trace", rank=0, world=1, info={})
     writer.write([record])
     writer.close()

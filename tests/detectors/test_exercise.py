@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detectors.confidence.exercise import IdleStreams, LoneGroups
-from simgpu.trace import HOST_STREAM, StreamName
+from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
+from streamrace.device.trace import HOST_STREAM, StreamName
 from tests.detectors.story import Story
 
 

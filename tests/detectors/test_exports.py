@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from story import Story, StoryStream, View
 
-from detectors.confidence.exports import Exports
-from simgpu.trace import HOST_STREAM, Alloc, Export
+from streamrace.detectors.confidence.exports import Exports
+from streamrace.device.trace import HOST_STREAM, Alloc, Export
 
 
 def pinned(story: Story) -> View:

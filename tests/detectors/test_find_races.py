@@ -7,8 +7,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from detectors import find_races
-from simgpu.trace import Launch, TraceError, TraceWriter, file_of
+from streamrace.detectors import find_races
+from streamrace.device.trace import Launch, TraceError, TraceWriter, file_of
 from tests.detectors.story import Story
 
 

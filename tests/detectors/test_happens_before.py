@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from detectors import Name, RaceDetector, site
-from detectors.order.clocks import Threads
-from detectors.order.happens_before import HappensBefore
-from simgpu.trace import Frame, Launch, Record
+from streamrace.detectors import Name, RaceDetector, site
+from streamrace.detectors.order.clocks import Threads
+from streamrace.detectors.order.happens_before import HappensBefore
+from streamrace.device.trace import Frame, Launch, Record
 from tests.detectors.story import Named, Story, StoryHost, StoryStream, View
 
 # -- one pair of accesses -------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.order.access_history import AccessHistory, Entry
-from simgpu.trace import Launch, Phase
+from streamrace.detectors.order.access_history import AccessHistory, Entry
+from streamrace.device.trace import Launch, Phase
 from tests.examples import examples
 
 PHASE = Phase(0, 0, "init")

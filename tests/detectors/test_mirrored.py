@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import Race, RaceDetector, find_races
-from simgpu.trace import Begin, TraceError, TraceRecord, TraceWriter, file_of
+from streamrace.detectors import Race, RaceDetector, find_races
+from streamrace.device.trace import Begin, TraceError, TraceRecord, TraceWriter, file_of
 from tests.detectors.story import Story, StoryHost, StoryStream
 from tests.detectors.test_oracle import OPERATION, QUICK, SIZE, Graph, Oracle, parts, tell, view_of
 

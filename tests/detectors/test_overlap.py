@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.order.overlap import MAX_RUNS, Layout, overlap
+from streamrace.detectors.order.overlap import MAX_RUNS, Layout, overlap
 from tests.detectors.story import Story, View
 from tests.examples import examples
 

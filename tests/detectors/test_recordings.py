@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.values import recordings
-from detectors.values.recorded import compare
-from detectors.values.recordings import Recorder, RecordingError, StepRecord, UseRecord, WatchRecording, load
-from detectors.values.rounding import rounding_bound
-from repro.__main__ import main
+from streamrace.detectors.values import recordings
+from streamrace.detectors.values.recorded import compare
+from streamrace.detectors.values.recordings import Recorder, RecordingError, StepRecord, UseRecord, WatchRecording, load
+from streamrace.detectors.values.rounding import rounding_bound
+from streamrace.repro.__main__ import main
 from tests.examples import examples
 
 INFO: dict[str, Any] = {"precision": "fp32", "parameters": 1000, "tokens": 100}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import RaceDetector
-from detectors.engines import Engine
-from simgpu.trace import (
+from streamrace.detectors import RaceDetector
+from streamrace.detectors.engines import Engine
+from streamrace.device.trace import (
     Access,
     Alloc,
     Collective,

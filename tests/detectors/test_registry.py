@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from detectors import Detector, Race, Unseen, registry
-from repro.sessions.checked import judge
-from simgpu.trace import End, Launch, TraceRecord
+from streamrace.detectors import Detector, Race, Unseen, registry
+from streamrace.device.trace import End, Launch, TraceRecord
+from streamrace.repro.sessions.checked import judge
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 

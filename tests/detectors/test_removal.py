@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from detectors import Race, RaceDetector
-from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals, take_away
-from detectors.confidence.waits import AsIf, Keep
-from simgpu.trace import Wait
+from streamrace.detectors import Race, RaceDetector
+from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals, take_away
+from streamrace.detectors.confidence.waits import AsIf, Keep
+from streamrace.device.trace import Wait
 from tests.detectors.story import Story
 
 

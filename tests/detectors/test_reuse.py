@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.order.happens_before import HappensBefore
-from simgpu.trace import NOBODY, Reuse
+from streamrace.detectors.order.happens_before import HappensBefore
+from streamrace.device.trace import NOBODY, Reuse
 from tests.detectors.story import Named, Story, StoryStream, View
 
 

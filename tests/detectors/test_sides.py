@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import RaceDetector
-from detectors.order.races import describe
-from simgpu.trace import Access, Alloc, Collective, Free, Group, Launch, StreamName
+from streamrace.detectors import RaceDetector
+from streamrace.detectors.order.races import describe
+from streamrace.device.trace import Access, Alloc, Collective, Free, Group, Launch, StreamName
 from tests.detectors.story import Story
 
 

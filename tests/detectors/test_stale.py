@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detectors import Stale, Values, find_stale
+from streamrace.detectors import Stale, Values, find_stale
 
 
 def values(*uses: tuple[int, str, tuple[int, ...]]) -> Values:

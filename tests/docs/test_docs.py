@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from docs.hooks import COPIED
-from repro.commands.table import COMMANDS
+from streamrace.repro.commands.table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -25,7 +25,7 @@ SOURCES = ("simgpu", "detectors", "metrics", "replay", "fuzz", "frameworks", "sc
 
 # A longer name first, that of a test file whole: test_gpu.py::test_x. Whoever names a file with its folder means that.
 FILE = re.compile(rf"`((?:{'|'.join((*SOURCES, 'tests', 'docs', 'benchmarks'))})/[\w/+.-]+\.\w+)")
-OUTPUT = re.compile(r"<!-- the (end of the )?output of: python -m repro ([^\n]+) -->\n```\n(.*?)\n```", re.DOTALL)
+OUTPUT = re.compile(r"<!-- the (end of the )?output of: streamrace ([^\n]+) -->\n```\n(.*?)\n```", re.DOTALL)
 
 
 def relative(path: Path) -> str:
@@ -121,7 +121,7 @@ def test_every_table_is_of_a_file_that_a_command_left(site: Path) -> None:
     told = "".join(page.read_text(encoding="utf-8") for page in (site / "results").glob("*.html"))
     assert "<!-- table: " not in told and "<!-- figure: " not in told
     for name, run in manifest.items():
-        assert run["command"].startswith("python -m repro ") and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
+        assert run["command"].startswith("streamrace ") and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
         assert any(f'href="data/{file}"' in told for file in run["files"]), name
 
 
@@ -136,9 +136,9 @@ def test_figures_are_not_pasted_into_the_pages_of_studies() -> None:
 @pytest.mark.timeout(600)
 def test_the_large_job_that_is_rehearsed_fits(tmp_path: Path) -> None:
     text = (DOCS / "how-to" / "dry.md").read_text(encoding="utf-8")
-    (arguments,) = re.findall(r"python -m repro (dry --model llama-2-70b [^\n]+)", text)
+    (arguments,) = re.findall(r"streamrace (dry --model llama-2-70b [^\n]+)", text)
     done = subprocess.run(
-        [sys.executable, "-m", "repro", *arguments.split(), "--one-rank"],
+        [sys.executable, "-m", "streamrace", *arguments.split(), "--one-rank"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -157,7 +157,7 @@ def test_a_command_prints_what_the_page_shows(
     """``...`` stands for lines that are left out; what is left is printed in this order."""
     as_at_first = ["--reference-again"] if arguments.split()[0] in ("run", "compare") else []
     done = subprocess.run(
-        [sys.executable, "-m", "repro", *arguments.split(), *as_at_first],
+        [sys.executable, "-m", "streamrace", *arguments.split(), *as_at_first],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "OMP_NUM_THREADS": "1", "PATH": ACTIVATED},
         capture_output=True,

@@ -72,8 +72,8 @@ def command(program: Path) -> list[str]:
 def checked(name: str, runs: Path, of: Warm | None = None) -> Done:
     """As its docstring says it is checked; but for the folder that takes the run."""
     module, repro, check, *rest = command(EXAMPLES / name)
-    assert (module, repro, check) == ("-m", "repro", "check")
-    done = python("-m", "repro", "check", "--runs", str(runs), "--name", "it", *rest, of=of)
+    assert (module, repro, check) == ("-m", "streamrace", "check")
+    done = python("-m", "streamrace", "check", "--runs", str(runs), "--name", "it", *rest, of=of)
     findings = json.loads((runs / "it" / "findings.json").read_text(encoding="utf-8"))
     return Done(done.returncode, done.stdout, done.stderr, findings)
 
@@ -109,7 +109,7 @@ def test_the_readme_has_a_row_for_each_with_its_command() -> None:
     assert commands == {program.name: shlex.join(command(program)) for program in PROGRAMS}
 
 
-# -- repro check -----------------------------------------------------------------------------------
+# -- streamrace check -----------------------------------------------------------------------------------
 
 
 def test_the_racy_prefetcher_has_a_race_between_its_copy_and_the_model(racy: Done) -> None:

@@ -1,4 +1,4 @@
-"""Runs of ``repro check`` for tests of the formats: a race, a fragile pair and a wrong value, with any names."""
+"""Runs of ``streamrace check`` for tests of the formats: a race, a fragile pair and a wrong value, with any names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detectors import Race, Side
-from detectors.confidence.holding import Held, Holding, WaitSite
-from detectors.order.races import Name
-from detectors.values.answers import Answer
-from reports.data import checked
-from reports.data.checked import Checked, Seen, Witnessed
-from simgpu.trace import Frame
+from streamrace.detectors import Race, Side
+from streamrace.detectors.confidence.holding import Held, Holding, WaitSite
+from streamrace.detectors.order.races import Name
+from streamrace.detectors.values.answers import Answer
+from streamrace.device.trace import Frame
+from streamrace.reports.data import checked
+from streamrace.reports.data.checked import Checked, Seen, Witnessed
 
 LIBRARY = Frame("deepspeed/runtime/zero/stage3.py", 120, "Optimizer.step")
 WRITE = (Frame("train.py", 7, "step"), Frame("train.py", 20, "<module>"))
@@ -45,12 +45,10 @@ def run(**changes: Any) -> Checked:
     """Of a program with a race, harmful. ``changes``: fields of :class:`Checked`."""
     fields: dict[str, Any] = {
         "asked": {"program": "train.py --steps 3", "ranks": 1, "slow": {}},
-        "versions": {"stream-races": "0.1.0", "torch": "2.13.0"},
+        "versions": {"streamrace": "0.1.0", "torch": "2.13.0"},
         "races": [race()],
         "seen": Seen(1, 10, 2),
-        "witnesses": [
-            Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "python -m repro check train.py")
-        ],
+        "witnesses": [Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "streamrace check train.py")],
         "own": OWN,
     }
     return Checked(**fields | changes)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from repro.commands.check import check
+from streamrace.repro.commands.check import check
 from tests.check.test_check import SUMS
 from tests.formats import sarif_standard
 from tests.warm import ROOT
@@ -98,7 +98,7 @@ def test_the_check_is_called_with_the_words_that_were_given(tmp_path: Path) -> N
     ran = step("Check", tmp_path, inputs, PATH=stubbed(tmp_path), STATUS="4")
     assert ran.status == 4 and ran.output == "status=4\n", ran.said
     assert ran.calls == [
-        *("-m", "repro", "check", "--format=sarif", "--witnesses", "0", "--slow", "kernel:aten::mm=20"),
+        *("-m", "streamrace", "check", "--format=sarif", "--witnesses", "0", "--slow", "kernel:aten::mm=20"),
         *("--ranks=2", "--output=x; touch gone", "--baseline=known.json", "--", "a b.py"),
         *("--steps", "3", "two words", "$(touch", "gone)", "`touch", "gone`"),
     ]
@@ -111,7 +111,7 @@ def test_the_check_is_called_with_the_words_that_were_given(tmp_path: Path) -> N
 def test_annotations_go_to_the_log_and_broken_quotes_fail_before_anything_runs(tmp_path: Path) -> None:
     path = stubbed(tmp_path)
     ran = step("Check", tmp_path, {"program": "train.py", "format": "github"}, PATH=path)
-    assert ran.calls == ["-m", "repro", "check", "--format=github", "--", "train.py"] and ran.status == 0
+    assert ran.calls == ["-m", "streamrace", "check", "--format=github", "--", "train.py"] and ran.status == 0
     (tmp_path / "CALLS").unlink()
     ran = step("Check", tmp_path, {"program": "train.py", "arguments": "'"}, PATH=path)
     assert ran.status != 0 and ran.calls == []
@@ -145,7 +145,7 @@ def test_a_workflow_from_installation_to_the_file(tmp_path: Path) -> None:
     (work / "train.py").write_text(_script(SUMS))
     ran = step("Check", work, {"program": "train.py", "options": "--witnesses 0"}, **environment)
     assert ran.status == 1 and ran.output == "status=1\n" and "verdict: race" in ran.said, ran.said
-    (result,) = sarif_standard.held_to((work / "stream-races.sarif").read_text()).results
+    (result,) = sarif_standard.held_to((work / "streamrace.sarif").read_text()).results
     assert result.locations[0].physical_location.artifact_location.uri == "train.py"
 
 
@@ -175,7 +175,7 @@ def hooked(folder: Path, program: str, path: str, **environment: str) -> subproc
             {
                 "repo": str(hooks),
                 "rev": committed(hooks),
-                "hooks": [{"id": "stream-races", "args": ["--witnesses", "0", "train.py"]}],
+                "hooks": [{"id": "streamrace", "args": ["--witnesses", "0", "train.py"]}],
             }
         ]
     }
@@ -197,7 +197,9 @@ def test_the_hook_is_one_that_pre_commit_takes_and_calls(tmp_path: Path) -> None
     done = hooked(tmp_path, SUMS, stubbed(tmp_path), CALLS=str(calls), STATUS="1")
     assert done.returncode == 1 and "Failed" in done.stdout, done.stdout + done.stderr
     words = calls.read_text().splitlines()
-    assert words == [*("-m", "repro", "check", "--name", "pre-commit", "--overwrite", "--witnesses", "0", "train.py")]
+    assert words == [
+        *("-m", "streamrace", "check", "--name", "pre-commit", "--overwrite", "--witnesses", "0", "train.py")
+    ]
     assert check.make_context("check", words[3:]).params["program"] == ("train.py",)
 
 

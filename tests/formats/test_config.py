@@ -1,4 +1,4 @@
-"""``[tool.stream-races]`` of a pyproject.toml: the options' own names, and a sentence for whatever is none."""
+"""``[tool.streamrace]`` of a pyproject.toml: the options' own names, and a sentence for whatever is none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from repro.commands import config
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
+from streamrace.repro.commands import config
 
 
 def said(folder: Path, text: str, command: str = "check") -> dict[str, Any]:
@@ -18,15 +18,15 @@ def said(folder: Path, text: str, command: str = "check") -> dict[str, Any]:
 
 def test_options_by_their_names(tmp_path: Path) -> None:
     text = """
-    [tool.stream-races]
+    [tool.streamrace]
     ranks = 2
     slow = ["kernel:aten::mm=20"]
     network = 100
     format = "sarif"
-    [tool.stream-races.check]
+    [tool.streamrace.check]
     ranks = 4
     report = true
-    [tool.stream-races.report]
+    [tool.streamrace.report]
     port = 0
     """
     of_check = {"ranks": 4, "slow": ["kernel:aten::mm=20"], "network": 100, "report": True, "form": "sarif"}
@@ -39,17 +39,17 @@ def test_a_path_begins_at_the_files_folder(tmp_path: Path, monkeypatch: pytest.M
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
-    (tmp_path / "pyproject.toml").write_text('[tool.stream-races]\nbaseline = "known.json"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.streamrace]\nbaseline = "known.json"\n')
     assert config.defaults("check", inner) == {"baseline": "../../known.json"}
 
 
 def test_the_nearest_table_is_read_and_none_above_the_checkout(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     (inner / "c").mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text("[tool.stream-races]\nranks = 2\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.streamrace]\nranks = 2\n")
     (inner / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert config.defaults("check", inner / "c") == {"ranks": 2}
-    (inner / "pyproject.toml").write_text("[tool.stream-races]\nranks = 3\n")
+    (inner / "pyproject.toml").write_text("[tool.streamrace]\nranks = 3\n")
     assert config.defaults("check", inner / "c") == {"ranks": 3}
     (inner / "pyproject.toml").unlink()
     (tmp_path / "a" / ".git").mkdir()
@@ -57,8 +57,8 @@ def test_the_nearest_table_is_read_and_none_above_the_checkout(tmp_path: Path) -
 
 
 def test_a_variable_names_another_file_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.stream-races]\nranks = 2\n")
-    (tmp_path / "ci.toml").write_text("[tool.stream-races]\nranks = 3\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.streamrace]\nranks = 2\n")
+    (tmp_path / "ci.toml").write_text("[tool.streamrace]\nranks = 3\n")
     monkeypatch.setenv(config.VARIABLE, str(tmp_path / "ci.toml"))
     assert config.defaults("check", tmp_path) == {"ranks": 3}
     monkeypatch.setenv(config.VARIABLE, "")
@@ -71,14 +71,14 @@ def test_a_variable_names_another_file_or_none(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ("rank = 2", "[tool.stream-races] has 'rank', which is no option: is it 'ranks'?"),
+        ("rank = 2", "[tool.streamrace] has 'rank', which is no option: is it 'ranks'?"),
         ("keep_in = 'x'", "has 'keep_in', which is no option"),
         ("module = true", "has 'module', which is no option"),
-        ("[tool.stream-races.chek]", "has 'chek', which is no option: is it 'check'?"),
+        ("[tool.streamrace.chek]", "has 'chek', which is no option: is it 'check'?"),
         ("check = 1", "'check' is a command, whose options are a table"),
-        ("[tool.stream-races.check]\nform = 'x'", "[tool.stream-races.check] has 'form', which is no option: is it"),
-        ("[tool.stream-races.watch]", "repro watch takes no options"),
-        ("ranks = 'two'", "[tool.stream-races] ranks is a whole number, not 'two'"),
+        ("[tool.streamrace.check]\nform = 'x'", "[tool.streamrace.check] has 'form', which is no option: is it"),
+        ("[tool.streamrace.watch]", "streamrace watch takes no options"),
+        ("ranks = 'two'", "[tool.streamrace] ranks is a whole number, not 'two'"),
         ("ranks = true", "ranks is a whole number, not true or false"),
         ("ranks = 0", "ranks: 0 is not in the range x>=1."),
         ("report = 1", "report is true or false, not 1"),
@@ -94,7 +94,7 @@ def test_a_variable_names_another_file_or_none(tmp_path: Path, monkeypatch: pyte
 )
 def test_what_is_no_option_is_a_sentence(table: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(WrongUse) as error:
-        said(tmp_path, f"[tool.stream-races]\n{table}\n")
+        said(tmp_path, f"[tool.streamrace]\n{table}\n")
     assert sentence in str(error.value) and "pyproject.toml" in str(error.value)
 
 

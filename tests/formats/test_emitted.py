@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.order.races import Side
-from reports.formats.emitted import EmittedTest, literal, name_of, text
-from simgpu.trace import Frame
+from streamrace.detectors.order.races import Side
+from streamrace.device.trace import Frame
+from streamrace.reports.formats.emitted import EmittedTest, literal, name_of, text
 from tests.examples import examples
 from tests.formats.checked_runs import race
 
@@ -62,11 +62,11 @@ it), in no timing (happens-before, of the branches that the program takes); and 
 it sees what it sees in the plain one. Where a fix moves the work that is late in it, the former
 still holds, and a warning says that nothing was late.
 
-Runs on 2 processes with a simulated GPU each: pip install pytest 'stream-races[reports]'. The
+Runs on 2 processes with a simulated GPU each: pip install pytest 'streamrace[reports]'. The
 program is what is left of 47 lines, 3, that show the race.
 """
 
-from fuzz import check_program
+from streamrace.fuzz import check_program
 
 PROGRAM = """\\
 import torch
@@ -138,7 +138,7 @@ def test_whoever_names_things_the_file_says_no_more_than_the_call(texts: list[st
 
 
 def _giving(calls: list[Any]) -> Any:
-    """``from fuzz import check_program`` gives what notes how it is called."""
+    """``from streamrace.fuzz import check_program`` gives what notes how it is called."""
     fake = ModuleType("fuzz")
     vars(fake)["check_program"] = lambda *words, **named: calls.append((words, named))
     return lambda *_: fake

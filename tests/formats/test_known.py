@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from detectors import Race
-from reports.data import checkout, known
-from reports.data.checked import FAILED, STATUSES, Checked
-from reports.data.comments import comments
-from reports.data.findings import Verdict
-from reports.data.known import Discovery, Known
-from reports.data.schema import FindingsFile, KeptSuppression, ReportError
-from reports.formats import items, plain
-from reports.formats.rules import RULES
-from simgpu.trace import Frame
+from streamrace.detectors import Race
+from streamrace.device.trace import Frame
+from streamrace.reports.data import checkout, known
+from streamrace.reports.data.checked import FAILED, STATUSES, Checked
+from streamrace.reports.data.comments import comments
+from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.known import Discovery, Known
+from streamrace.reports.data.schema import FindingsFile, KeptSuppression, ReportError
+from streamrace.reports.formats import items, plain
+from streamrace.reports.formats.rules import RULES
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, fragile, race, run, wrong
 from tests.warm import ROOT
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzz.subject import Subject
-from replay.record import record
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.record import record
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from fuzz.search import Search
-from fuzz.subject import Subject
+from streamrace.fuzz.search import Search
+from streamrace.fuzz.subject import Subject
 
 
 def first_divergence(search: Search, subject: Subject, seed: int, most: int) -> int | None:

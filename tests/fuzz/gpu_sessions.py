@@ -15,7 +15,7 @@ from tests.warm import ROOT, Started, shell, with_simulated_gpu
 _HEAD = """
 import pytest
 import torch
-from fuzz import watch
+from streamrace.fuzz import watch
 """
 
 
@@ -37,7 +37,7 @@ class GpuSession:
 
     def run(self, *arguments: str, **expected: int) -> str:
         """Everything that pytest prints. ``expected``: how many tests passed, failed and so on."""
-        words = ["-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments]
+        words = ["-p", "streamrace.fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments]
         self._process.ask(json.dumps([words, str(self.folder)]))
         status, printed = json.loads(self._process.stdout.readline())
         assert isinstance(printed, str)

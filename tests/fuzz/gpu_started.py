@@ -11,13 +11,13 @@ import json
 import os
 import sys
 
-from simgpu.launch import start
+from streamrace.device.launch import start
 
 start()
 
 import pytest  # noqa: E402
 
-import fuzz.testing.live_trial  # noqa: E402, F401 - the forks have it
+import streamrace.fuzz.testing.live_trial  # noqa: E402, F401 - the forks have it
 
 
 def run(arguments: list[str], folder: str) -> tuple[int, str]:

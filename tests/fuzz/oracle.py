@@ -13,7 +13,7 @@ What the rules are (*guide*: NVIDIA's CUDA C++ Programming Guide; files are torc
   ``Copy.cu``, ``memcpy_and_sync``),
 * a collective with ``async_op`` is work on a stream of its group's own, behind the stream it was issued from; without
   it is work on that stream itself (``ProcessGroupNCCL.cpp``, ``collective``). A send is one on a stream of its own for
-  each direction (:mod:`simgpu.nccl`). It takes its inputs in when it starts and writes its outputs when it ends; it
+  each direction (:mod:`streamrace.device.nccl`). It takes its inputs in when it starts and writes its outputs when it ends; it
   ends after those members have started whose inputs it gets. ``Work.wait()`` makes the current stream wait, a barrier's
   the host too (``WorkNCCL::synchronizeInternal``); a barrier is an all-reduce of a number of its own, which it sets
   before,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replay.graph import Graph
+from streamrace.replay.graph import Graph
 
 _AT_A_MOMENT = ("back", "inherit")
 """Done in no time: what the host issued before them, at the same moment, waits for the moment, not for them."""

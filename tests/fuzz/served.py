@@ -19,14 +19,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from replay.record import plain_timing
-from replay.recording import Recording
-from simgpu import collectives, costs, cuda, probes, recording, tracing
-from simgpu.clocked import clocked
-from simgpu.hardware import HardwareTiming
-from simgpu.ranks.forks import forking
-from simgpu.trace import Alloc, Reuse, TraceRecord, begin
-from simgpu.tracing import Tracer
+from streamrace.device import collectives, costs, cuda, probes, recording, tracing
+from streamrace.device.clocked import clocked
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.ranks.forks import forking
+from streamrace.device.trace import Alloc, Reuse, TraceRecord, begin
+from streamrace.device.tracing import Tracer
+from streamrace.replay.record import plain_timing
+from streamrace.replay.recording import Recording
 from tests.fuzz.oracle import BUFFERS, EVENTS, STREAMS, Answers, Program
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -25,14 +25,14 @@ import torch
 from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
-from fuzz.subject import Subject
-from fuzz.witness import witness
-from replay.deviations import OperationDelay
-from replay.numbering import Numbering
-from replay.recording import Recording
-from replay.replayer import READ, ReplayOutcome
-from replay.sharing import SharingReplayer as Sharing
-from simgpu.trace import Alloc, Collective, Launch, Stack
+from streamrace.device.trace import Alloc, Collective, Launch, Stack
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.witness import witness
+from streamrace.replay.deviations import OperationDelay
+from streamrace.replay.numbering import Numbering
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import READ, ReplayOutcome
+from streamrace.replay.sharing import SharingReplayer as Sharing
 from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,

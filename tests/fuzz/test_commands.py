@@ -1,4 +1,4 @@
-"""``repro fuzz`` and ``repro replay``: what a user types, and what comes of it."""
+"""``streamrace fuzz`` and ``streamrace replay``: what a user types, and what comes of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 
 Repro = Callable[..., "Done"]
-TOKEN = re.compile(r"python -m repro replay (\S+)")
+TOKEN = re.compile(r"streamrace replay (\S+)")
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from fuzz.live.draw import draw
-from fuzz.live.recorded import Recorded
-from simgpu.timing import Delay, Stretch, Timing
-from simgpu.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
+from streamrace.device.timing import Delay, Stretch, Timing
+from streamrace.device.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
+from streamrace.fuzz.live.draw import draw
+from streamrace.fuzz.live.recorded import Recorded
 
 
 def recorded(rank: int) -> Recorded:

@@ -9,21 +9,21 @@ from random import Random
 
 import pytest
 
-from detectors import find_races
-from detectors.race_detector import key_of
-from fuzz.live.recorded import HostWaited, Recorded, Works, begins
-from fuzz.live.rows import Rows, Spill
-from fuzz.occurrences import spread, spread_of
-from repro.sessions.sentences import no_place
-from simgpu.timing import Place
-from simgpu.trace import Launch
+from streamrace.detectors import find_races
+from streamrace.detectors.race_detector import key_of
+from streamrace.device.timing import Place
+from streamrace.device.trace import Launch
+from streamrace.fuzz.live.recorded import HostWaited, Recorded, Works, begins
+from streamrace.fuzz.live.rows import Rows, Spill
+from streamrace.fuzz.occurrences import spread, spread_of
+from streamrace.repro.sessions.sentences import no_place
 from tests.detectors.test_find_races import story_of, write
 
 
 @pytest.fixture(autouse=True, params=[2, 1024])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
     """Of two rows a part, nearly all is in the file; of a thousand, nothing is."""
-    monkeypatch.setattr("fuzz.live.rows._BLOCK", request.param)
+    monkeypatch.setattr("streamrace.fuzz.live.rows._BLOCK", request.param)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return int(request.param)
 

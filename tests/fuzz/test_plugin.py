@@ -218,7 +218,7 @@ def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordere
 def test_fuzz_points_to_torch_cuda_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
     gpu.file(
         """
-        import fuzz
+        from streamrace import fuzz
 
         calls = []
         weight = torch.ones(4, device="cuda")
@@ -242,7 +242,7 @@ def test_fuzz_points_to_torch_cuda_nothing_leaks_and_other_tests_use_the_gpu_too
             with pytest.raises(ImportError, match="use torch.cuda.Stream$"):
                 fuzz.Stream
             with pytest.raises(ImportError, match="use torch.cuda.current_stream$"):
-                from fuzz import current_stream
+                from streamrace.fuzz import current_stream
             side = torch.cuda.Stream()
             side.rename("copy")
             side.wait_stream(torch.cuda.current_stream())

@@ -43,7 +43,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     alone = {**shell(), "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     arguments = (
         "-p",
-        "fuzz.testing.plugin",
+        "streamrace.fuzz.testing.plugin",
         "-p",
         "no:cacheprovider",
         "-p",

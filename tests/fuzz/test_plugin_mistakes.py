@@ -89,7 +89,7 @@ def test_a_token_that_does_not_fit_is_one_clear_sentence(gpu: GpuSession) -> Non
     gpu.file("@pytest.mark.stream_race\ndef test_ones():\n    return torch.ones(2)\n")
     older = gpu.run("--stream-timing", "t1,test,name=test_ones,0/0.0/init//mul/1+8us")
     assert "this token is of an older release, whose simulated accelerator is gone" in older
-    assert "this token is for 'python -m repro replay'" in gpu.run("--stream-timing", "t1,hpz,fix=none")
+    assert "this token is for 'streamrace replay'" in gpu.run("--stream-timing", "t1,hpz,fix=none")
     assert "'what' does not begin with the version of a token" in gpu.run("--stream-timing", "what")
     told = gpu.run("--stream-timing", "t1,0/1/aten::mul/1+8us", failed=1)
     assert "the timing does not fit this test any more: there is no 1. aten::mul on stream 1 of rank 0" in told

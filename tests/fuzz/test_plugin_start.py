@@ -21,7 +21,7 @@ def started(
     """A session as it is typed, with this plugin and no other; ``installed``: with all that there are."""
     fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     alone = {} if installed else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    plugin = [] if installed else ["-p", "fuzz.testing.plugin"]
+    plugin = [] if installed else ["-p", "streamrace.fuzz.testing.plugin"]
     command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments]
     given = {**os.environ, **fixed, **alone, **environment}
     return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
@@ -34,7 +34,7 @@ import os
 import pytest
 import torch
 from torch.cuda import Stream, current_stream, stream
-from fuzz import watch
+from streamrace.fuzz import watch
 
 made = []
 
@@ -91,7 +91,7 @@ import sys
 import pytest
 
 def pytest_collection_modifyitems(items):
-    if "simgpu.library" not in sys.modules:  # where no marked test runs, none can take too long
+    if "streamrace.device.library" not in sys.modules:  # where no marked test runs, none can take too long
         for item in items:
             if item.get_closest_marker("stream_race"):
                 item.add_marker(pytest.mark.timeout(0.001))
@@ -203,7 +203,7 @@ def test_a_file_that_says_cuda_when_it_is_imported_is_told_what_to_ask_for(pytes
 
 def test_a_session_that_does_not_use_it_does_not_import_torch() -> None:
     seen = (
-        "import fuzz.testing.plugin, fuzz.testing.house, sys; sys.exit('torch' in sys.modules or 'hypothesis' in "
+        "import streamrace.fuzz.testing.plugin, streamrace.fuzz.testing.house, sys; sys.exit('torch' in sys.modules or 'hypothesis' in "
         "sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.reduction.modules import NoProgram, imported
-from fuzz.reduction.names import with_users
-from fuzz.reduction.search import Files, Reduced, reduce
-from fuzz.reduction.text import Text
+from streamrace.fuzz.reduction.modules import NoProgram, imported
+from streamrace.fuzz.reduction.names import with_users
+from streamrace.fuzz.reduction.search import Files, Reduced, reduce
+from streamrace.fuzz.reduction.text import Text
 from tests.examples import examples
 
 PROGRAM = '''

@@ -10,20 +10,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fuzz.subject import Subject
-from replay import footprints
-from replay import sharing as module
-from replay.deviations import OperationDelay, Stretch
-from replay.device_timing import DeviceTiming
-from replay.faults import ReplayError
-from replay.footprints import Footprint, Footprints
-from replay.placement import Hold
-from replay.record import record
-from replay.recording import Recording
-from replay.replayer import Replayer, ReplayOutcome
-from replay.sharing import SharingReplayer
-from simgpu.device import Device
-from simgpu.trace import Access, Launch, Reuse
+from streamrace.device.device import Device
+from streamrace.device.trace import Access, Launch, Reuse
+from streamrace.fuzz.subject import Subject
+from streamrace.replay import footprints
+from streamrace.replay import sharing as module
+from streamrace.replay.deviations import OperationDelay, Stretch
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.footprints import Footprint, Footprints
+from streamrace.replay.placement import Hold
+from streamrace.replay.record import record
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer, ReplayOutcome
+from streamrace.replay.sharing import SharingReplayer
 
 Change = Callable[[Footprint], None]
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.shrink import identity, shrink
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.names import OperationName
+from streamrace.fuzz.shrink import identity, shrink
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.names import OperationName
 from tests.examples import examples
 
 US = 1000

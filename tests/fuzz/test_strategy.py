@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
-from fuzz.strategy import draw_timing, stream_timings
-from fuzz.subject import Subject
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.device_timing import DeviceTiming
-from replay.names import Names, OperationName
-from replay.tokens import Token
-from simgpu.costs import Costs
-from simgpu.hardware import HardwareTiming, load_profile
+from streamrace.device.costs import Costs
+from streamrace.device.hardware import HardwareTiming, load_profile
+from streamrace.fuzz.strategy import draw_timing, stream_timings
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.names import Names, OperationName
+from streamrace.replay.tokens import Token
 from tests.examples import examples
 
 US = 1000
@@ -174,7 +174,7 @@ def test_a_plain_generator_draws_the_same_kinds(small: Subject) -> None:
 
 
 def test_a_live_test_needs_no_subject() -> None:
-    """Such a timing is one to run with: see ``timing=`` of :func:`scenarios.program.run`."""
+    """Such a timing is one to run with: see ``timing=`` of :func:`streamrace.scenarios.program.run`."""
     base = DeviceTiming((Costs(), Costs()), (0, 0), HardwareTiming(load_profile("a100-100gbps"), (0, 0)))
     timings = drawn(200, streams=["compute"], ranks=2)
     for timing in timings:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.confirm import checksums
-from fuzz.search import Execution, Search
-from fuzz.search.directed import Directed
-from fuzz.search.pct import Pct
-from fuzz.search.random_timings import RandomTimings
-from fuzz.strategy import stream_timings
-from fuzz.subject import Subject
-from replay.record import record
-from scenarios.textbook import TEXTBOOK
-from simgpu.trace import Launch
+from streamrace.device.trace import Launch
+from streamrace.fuzz.confirm import checksums
+from streamrace.fuzz.search import Execution, Search
+from streamrace.fuzz.search.directed import Directed
+from streamrace.fuzz.search.pct import Pct
+from streamrace.fuzz.search.random_timings import RandomTimings
+from streamrace.fuzz.strategy import stream_timings
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.record import record
+from streamrace.scenarios.textbook import TEXTBOOK
 from tests.examples import examples
 from tests.fuzz.first import first_divergence
 

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from fuzz.search.pct import Pct, ScheduleSteps, steps_of
-from fuzz.search.reversals import deviations_of
-from fuzz.subject import Subject
-from replay.host import HOST
-from replay.record import record
-from scenarios.textbook import TEXTBOOK
+from streamrace.fuzz.search.pct import Pct, ScheduleSteps, steps_of
+from streamrace.fuzz.search.reversals import deviations_of
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.host import HOST
+from streamrace.replay.record import record
+from streamrace.scenarios.textbook import TEXTBOOK
 from tests.fuzz.orders import kept
 
 _SEEDS = 600

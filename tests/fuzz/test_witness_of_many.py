@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzz.subject import Subject
-from fuzz.witness import witness
-from replay.record import record
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.witness import witness
+from streamrace.replay.record import record
 
 OFTEN = 24
 

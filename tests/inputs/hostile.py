@@ -17,8 +17,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from simgpu.onward import Seal
-from simgpu.trace import _CODES
+from streamrace.device.onward import Seal
+from streamrace.device.trace import _CODES
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b\u202e"  # clears the screen, names the window, turns text around
 NUMBERS: tuple[Any, ...] = (

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
-from detectors.values.recordings import Recorder
-from replay.record import record
-from reports.data import known
-from reports.data.known import Known
-from reports.data.schema import KeptSuppression
-from scenarios.models import build
-from scenarios.scenario import Scenario, save
-from scenarios.sharding import checkpoint_index as checkpoints
-from simgpu.hardware import load_profile
-from simgpu.hardware.profile import _PROFILES
-from simgpu.trace import Begin, TraceWriter, file_of
+from streamrace.detectors.values.recordings import Recorder
+from streamrace.device.hardware import load_profile
+from streamrace.device.hardware.profile import _PROFILES
+from streamrace.device.trace import Begin, TraceWriter, file_of
+from streamrace.replay.record import record
+from streamrace.reports.data import known
+from streamrace.reports.data.known import Known
+from streamrace.reports.data.schema import KeptSuppression
+from streamrace.scenarios.models import build
+from streamrace.scenarios.scenario import Scenario, save
+from streamrace.scenarios.sharding import checkpoint_index as checkpoints
 from tests.calibration import traces
 from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs
@@ -101,7 +101,7 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _recorded(folder: Path) -> None:
-    """A program's recording, as 'python -m simgpu --record' leaves it."""
+    """A program's recording, as 'streamrace device --record' leaves it."""
     folder.mkdir()
     records = record(small).records[0]
     begin = records[0]
@@ -126,8 +126,8 @@ def _config(folder: Path) -> None:
     folder.mkdir()
     (folder / "train.py").write_text(_RACES)
     (folder.parent / "pyproject.toml").write_text(
-        '[tool.stream-races]\nranks = 1\nslow = ["kernel:aten::mm=20"]\nformat = "sarif"\n'
-        '[tool.stream-races.check]\nreport = true\nnetwork = 100.0\ndry = true\nhardware = "a100-100gbps"\n'
+        '[tool.streamrace]\nranks = 1\nslow = ["kernel:aten::mm=20"]\nformat = "sarif"\n'
+        '[tool.streamrace.check]\nreport = true\nnetwork = 100.0\ndry = true\nhardware = "a100-100gbps"\n'
     )
 
 

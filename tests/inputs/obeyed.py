@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from repro.__main__ import main
-from simgpu.ranks.cluster import RankFailed
-from simgpu.untrusted import visible
+from streamrace.device.ranks.cluster import RankFailed
+from streamrace.device.untrusted import visible
+from streamrace.repro.__main__ import main
 
 DOCUMENTED = {0, 1, 2, 3, 4, 130}
 MAY_WRITE = ("runs", "it/report", "out", "mine.toml", "it-and-other", "incidents")

@@ -20,16 +20,16 @@ from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from reports.data.schema import ReportError
-from reports.pages.serve import application, listed
-from reports.screen.console import Terminal
-from repro.sessions.recordings import scenario_of, token_of
-from scenarios.base import ScenarioError
-from scenarios.job import job
-from scenarios.scenario import load, scenario
-from simgpu.hardware import ProfileError, load_profile
-from simgpu.hardware.profile import _PROFILES
-from simgpu.untrusted import Unreadable, json_of, visible
+from streamrace.device.hardware import ProfileError, load_profile
+from streamrace.device.hardware.profile import _PROFILES
+from streamrace.device.untrusted import Unreadable, json_of, visible
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.pages.serve import application, listed
+from streamrace.reports.screen.console import Terminal
+from streamrace.repro.sessions.recordings import scenario_of, token_of
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import job
+from streamrace.scenarios.scenario import load, scenario
 from tests.inputs.hostile import ESCAPES
 from tests.inputs.obeyed import nothing_starts, obeyed
 from tests.reports.campaign_folders import campaign

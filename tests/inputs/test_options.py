@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from replay.tokens import EXAMPLE
-from repro.commands.table import COMMANDS, attribute
+from streamrace.replay.tokens import EXAMPLE
+from streamrace.repro.commands.table import COMMANDS, attribute
 from tests.examples import examples
 from tests.inputs.hostile import ESCAPES
 from tests.inputs.obeyed import nothing_starts, obeyed
@@ -100,7 +100,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @cache
 def declared(name: str) -> list[click.Parameter]:
-    command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
+    command: click.Command = getattr(
+        import_module(f"streamrace.repro.commands.{COMMANDS[name].module}"), attribute(name)
+    )
     return list(command.params)
 
 

@@ -5,6 +5,6 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _imports() -> None:
-    from frameworks.deepspeed import adapter as deepspeed
+    from streamrace.frameworks.deepspeed import adapter as deepspeed
 
     deepspeed.warm_up()

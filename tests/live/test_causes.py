@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from detectors import Cause, Finding, Kind, NanWatch
-from detectors.live.watch import WATCHABLE
+from streamrace.detectors import Cause, Finding, Kind, NanWatch
+from streamrace.detectors.live.watch import WATCHABLE
 from tests.live import plants
 from tests.live.training import EVERY, WORLDS, Job, train
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.live.chains import Chains, Mismatch, Shape, Sum, SumEvent
-from detectors.live.finding import Cause, Kind
-from detectors.live.ops import add
+from streamrace.detectors.live.chains import Chains, Mismatch, Shape, Sum, SumEvent
+from streamrace.detectors.live.finding import Cause, Kind
+from streamrace.detectors.live.ops import add
 from tests.examples import examples
 
 # A parameter's parts, by the sums of their bits.

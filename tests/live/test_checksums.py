@@ -18,7 +18,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detectors.live import ops
+from streamrace.detectors.live import ops
 from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]

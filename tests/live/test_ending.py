@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from detectors import NanWatch
-from detectors.live.actions import BadValue, BadValueWarning
-from detectors.live.lightning import NanWatchCallback
+from streamrace.detectors import NanWatch
+from streamrace.detectors.live.actions import BadValue, BadValueWarning
+from streamrace.detectors.live.lightning import NanWatchCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -86,7 +86,7 @@ def test_what_was_saved_is_said_with_the_command_that_makes_its_page(
     (line,) = said(capsys)
     (saved,) = folder.iterdir()
     assert (saved / "incident.json").is_file()
-    assert line.endswith(f"Saved: {saved} ('python -m repro report {saved}' makes its page).")
+    assert line.endswith(f"Saved: {saved} ('streamrace report {saved}' makes its page).")
 
 
 def test_a_finding_that_ends_the_program_says_where_it_is_saved_too(

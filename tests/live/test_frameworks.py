@@ -20,16 +20,16 @@ from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.data import default_data_collator
 
-from detectors import BadValue, Cause, Finding, Kind, WatchError, WatchFailed
-from detectors.live import huggingface, lightning, patches
-from frameworks.deepspeed import adapter
-from simgpu.ranks.cluster import Rank, run_ranks
-from simgpu.values import checksum
+from streamrace.detectors import BadValue, Cause, Finding, Kind, WatchError, WatchFailed
+from streamrace.detectors.live import huggingface, lightning, patches
+from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.device.values import checksum
+from streamrace.frameworks.deepspeed import adapter
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
-    pytest.mark.filterwarnings("error::detectors.live.board.WatchFailed"),
+    pytest.mark.filterwarnings("error::streamrace.detectors.live.board.WatchFailed"),
 ]
 
 ACCUMULATION = 2

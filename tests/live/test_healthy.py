@@ -11,7 +11,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
-from detectors import NanWatch
+from streamrace.detectors import NanWatch
 from tests.live.training import WORLDS, Job, Model, hooks_left, train
 
 WATCH = {"checksums": True}

@@ -20,10 +20,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
-from detectors.live.incident import COLUMNS, Incident, IncidentError, check_writable, free_name, load, write, write_rank
-from reports.pages.incident_page import page, write_page
-from repro.__main__ import main
+from streamrace.detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
+from streamrace.detectors.live.incident import (
+    COLUMNS,
+    Incident,
+    IncidentError,
+    check_writable,
+    free_name,
+    load,
+    write,
+    write_rank,
+)
+from streamrace.reports.pages.incident_page import page, write_page
+from streamrace.repro.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
@@ -402,7 +411,7 @@ def test_the_same_command_makes_the_same_bits(tmp_path: Path) -> None:
     made = []
     for seed in ("1", "2"):
         output = tmp_path / f"{seed}.html"
-        command = [sys.executable, "-m", "repro", "report", str(folder), "--output", str(output)]
+        command = [sys.executable, "-m", "streamrace", "report", str(folder), "--output", str(output)]
         subprocess.run(command, cwd=ROOT, check=True, timeout=120, env={**os.environ, "PYTHONHASHSEED": seed})
         made.append(output.read_bytes())
     assert made[0] == made[1]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from detectors.live.chains import Mismatch, Sum, SumEvent
-from detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
-from detectors.live.judge import Judge, Step, merge
+from streamrace.detectors.live.chains import Mismatch, Sum, SumEvent
+from streamrace.detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
+from streamrace.detectors.live.judge import Judge, Step, merge
 
 WEIGHT = "up.weight"
 MASK = ProbePoint(Kind.OUTPUT, "masked")

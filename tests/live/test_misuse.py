@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
-from detectors import Cause, Finding, Kind, NanWatch, WatchError, WatchFailed
-from detectors.live import incident, ops
-from detectors.live.actions import BadValueWarning
-from simgpu.ranks.cluster import Rank, run_ranks
+from streamrace.detectors import Cause, Finding, Kind, NanWatch, WatchError, WatchFailed
+from streamrace.detectors.live import incident, ops
+from streamrace.detectors.live.actions import BadValueWarning
+from streamrace.device.ranks.cluster import Rank, run_ranks
 from tests.live.training import Model, hooks_left
 
 STEPS = 3
@@ -149,7 +149,7 @@ class Said(NamedTuple):
 
 def _in_deepspeed(me: Rank) -> None:
     """What the watch says of a model that DeepSpeed is to take, or has taken, without telling the watch."""
-    from frameworks.deepspeed import adapter
+    from streamrace.frameworks.deepspeed import adapter
 
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1")
     adapter.start(simulated=False)

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detectors import NanWatch
-from detectors.live import native, ops
+from streamrace.detectors import NanWatch
+from streamrace.detectors.live import native, ops
 from tests.examples import examples
 
 ROW = 2**15  # words
@@ -166,7 +166,7 @@ def test_where_it_cannot_be_built_the_watch_finds_the_same(patch: pytest.MonkeyP
 
     wanted = found()
     with patch.context() as inner:
-        inner.setattr("simgpu.compiling.find_compiler", lambda: None)
+        inner.setattr("streamrace.device.compiling.find_compiler", lambda: None)
         native.native.cache_clear()
         assert native.native() is None
         assert found() == wanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.live.finding import Cause
-from detectors.live.replicas import odd_one_out
+from streamrace.detectors.live.finding import Cause
+from streamrace.detectors.live.replicas import odd_one_out
 
 
 def of_ranks(*sums: int) -> list[dict[str, list[object]]]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from detectors.live.incident import write_rank
-from detectors.live.tensor_file import TYPES, write
+from streamrace.detectors.live.incident import write_rank
+from streamrace.detectors.live.tensor_file import TYPES, write
 
 KINDS = {str(dtype): torch.arange(5).sub(2).to(dtype) for dtype in TYPES}
 SHAPES = {

@@ -1,4 +1,4 @@
-"""``python -m repro watch``: real training scripts, started as users start them, without a line of them changed."""
+"""``streamrace watch``: real training scripts, started as users start them, without a line of them changed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from detectors.live.incident import load
-from repro.__main__ import main
-from simgpu import processor
+from streamrace.detectors.live.incident import load
+from streamrace.device import processor
+from streamrace.repro.__main__ import main
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ DEEPSPEED = """
 import sys
 import torch, deepspeed
 from torch import nn
-from frameworks.deepspeed import adapter
+from streamrace.frameworks.deepspeed import adapter
 
 adapter.start(simulated=False)
 deepspeed.init_distributed("gloo")
@@ -131,14 +131,16 @@ def start(folder: Path, *command: str, said: str = "", **more: str) -> subproces
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watch]:
-    """``repro watch`` as from that shell, in a process that need not import torch."""
+    """``streamrace watch`` as from that shell, in a process that need not import torch."""
     # torch.optim imports torch._dynamo with the first optimizer
-    warm = Warm(["torch", "detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
+    warm = Warm(["torch", "streamrace.detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
 
     def call(
         folder: Path, *arguments: str, said: str = "", launched: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
-        return warm.run("-m", "repro", *launched, "watch", *arguments, folder=folder, environment=shell(), said=said)
+        return warm.run(
+            "-m", "streamrace", *launched, "watch", *arguments, folder=folder, environment=shell(), said=said
+        )
 
     yield call
     warm.close()
@@ -166,13 +168,13 @@ def test_a_healthy_script_runs_as_it_does_alone(tmp_path: Path, watch: Watch) ->
     write(tmp_path, PLAIN)
     arguments = ("0", "--folder", "its own", "-m", "--", "--help")
     alone = start(tmp_path, sys.executable, "train.py", *arguments, said="typed by the user")
-    real = (sys.executable, "-m", "repro", "watch", "--record", "recorded")
+    real = (sys.executable, "-m", "streamrace", "watch", "--record", "recorded")
     watched = start(tmp_path, *real, "train.py", *arguments, said="typed by the user")
     as_module = watch(tmp_path, "-m", "train", *arguments, said="typed by the user")
     assert alone.returncode == watched.returncode == as_module.returncode == 0, watched.stderr
     assert watched.stdout == as_module.stdout == alone.stdout
     assert alone.stdout.startswith("__main__ True ") and alone.stdout.endswith("typed by the user\n")
-    assert watched.stderr == "repro watch: Sequential (58 parameters), 5 steps. Nothing was found.\n"
+    assert watched.stderr == "streamrace watch: Sequential (58 parameters), 5 steps. Nothing was found.\n"
     assert as_module.stderr == watched.stderr
     assert (tmp_path / "recorded" / "rank-0.jsonl").exists()
 
@@ -188,8 +190,8 @@ def test_a_nan_is_found_saved_and_named_and_training_goes_on(tmp_path: Path, wat
     assert "\n5 nan\n" in done.stdout
     finding = load(tmp_path / "incidents" / "incident-step1").finding
     assert (finding.cause, finding.step, finding.micro_batch, finding.detail) == ("data", 1, 1, "argument 0")
-    saved = "incidents/incident-step1 ('python -m repro report incidents/incident-step1' makes its page)"
-    said = f"repro watch: Sequential (58 parameters), 5 steps. {finding.sentence()} Saved: {saved}."
+    saved = "incidents/incident-step1 ('streamrace report incidents/incident-step1' makes its page)"
+    said = f"streamrace watch: Sequential (58 parameters), 5 steps. {finding.sentence()} Saved: {saved}."
     assert done.stderr.splitlines()[-1] == said
     # The first micro-batch is there too, though the watch came while it was computed.
     assert (tmp_path / "incidents" / "incident-step1" / "rank-0" / "batch.safetensors").exists()
@@ -212,7 +214,7 @@ def test_a_script_that_fails_shows_its_own_lines_alone(tmp_path: Path, watch: Wa
     alone = start(tmp_path, sys.executable, "train.py")
     done = watch(tmp_path, "train.py")
     assert done.returncode == alone.returncode == 1
-    assert done.stderr == f"repro watch: nothing was watched: no model was trained here.\n{alone.stderr}"
+    assert done.stderr == f"streamrace watch: nothing was watched: no model was trained here.\n{alone.stderr}"
 
     write(tmp_path, "this is no python\n")
     assert watch(tmp_path, "train.py").stderr.endswith(start(tmp_path, sys.executable, "train.py").stderr)
@@ -223,8 +225,8 @@ def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_pa
     done = watch(tmp_path, "train.py")
     assert done.returncode == 7
     assert done.stderr.splitlines() == [
-        "repro watch: only Linear (6 parameters) is watched: the program trains another model too.",
-        "repro watch: Linear (6 parameters), 3 steps. Nothing was found.",
+        "streamrace watch: only Linear (6 parameters) is watched: the program trains another model too.",
+        "streamrace watch: Linear (6 parameters), 3 steps. Nothing was found.",
     ]
 
 
@@ -275,11 +277,11 @@ def test_ranks_of_torchrun_have_one_finding_and_stop_together(tmp_path: Path) ->
     write(tmp_path, PARALLEL)
     torchrun = [str(BESIDE_PYTHON / "torchrun"), "--nproc-per-node", "2", "--master-port", free_port()]
     done = start(
-        tmp_path, *torchrun, "-m", "repro", "watch", "--on-finding", "stop,save", "train.py", OMP_NUM_THREADS="1"
+        tmp_path, *torchrun, "-m", "streamrace", "watch", "--on-finding", "stop,save", "train.py", OMP_NUM_THREADS="1"
     )
     assert done.returncode == 1
     assert done.stderr.count("BadValueWarning") == 1
-    assert done.stderr.count("repro watch: ") == 1
+    assert done.stderr.count("streamrace watch: ") == 1
     incident = load(tmp_path / "incidents" / "incident-step3")
     assert (incident.finding.cause, incident.finding.step, incident.finding.rank) == ("data", 3, 1)
     assert incident.world == 2 and not incident.missing

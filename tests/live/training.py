@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from detectors import BadValue, Finding, NanWatch
-from simgpu.ranks.cluster import Rank, run_ranks
+from streamrace.detectors import BadValue, Finding, NanWatch
+from streamrace.device.ranks.cluster import Rank, run_ranks
 
 EVERY = -1  # rank
 VOCABULARY, WIDTH = 40, 24
@@ -170,7 +170,7 @@ class Job:
         rank, world = str(me.rank), str(me.world)
         os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)
         if form in STAGES:
-            from frameworks.deepspeed import adapter
+            from streamrace.frameworks.deepspeed import adapter
 
             adapter.start(simulated=False)
         if me.world > 1:

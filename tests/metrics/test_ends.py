@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metrics import EndMetrics
-from simgpu.trace import Phase, TraceRecord
+from streamrace.device.trace import Phase, TraceRecord
+from streamrace.metrics import EndMetrics
 from tests.metrics.trace import begin, launch
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from metrics import TrafficMetrics
-from simgpu.trace import Phase, TraceError, TraceRecord
+from streamrace.device.trace import Phase, TraceError, TraceRecord
+from streamrace.metrics import TrafficMetrics
 from tests.metrics.trace import begin, collective, groups
 
 WORLD = 64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simgpu import trace
-from simgpu.trace import Collective, Group, Launch, TraceRecord
+from streamrace.device import trace
+from streamrace.device.trace import Collective, Group, Launch, TraceRecord
 
 
 def begin(*, rank: int = 0, world: int = 1) -> TraceRecord:

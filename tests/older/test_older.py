@@ -1,8 +1,8 @@
 """What the release before the house was rebuilt has left is read: its folders lie beside this file, as it wrote them.
 
-``run``: ``repro run --size tiny --ranks 2 --nodes 1 --hpz 2 --fix none --steps 2 --accumulation 1 --sequence 32``,
-without its trace. ``checked``: ``repro check --record`` of a program with two streams. ``campaign``: ``repro fuzz
-hpz-short`` of five timings, without hpZ. ``study``: ``repro sweep`` of one setting, without its pictures.
+``run``: ``streamrace run --size tiny --ranks 2 --nodes 1 --hpz 2 --fix none --steps 2 --accumulation 1 --sequence 32``,
+without its trace. ``checked``: ``streamrace check --record`` of a program with two streams. ``campaign``: ``streamrace fuzz
+hpz-short`` of five timings, without hpZ. ``study``: ``streamrace sweep`` of one setting, without its pictures.
 ``checkpoint``: two steps of our own engine, by one rank. What a newer version wrote is refused where its reader is
 tested.
 """
@@ -15,19 +15,19 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from replay.faults import ReplayError
-from replay.recording import Recording
-from replay.replayer import Replayer
-from reports.data import campaigns, loading
-from reports.pages.folders import write
-from repro.sessions.recordings import scenario_of, token_of
-from repro.sessions.witnesses import token
-from scenarios.job import Job, job
-from scenarios.scenario import load
-from scenarios.sharding import checkpoint
-from simgpu.timing import Timing
-from simgpu.trace import file_of
-from simgpu.values import operator
+from streamrace.device.timing import Timing
+from streamrace.device.trace import file_of
+from streamrace.device.values import operator
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer
+from streamrace.reports.data import campaigns, loading
+from streamrace.reports.pages.folders import write
+from streamrace.repro.sessions.recordings import scenario_of, token_of
+from streamrace.repro.sessions.witnesses import token
+from streamrace.scenarios.job import Job, job
+from streamrace.scenarios.scenario import load
+from streamrace.scenarios.sharding import checkpoint
 from tests.sharding.interrupted import begun, bits
 from tests.sharding.training import values
 

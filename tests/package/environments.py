@@ -20,7 +20,7 @@ from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 
-PROJECT = "stream-races"
+PROJECT = "streamrace"
 _LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "DS_ACCELERATOR", "PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from reports.formats.emitted import EmittedTest, text
+from streamrace.reports.formats.emitted import EmittedTest, text
 from tests.formats.checked_runs import race
 from tests.package.conftest import ROOT, EnvironmentOf
 from tests.packages import PACKAGES
@@ -40,7 +40,7 @@ print("trained", sys.argv[1:])
 
 WATCHED = """
 import torch
-from detectors import NanWatch
+from streamrace.detectors import NanWatch
 
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -55,7 +55,7 @@ STREAMS = """
 import pytest
 import torch
 from torch.cuda import Stream, current_stream, stream
-from fuzz import watch
+from streamrace.fuzz import watch
 
 @pytest.mark.stream_race
 @pytest.mark.parametrize("wait", [True, False])
@@ -165,7 +165,7 @@ def test_an_emitted_test_needs_the_reports_extra_alone(environment_of: Environme
         )
         assert (told in done.stdout) == bool(status)
     lacking = environment_of("watch").python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_emitted.py")
-    assert "a test of a program needs the extra reports: pip install 'stream-races[reports]'" in lacking.stdout
+    assert "a test of a program needs the extra reports: pip install 'streamrace[reports]'" in lacking.stdout
 
 
 def test_the_watch_has_numpy_and_torch_alone(environment_of: EnvironmentOf) -> None:
@@ -186,7 +186,7 @@ def test_a_script_is_watched_and_its_incident_becomes_a_page(environment_of: Env
     done = watch.repro("watch", "--folder", "of a script", "train.py", "--its", "own")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained ['--its', 'own']\n"
-    assert done.stderr.splitlines()[-1].startswith("repro watch: Sequential (58 parameters), 3 steps. ")
+    assert done.stderr.splitlines()[-1].startswith("streamrace watch: Sequential (58 parameters), 3 steps. ")
 
     page = reports.repro("report", "of a script/incident-step2")
     assert page.returncode == 0, page.stdout + page.stderr
@@ -214,20 +214,22 @@ def test_a_command_without_its_extra_says_what_to_install(
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith(f"Error: repro {command} needs the extra")
-    assert f": pip install 'stream-races[{missing}]' (there is no " in sentence
+    assert f": pip install 'streamrace[{missing}]' (there is no " in sentence
 
 
 def test_a_page_of_a_study_needs_what_the_study_is_of(environment_of: EnvironmentOf) -> None:
     environment = environment_of("reports")
     folder = environment.folder / "runs" / "sweep"
     folder.mkdir(parents=True)
-    note = {"format": "stream-race-study-note", "version": 1, "study": "sweep", "command": "python -m repro sweep"}
+    note = {"format": "stream-race-study-note", "version": 1, "study": "sweep", "command": "streamrace sweep"}
     note |= {"versions": {}, "options": {}, "hardware": ""}
     (folder / "study.json").write_text(json.dumps(note), encoding="utf-8")
     done = environment.repro("report", "runs/sweep")
     assert done.returncode == 2
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith("Error: repro report needs the extras reports and deepspeed: pip install 'stream-races[")
+    assert sentence.startswith(
+        "Error: streamrace report needs the extras reports and deepspeed: pip install 'streamrace["
+    )
 
 
 @pytest.mark.parametrize("extra", ["", "watch"])
@@ -244,5 +246,5 @@ def test_the_plugin_without_its_extra_says_what_to_install(environment_of: Envir
     (environment.folder / "test_lacking.py").write_text(body, encoding="utf-8")
     done = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lacking.py")
     assert done.returncode == 1
-    assert "a stream_race test needs the extra deepspeed: pip install 'stream-races[deepspeed]'" in done.stdout
+    assert "a stream_race test needs the extra deepspeed: pip install 'streamrace[deepspeed]'" in done.stdout
     assert "Traceback" not in done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 from tests.reports.campaign_folders import TOKEN, campaign
 from tests.reports.run_folders import run_folder
 
@@ -29,7 +29,7 @@ def test_a_campaign_says_what_it_tried_and_claims_no_rate_of_all_timings(tmp_pat
     assert "under 12 of 60 timings it goes wrong, in 5 ways." in page.inner_text("#headline")
     assert "12 of 60" in page.inner_text("#matrix")
     assert "%" not in page.inner_text("#matrix") and "confidence" not in page.inner_text("main")
-    assert f"python -m repro replay {TOKEN}" in page.locator(".command").all_inner_texts()
+    assert f"streamrace replay {TOKEN}" in page.locator(".command").all_inner_texts()
     assert "harmful" in page.inner_text("main")
     assert page.locator(".edge > svg").count() == 1
     assert (seen.errors, seen.asked) == ([], [])

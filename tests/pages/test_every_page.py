@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports.pages import explained_page, folders, html
-from reports.pages.serve import listed
-from repro.__main__ import main
-from repro.sessions.chosen import chosen
-from repro.sessions.explained import explain
+from streamrace.reports.pages import explained_page, folders, html
+from streamrace.reports.pages.serve import listed
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions.chosen import chosen
+from streamrace.repro.sessions.explained import explain
 from tests.live.test_incident import save
 from tests.pages.test_checked_page import told
 from tests.reports import study_folders as make

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from playwright.sync_api import expect
 
-from reports.data.loading import load
-from repro.__main__ import main
+from streamrace.reports.data.loading import load
+from streamrace.repro.__main__ import main
 from tests.housed import house
 from tests.reports.run_folders import run_folder
 
@@ -33,7 +33,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
     folder = tmp_path_factory.mktemp("compared")
     wanted = ["--steps", "4", "--size", "tiny", "--runs", str(folder), "--overwrite"]
-    done = house().run("-m", "repro", "compare", *wanted)
+    done = house().run("-m", "streamrace", "compare", *wanted)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -61,7 +61,7 @@ def test_the_page_says_what_the_findings_say(report: Path, findings: dict[str, A
         for side in (race["first"], race["second"]):
             frame = side["stack"][0]
             assert f"{frame['file']}:{frame['line']} {frame['function']}" in text
-        assert f"python -m repro replay {race['witness']['token']}" in page.locator(".command").all_inner_texts()
+        assert f"streamrace replay {race['witness']['token']}" in page.locator(".command").all_inner_texts()
     ran = page.locator("details", has_text="Configuration").first.text_content()
     assert f"{findings['profile']['inter_node_gbits_per_s']}" in ran
     assert "hardware profile: inter_node_gbits_per_s" in " ".join(ran.split())
@@ -136,7 +136,7 @@ def test_the_files_beside_it_say_the_same(report: Path, compared: Path) -> None:
     assert np.array_equal(csv[csv.run == "compare-none"]["loss"], steps["loss"])
     text = (report / "report.md").read_text()
     assert "unstable" in text
-    assert "python -m repro replay" in text
+    assert "streamrace replay" in text
     assert list(report.glob("timeline-*.json.gz"))
 
 

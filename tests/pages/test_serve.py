@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
@@ -39,8 +39,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    """Where ``python -m repro report --serve`` says that it is."""
-    command = [sys.executable, "-m", "repro", "report", "--serve", "--port", "0", str(runs)]
+    """Where ``streamrace report --serve`` says that it is."""
+    command = [sys.executable, "-m", "streamrace", "report", "--serve", "--port", "0", str(runs)]
     process = subprocess.Popen(
         command,
         cwd=ROOT,

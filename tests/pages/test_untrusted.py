@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 from tests.reports.run_folders import large, run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +143,7 @@ def test_a_long_run_of_many_ranks_is_a_page_that_opens(tmp_path: Path, visit: Vi
 def test_the_same_command_makes_the_same_bits(tmp_path: Path) -> None:
     """In processes of their own, as Bokeh counts what it has drawn."""
     run_folder(tmp_path / "it")
-    command = [sys.executable, "-m", "repro", "report", str(tmp_path / "it"), "--output"]
+    command = [sys.executable, "-m", "streamrace", "report", str(tmp_path / "it"), "--output"]
     for name in ("one", "two"):
         subprocess.run([*command, str(tmp_path / name)], cwd=ROOT, check=True, capture_output=True, timeout=100)
     written = sorted(one.name for one in (tmp_path / "one").iterdir())

@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from repro.__main__ import main
-from repro.sessions import folders, places
-from simgpu.scripts import WrongUse
+from streamrace.device.scripts import WrongUse
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions import folders, places
 
 Command = Callable[..., tuple[int, str]]
 
@@ -245,7 +245,7 @@ def test_standard_output_that_is_full_is_one_sentence(command: Command, printing
 
 
 def test_who_reads_no_further_is_not_told_of_it(command: Command, printing_to: Callable[[int], None]) -> None:
-    """``repro kernels | head -1``."""
+    """``streamrace kernels | head -1``."""
     reader, writer = os.pipe()
     os.close(reader)
     printing_to(writer)

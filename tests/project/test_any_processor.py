@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from frameworks.deepspeed import adapter
-from simgpu import processor
+from streamrace.device import processor
+from streamrace.frameworks.deepspeed import adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = ("_is_mkldnn_fp16_supported", "_is_mkldnn_bf16_supported")  # what DeepSpeed's CPU accelerator asks torch
@@ -54,20 +54,20 @@ def as_processors_are() -> tuple[str, str, str]:
 
 
 def test_kernels_are_those_that_every_processor_has() -> None:
-    assert kernels("from simgpu import processor; processor.answer()") == "DEFAULT 1"
+    assert kernels("from streamrace.device import processor; processor.answer()") == "DEFAULT 1"
     assert kernels("import tests.conftest") == "DEFAULT 1"
-    command = "from repro.commands.group import group; group.get_command(None, 'replay')"
+    command = "from streamrace.repro.commands.group import group; group.get_command(None, 'replay')"
     assert kernels(command) == "DEFAULT 1"
 
 
 def test_who_says_otherwise_is_heard() -> None:
     """``make test-other-processor`` does."""
-    assert kernels("from simgpu import processor; processor.answer()", OMP_NUM_THREADS="2") == "DEFAULT 2"
+    assert kernels("from streamrace.device import processor; processor.answer()", OMP_NUM_THREADS="2") == "DEFAULT 2"
 
 
 def test_a_users_own_training_runs_on_the_processor_as_it_is() -> None:
     as_it_is, *_ = as_processors_are()
-    assert kernels("import repro.__main__, repro.commands.watch") == as_it_is
+    assert kernels("import repro.__main__, streamrace.repro.commands.watch") == as_it_is
 
 
 def test_the_tests_themselves_run_on_them() -> None:

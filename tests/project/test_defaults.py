@@ -12,15 +12,15 @@ from typing import Any
 import click
 import pytest
 
-from detectors import NanWatch
-from detectors.live.auto import AutoWatch
-from detectors.live.watch import DEFAULT
-from frameworks.deepspeed.releases import KNOWN
-from repro.commands import check, watch
-from repro.commands.options import Job, Scenario
-from repro.commands.table import COMMANDS, attribute
-from scenarios import job, scenario
-from studies import choose
+from streamrace.detectors import NanWatch
+from streamrace.detectors.live.auto import AutoWatch
+from streamrace.detectors.live.watch import DEFAULT
+from streamrace.frameworks.deepspeed.releases import KNOWN
+from streamrace.repro.commands import check, watch
+from streamrace.repro.commands.options import Job, Scenario
+from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.scenarios import job, scenario
+from streamrace.studies import choose
 
 _STATED = re.compile(r"\[default: ([^\]]+)\]")
 # What is not a value: what the command does instead is said in words.
@@ -135,7 +135,7 @@ def test_the_default_that_a_help_states_is_the_one_that_the_command_has(
     name: str, ends: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
+    command = getattr(import_module(f"streamrace.repro.commands.{COMMANDS[name].module}"), attribute(name))
     real = done(command, *ASKED[name]) if name in ASKED else {}
     if name == "check":
         real = {"nodes": check.NODES, "gpus": check.GPUS}

@@ -53,9 +53,9 @@ def test_an_argument_is_for_one_change_alone() -> None:
 
 
 def test_the_function_of_a_change_is_in_its_name() -> None:
-    assert function_of("detectors.order.block.xǁBlockǁread__mutmut_12") == "Block.read"
-    assert function_of("detectors.order.block.x__renewed__mutmut_3") == "_renewed"
-    assert function_of("detectors.order.block.xǁBlockǁ__init____mutmut_3") == "Block.__init__"
+    assert function_of("streamrace.detectors.order.block.xǁBlockǁread__mutmut_12") == "Block.read"
+    assert function_of("streamrace.detectors.order.block.x__renewed__mutmut_3") == "_renewed"
+    assert function_of("streamrace.detectors.order.block.xǁBlockǁ__init____mutmut_3") == "Block.__init__"
 
 
 def test_the_tests_of_every_change_are_there() -> None:

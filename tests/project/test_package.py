@@ -49,10 +49,10 @@ def installed() -> set[str]:
 
 
 def brought(extra: str) -> set[str]:
-    """The packages that ``pip install 'stream-races[extra]'`` names, by the names under which they are imported."""
+    """The packages that ``pip install 'streamrace[extra]'`` names, by the names under which they are imported."""
     found: set[str] = set()
     for one in [*PROJECT["project"]["dependencies"], *EXTRAS.get(extra, [])]:
-        ours = re.fullmatch(r"stream-races\[([\w,]+)\]", one)
+        ours = re.fullmatch(r"streamrace\[([\w,]+)\]", one)
         name = re.match(r"[\w.-]+", one)
         assert name
         found |= set().union(*map(brought, ours[1].split(","))) if ours else {name[0].lower().replace("-", "_")}
@@ -107,10 +107,10 @@ def test_detectors_find_a_race_with_numpy_alone() -> None:
     done = python(
         """
 before = set(sys.modules)
-from detectors import RaceDetector
+from streamrace.detectors import RaceDetector
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_") and name != "cython_runtime"))
-from simgpu.trace import Access, Alloc, Begin, Launch, Stack
+from streamrace.device.trace import Access, Alloc, Begin, Launch, Stack
 both = (Access(1, 0, 8),)
 detector = RaceDetector()
 detector.feed(0, [
@@ -130,7 +130,7 @@ def test_the_nan_watch_finds_and_saves_with_numpy_and_torch_alone(tmp_path: Path
     done = python(
         """
 import torch
-from detectors import NanWatch
+from streamrace.detectors import NanWatch
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with NanWatch(model, checksums=True, on_finding="save", folder="incidents") as watch:
@@ -147,7 +147,7 @@ print(watch.finding.cause, watch.finding.step)
 
 
 def test_the_version_is_told_and_the_commands_are_listed_without_torch() -> None:
-    version = python("from repro.__main__ import main; main(['--version'])", with_extra="")
+    version = python("from streamrace.repro.__main__ import main; main(['--version'])", with_extra="")
     assert version.stdout == f"repro, version {PROJECT['project']['version']}\n", version.stderr
     listed = python(
         "import sys; sys.modules.update(torch=None, numpy=None)\nfrom repro.__main__ import main; main(['--help'])",
@@ -159,24 +159,44 @@ def test_the_version_is_told_and_the_commands_are_listed_without_torch() -> None
 @pytest.mark.parametrize(
     ("extra", "command", "sentence"),
     [
-        ("", "run", "repro run needs the extra deepspeed: pip install 'stream-races[deepspeed]' (there is no click "),
-        ("reports", "run", "repro run needs the extra deepspeed: pip install 'stream-races[deepspeed]'"),
-        ("watch", "compare", "repro compare needs the extras deepspeed and reports: pip install 'stream-races[deepspe"),
-        ("watch", "report", "repro report needs the extra reports: pip install 'stream-races[reports]' (there is no c"),
-        ("", "watch", "repro watch needs the extra watch: pip install 'stream-races[watch]' (there is no torch here)"),
-        ("watch", "--help", "the command line, all but 'repro watch', needs the extra deepspeed: pip install 'stream"),
+        (
+            "",
+            "run",
+            "streamrace run needs the extra deepspeed: pip install 'streamrace[deepspeed]' (there is no click ",
+        ),
+        ("reports", "run", "streamrace run needs the extra deepspeed: pip install 'streamrace[deepspeed]'"),
+        (
+            "watch",
+            "compare",
+            "streamrace compare needs the extras deepspeed and reports: pip install 'streamrace[deepspe",
+        ),
+        (
+            "watch",
+            "report",
+            "streamrace report needs the extra reports: pip install 'streamrace[reports]' (there is no c",
+        ),
+        (
+            "",
+            "watch",
+            "streamrace watch needs the extra watch: pip install 'streamrace[watch]' (there is no torch here)",
+        ),
+        (
+            "watch",
+            "--help",
+            "the command line, all but 'streamrace watch', needs the extra deepspeed: pip install 'stream",
+        ),
     ],
 )
 def test_a_command_without_its_extra_says_what_to_install(extra: str, command: str, sentence: str) -> None:
     script = str(Path(__file__))  # to be watched; it is not reached
-    done = python(f"from repro.__main__ import main; main([{command!r}, {script!r}])", with_extra=extra)
+    done = python(f"from streamrace.repro.__main__ import main; main([{command!r}, {script!r}])", with_extra=extra)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {sentence}") and len(done.stderr.splitlines()) == 1
 
 
 def test_a_module_that_is_in_no_extra_is_somebody_s_fault_and_shown_whole() -> None:
     """Python's own exit status, 1, would say of a check that a race was found."""
-    begin = "sys.modules['repro.commands.group'] = None\nsys.argv = ['repro', 'check', 'train.py']"
+    begin = "sys.modules['streamrace.repro.commands.group'] = None\nsys.argv = ['repro', 'check', 'train.py']"
     done = python(f"{begin}\nfrom repro.__main__ import run; run()", with_extra="all")
     assert done.returncode == 70
-    assert done.stderr.startswith("Traceback") and "repro.commands.group" in done.stderr
+    assert done.stderr.startswith("Traceback") and "streamrace.repro.commands.group" in done.stderr

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from reports.text import replays, reports_on, typed
-from repro.__main__ import main
-from repro.commands.table import COMMANDS
+from streamrace.reports.text import replays, reports_on, typed
+from streamrace.repro.__main__ import main
+from streamrace.repro.commands.table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The checkout by a Python that has nothing installed: only the standard library."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from repro.__main__ import main; main({[*arguments]!r})"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from streamrace.repro.__main__ import main; main({[*arguments]!r})"
     command = [sys.executable, "-I", "-S", "-c", code]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
@@ -49,15 +49,15 @@ def test_a_command_is_printed_as_it_runs_in_this_shell(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "executable", str(place / "python"))
     monkeypatch.chdir(place.parents[1])
     monkeypatch.setenv("PATH", os.pathsep.join([str(place), str(other)]))
-    assert typed(replays("t1,hpz")) == "python -m repro replay t1,hpz"  # the environment is activated
+    assert typed(replays("t1,hpz")) == "streamrace replay t1,hpz"  # the environment is activated
     monkeypatch.setenv("PATH", str(other))
-    assert typed(replays("t1,hpz")) == ".venv/bin/python -m repro replay t1,hpz"
+    assert typed(replays("t1,hpz")) == ".venv/bin/python -m streamrace replay t1,hpz"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert typed(replays("t1,hpz")) == ".venv/bin/python -m repro replay t1,hpz"
+    assert typed(replays("t1,hpz")) == ".venv/bin/python -m streamrace replay t1,hpz"
     monkeypatch.chdir(other)
-    assert typed(replays("t1,hpz")) == f"'{place}/python' -m repro replay t1,hpz"
+    assert typed(replays("t1,hpz")) == f"'{place}/python' -m streamrace replay t1,hpz"
     assert typed("torchrun train.py") == "torchrun train.py"
-    assert reports_on(Path("runs/my run")) == "python -m repro report 'runs/my run'"
+    assert reports_on(Path("runs/my run")) == "streamrace report 'runs/my run'"
 
 
 def test_make_help_names_every_command_and_every_target() -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from frameworks.deepspeed import quantizer
-from frameworks.deepspeed.quantizer import Symmetric
-from replay.record import record
-from replay.replayer import Replayer
-from simgpu.device import Device
-from simgpu.trace import Call
+from streamrace.device.device import Device
+from streamrace.device.trace import Call
+from streamrace.frameworks.deepspeed import quantizer
+from streamrace.frameworks.deepspeed.quantizer import Symmetric
+from streamrace.replay.record import record
+from streamrace.replay.replayer import Replayer
 from tests.examples import examples
 
 HALF = torch.float16

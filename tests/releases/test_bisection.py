@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.commands.bisect import bisect as command
-from repro.sessions import bisected
-from simgpu.packages import index
-from simgpu.packages.names import PackageError
-from studies.bisection import Showing, bisect
+from streamrace.device.packages import index
+from streamrace.device.packages.names import PackageError
+from streamrace.repro.commands.bisect import bisect as command
+from streamrace.repro.sessions import bisected
+from streamrace.studies.bisection import Showing, bisect
 from tests.examples import examples
 
 RACE, OTHER, CLEAN = Showing("race", frozenset({"a"})), Showing("race", frozenset({"a", "b"})), Showing("clean")

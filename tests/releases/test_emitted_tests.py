@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from detectors.places import between
-from reports.data import loading
-from repro.sessions.folders import BY_ITSELF
-from scenarios.catalogue.entry import entries, named
-from simgpu.packages import environment_of
+from streamrace.detectors.places import between
+from streamrace.device.packages import environment_of
+from streamrace.reports.data import loading
+from streamrace.repro.sessions.folders import BY_ITSELF
+from streamrace.scenarios.catalogue.entry import entries, named
 from tests.warm import ROOT
 
 WIDE = ["ds5059", "ds5606", "ds6993", "ds7898", "ds7965", "pt160291", "tr2598", "tr4497", "trl7195"]
@@ -54,7 +54,7 @@ def test_it_fails_with_the_release_that_has_the_race_and_passes_with_the_one_tha
 def repro(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"} | BY_ITSELF
     return subprocess.run(
-        [sys.executable, "-m", "repro", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "streamrace", *words], cwd=ROOT, env=environment, capture_output=True, text=True
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from frameworks.deepspeed import needs
+from streamrace.frameworks.deepspeed import needs
 
 
 class Old:

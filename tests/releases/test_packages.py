@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from simgpu.packages import VARIABLE, environment_of, installing, names
-from simgpu.packages import index as of_index
-from simgpu.packages.names import Package, PackageError
+from streamrace.device.packages import VARIABLE, environment_of, installing, names
+from streamrace.device.packages import index as of_index
+from streamrace.device.packages.names import Package, PackageError
 from tests.releases.conftest import wheel
 
 _PIP = subprocess.CompletedProcess[str]

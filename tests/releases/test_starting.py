@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.packages import VARIABLE, starting
+from streamrace.device.packages import VARIABLE, starting
 
 
 def release(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> BaseException:
@@ -54,7 +54,7 @@ def test_what_a_release_lacked_is_a_sentence(
     starting.explain(error)
     starting.explain(error)  # of another rank
     assert starting.noted(tmp_path / "lacked.txt") == sentence
-    assert capsys.readouterr().err == f"simgpu: {sentence}\n" * 2 * bool(sentence)
+    assert capsys.readouterr().err == f"streamrace: {sentence}\n" * 2 * bool(sentence)
     monkeypatch.delenv(VARIABLE)
     starting.explain(error)
     assert capsys.readouterr().err == "", "with the environment's own packages nothing is said"

@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.faults import ReplayError
-from replay.record import record
-from replay.recording import Recording
-from replay.replayer import Replayer
-from simgpu.device import Device
-from simgpu.trace import Begin, Call, Initial, Launch, Probed, TraceRecord, TraceWriter, file_of
+from streamrace.device.device import Device
+from streamrace.device.trace import Begin, Call, Initial, Launch, Probed, TraceRecord, TraceWriter, file_of
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.record import record
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer
 from tests.examples import examples
 
 

@@ -1,7 +1,7 @@
 """A replayed collective gives the bits of gloo's.
 
 The gloo here is torch's own: the ranks of a group are objects of this one process, which talk over the loopback device.
-Inputs and outputs are copied around its calls as :mod:`simgpu.collectives` does it.
+Inputs and outputs are copied around its calls as :mod:`streamrace.device.collectives` does it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from replay.exchange import ReplayedExchange
+from streamrace.replay.exchange import ReplayedExchange
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

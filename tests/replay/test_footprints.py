@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from replay.footprints import Footprint, Footprints, Region
-from replay.host import Effect
-from replay.record import record
-from replay.recording import Recording
-from replay.replayer import Replayer
-from simgpu.device import Device
-from simgpu.trace import Call, Launch, Probe, Transfer
+from streamrace.device.device import Device
+from streamrace.device.trace import Call, Launch, Probe, Transfer
+from streamrace.replay.footprints import Footprint, Footprints, Region
+from streamrace.replay.host import Effect
+from streamrace.replay.record import record
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer
 
 Program = Callable[[], object]
 FOUR = 4  # bytes of a number

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.device_timing import DeviceTiming
-from replay.names import Names, OperationName, UnknownOperation
-from simgpu.costs import Costs
-from simgpu.hardware import HardwareTiming, load_profile
-from simgpu.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
+from streamrace.device.costs import Costs
+from streamrace.device.hardware import HardwareTiming, load_profile
+from streamrace.device.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.names import Names, OperationName, UnknownOperation
 from tests.examples import examples
 
 COPY, GATHER = "aten::copy_", "nccl::all_gather"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.engines import VARIABLE
-from replay.engines import Numbers
-from replay.native.engine import NativeNumbering
-from replay.numbering import INITIAL, NONE, NOTHING, Deed, HandedOn, Numbering, OutOfOrder, Span
-from replay.waiting import Waiting, ordered
+from streamrace.detectors.engines import VARIABLE
+from streamrace.replay.engines import Numbers
+from streamrace.replay.native.engine import NativeNumbering
+from streamrace.replay.numbering import INITIAL, NONE, NOTHING, Deed, HandedOn, Numbering, OutOfOrder, Span
+from streamrace.replay.waiting import Waiting, ordered
 from tests.examples import examples
 
 BLOCK = 8  # bytes
@@ -32,7 +32,7 @@ OVERLAPPING = np.array([0, 8, 4, 16, 12])
 
 
 def touching(deed: Deed) -> bool:
-    """Is it of two blocks that overlap there? Such work is not numbered (:mod:`replay.sharing`)."""
+    """Is it of two blocks that overlap there? Such work is not numbered (:mod:`streamrace.replay.sharing`)."""
     bases = sorted(OVERLAPPING[block] for block in {span.block for span in (*deed.reads, *deed.writes)})
     return any(after - base < BLOCK for base, after in pairwise(bases))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.confidence.edges import EdgeLine, Spot, put_in
-from replay.retimed import Deadlock, Schedule
-from simgpu.costs import Costs
+from streamrace.detectors.confidence.edges import EdgeLine, Spot, put_in
+from streamrace.device.costs import Costs
+from streamrace.replay.retimed import Deadlock, Schedule
 from tests.detectors.story import Story
 
 COPY, CAT = "aten::copy_", "aten::cat"

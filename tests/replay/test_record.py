@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from replay.deviations import OperationDelay, Stretch
-from replay.record import plain_timing, record, record_ranks
-from replay.replayer import Replayer
-from simgpu.device import Device
-from simgpu.ranks.cluster import RankFailed
-from simgpu.trace import Collective, Launch
-from simgpu.values import checksum
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import RankFailed
+from streamrace.device.trace import Collective, Launch
+from streamrace.device.values import checksum
+from streamrace.replay.deviations import OperationDelay, Stretch
+from streamrace.replay.record import plain_timing, record, record_ranks
+from streamrace.replay.replayer import Replayer
 
 
 def looked(value: torch.Tensor) -> None:

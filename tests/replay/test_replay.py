@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from replay.deviations import OperationDelay, Stretch
-from replay.device_work import checksum
-from replay.faults import ReplayError
-from replay.names import UnknownOperation
-from replay.record import plain_timing, record
-from replay.recording import Recording
-from replay.replayer import Replayer
-from scenarios import program
-from scenarios.messages import Report, StepDone, TrainingEnded
-from scenarios.scenario import scenario
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.replay.deviations import OperationDelay, Stretch
+from streamrace.replay.device_work import checksum
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.names import UnknownOperation
+from streamrace.replay.record import plain_timing, record
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer
+from streamrace.scenarios import program
+from streamrace.scenarios.messages import Report, StepDone, TrainingEnded
+from streamrace.scenarios.scenario import scenario
 
 
 def looked(value: torch.Tensor) -> None:

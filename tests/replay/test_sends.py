@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from replay.graph import Graph
-from replay.record import record_ranks
-from replay.replayer import Replayer
-from simgpu.device import Device
-from simgpu.hardware import HardwareTiming, load_profile
-from simgpu.trace import Collective, Group, TraceReader, begin, file_of
+from streamrace.device.device import Device
+from streamrace.device.hardware import HardwareTiming, load_profile
+from streamrace.device.trace import Collective, Group, TraceReader, begin, file_of
+from streamrace.replay.graph import Graph
+from streamrace.replay.record import record_ranks
+from streamrace.replay.replayer import Replayer
 
 PROFILE = replace(load_profile("dgx-a100-roce"), network=None)
 NODES = (0, 0, 1, 1)

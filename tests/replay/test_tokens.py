@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.names import OperationName
-from replay.tokens import EXAMPLE, Token
-from simgpu.tokens import MOST_DEVIATIONS, TokenError
+from streamrace.device.tokens import MOST_DEVIATIONS, TokenError
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.names import OperationName
+from streamrace.replay.tokens import EXAMPLE, Token
 from tests.examples import examples
 
 Q = "model.layers.0.self_attn.q_proj.weight"

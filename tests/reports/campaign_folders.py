@@ -13,7 +13,7 @@ TOKEN = "t1,hpz,x2:stream:compute"
 
 
 def campaign(folder: Path, *, fix: str, diverged: int, timings: int, **scenario: Any) -> Path:
-    """What ``repro fuzz`` leaves; its race is that of a run's folder."""
+    """What ``streamrace fuzz`` leaves; its race is that of a run's folder."""
     made = run_folder(folder.parent / f".{folder.name}-run", scenario={"fix": fix})
     run = json.loads((made / "findings.json").read_text())
     shutil.rmtree(made)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from reports.data.dry import FORMAT, VERSION
+from streamrace.reports.data.dry import FORMAT, VERSION
 from tests.reports.run_folders import run_folder
 
 SAID = {
@@ -19,7 +19,7 @@ SAID = {
 
 
 def dry_folder(folder: Path, *, clean: bool = False, **changes: Any) -> Path:
-    """What ``repro dry`` leaves; its races are those of a run's folder. ``changes``: keys to be otherwise."""
+    """What ``streamrace dry`` leaves; its races are those of a run's folder. ``changes``: keys to be otherwise."""
     made = run_folder(folder.parent / f".{folder.name}-run", clean=clean)
     run = json.loads((made / "findings.json").read_text())
     folder.mkdir(parents=True)

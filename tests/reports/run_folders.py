@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from detectors import Race, Values, compare
-from reports.data import findings, tables
-from reports.data.findings import Cost, Findings, WitnessOf
-from simgpu.trace import Begin, Frame, Stack, TraceWriter, file_of
+from streamrace.detectors import Race, Values, compare
+from streamrace.device.trace import Begin, Frame, Stack, TraceWriter, file_of
+from streamrace.reports.data import findings, tables
+from streamrace.reports.data.findings import Cost, Findings, WitnessOf
 from tests.detectors.story import Story
 
 PARAMETERS = ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from reports.data import fixes, waits
-from reports.data.fixes import FixRow
-from reports.data.waits import RacePair, WaitRow
-from reports.pages.study_folder import note
-from reports.pages.study_page import StudyMetadata
+from streamrace.reports.data import fixes, waits
+from streamrace.reports.data.fixes import FixRow
+from streamrace.reports.data.waits import RacePair, WaitRow
+from streamrace.reports.pages.study_folder import note
+from streamrace.reports.pages.study_page import StudyMetadata
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -153,7 +153,7 @@ def wait_row(**other: Any) -> WaitRow:
         **{"how": "stream.wait_event", "file": "torch/distributed/fsdp/_fully_shard/_fsdp_state.py", "line": 153},
         **{"function": "FSDPState._root_pre_forward", "verdict": "carries load", "count": 6, "held_ns": 1_359_000},
         **{"races": [race], "live": "agrees", "says": "a live run without it has the same race, harmful"},
-        **{"harm": "harmful", "token": "t1,0/0/aten::addcdiv/1+128us", "command": "python -m simgpu train.py"},
+        **{"harm": "harmful", "token": "t1,0/0/aten::addcdiv/1+128us", "command": "streamrace device train.py"},
     }
     return WaitRow(**{**row, **other})
 
@@ -192,7 +192,7 @@ def fix_folder(folder: Path, *rows: FixRow, **other: Any) -> Path:
 
 
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:
-    command = f"python -m repro {study} --model llama-2-7b"
+    command = f"streamrace {study} --model llama-2-7b"
     note(
         folder,
         StudyMetadata(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100"),

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from reports.data.loading import Run, load
-from reports.pages import bundle, markdown, summary
-from reports.table import Table
-from simgpu.trace import Launch, Phase, TraceWriter
+from streamrace.device.trace import Launch, Phase, TraceWriter
+from streamrace.reports.data.loading import Run, load
+from streamrace.reports.pages import bundle, markdown, summary
+from streamrace.reports.table import Table
 from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, TOKEN, run_folder
 
@@ -170,7 +170,7 @@ def test_the_report_says_what_a_maintainer_asks_for(runs: list[Run]) -> None:
         "**unstable**",
         "deepspeed/runtime/zero/partition_parameters.py:1946",
         "deepspeed/runtime/zero/partition_parameters.py:1353",
-        f"python -m repro replay {TOKEN}",
+        f"streamrace replay {TOKEN}",
         "0.19.8",
         "seed=0",
         "reversed by up to 3 ms",

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detectors import Divergence
-from detectors.confidence.holding import Held, Holding
-from detectors.confidence.waits import WaitSite
-from reports.data.checked import Checked, Seen, Witnessed, write
-from reports.data.findings import Findings
-from reports.data.loading import load
-from reports.pages import bundle, summary
-from reports.screen import checked as screen
-from reports.screen.console import Terminal
-from simgpu.trace import Frame
+from streamrace.detectors import Divergence
+from streamrace.detectors.confidence.holding import Held, Holding
+from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.device.trace import Frame
+from streamrace.reports.data.checked import Checked, Seen, Witnessed, write
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.loading import load
+from streamrace.reports.pages import bundle, summary
+from streamrace.reports.screen import checked as screen
+from streamrace.reports.screen.console import Terminal
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
 
@@ -114,7 +114,10 @@ def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
     "witness",
     [
         Witnessed(
-            "harmful", "with the two the other way round, a.out differs", "t1,x=1", "repro check --timing t1,x=1 a.py"
+            "harmful",
+            "with the two the other way round, a.out differs",
+            "t1,x=1",
+            "streamrace check --timing t1,x=1 a.py",
         ),
         Witnessed("not confirmed", "the program differs by itself"),
     ],
@@ -135,7 +138,7 @@ def test_no_name_begins_a_line_of_the_screen() -> None:
     name = "x\n::error::y\n.py"
     frame = Frame(name, 3, "f\n::error::z")
     race = replace(RACES[0], first=replace(RACES[0].first, kernel=name, stack=(frame,)))
-    witness = Witnessed("harmful", f"it differs in {name}", "t1", f"python -m repro check '{name}'")
+    witness = Witnessed("harmful", f"it differs in {name}", "t1", f"streamrace check '{name}'")
     checked = replace(CLEAN, races=[race], witnesses=[witness], unexercised=[name], unseen=[name], failure=name)
     console = Terminal(file=io.StringIO())
     screen.verdict(console, checked, Path("runs/it"))

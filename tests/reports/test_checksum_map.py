@@ -11,10 +11,10 @@ import pandas as pd
 from bokeh.embed import components
 from bokeh.models import GlyphRenderer, HoverTool, Image
 
-from reports.charts import checksum_map
-from reports.charts.frame import Chart
-from reports.data.loading import Run
-from reports.data.schema import FindingsFile
+from streamrace.reports.charts import checksum_map
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.loading import Run
+from streamrace.reports.data.schema import FindingsFile
 
 COLUMNS = ["parameter", "step", "uses", "wrong", "older", "not_finite", "first_rank"]
 FILE = FindingsFile.model_construct()

@@ -14,10 +14,10 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Label, Line, Scatter
 
-from reports.charts import curves
-from reports.charts.frame import Chart
-from reports.data.loading import Run, load
-from reports.data.schema import FindingsFile, _Divergence, _WrongLoss, _WrongParameter
+from streamrace.reports.charts import curves
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.loading import Run, load
+from streamrace.reports.data.schema import FindingsFile, _Divergence, _WrongLoss, _WrongParameter
 from tests.reports.run_folders import run_folder
 
 

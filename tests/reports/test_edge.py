@@ -8,9 +8,9 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from detectors import Race, Side
-from reports.charts import edge
-from simgpu.trace import Frame
+from streamrace.detectors import Race, Side
+from streamrace.device.trace import Frame
+from streamrace.reports.charts import edge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

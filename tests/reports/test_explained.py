@@ -1,4 +1,4 @@
-"""``repro explain``: each kind of race told from its run's folder alone, on the screen, as JSON and as a page."""
+"""``streamrace explain``: each kind of race told from its run's folder alone, on the screen, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from reports.data import witnesses
-from repro.__main__ import main
-from repro.sessions import folders
-from repro.sessions.checked import judge
-from repro.sessions.chosen import chosen
-from simgpu.scripts import WrongUse
-from simgpu.trace import HOST_STREAM, End, Frame, Launch, Stack
+from streamrace.device.scripts import WrongUse
+from streamrace.device.trace import HOST_STREAM, End, Frame, Launch, Stack
+from streamrace.reports.data import witnesses
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions import folders
+from streamrace.repro.sessions.checked import judge
+from streamrace.repro.sessions.chosen import chosen
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 from tests.reports.dry_folders import dry_folder
@@ -254,7 +254,7 @@ def test_a_scenario_s_race_is_told_as_well(tmp_path: Path, capsys: Captured) -> 
     told = on_one_line(explained(run_folder(tmp_path / "it"), capsys))
     assert "secondary model.layers.1.mlp.up_proj.weight" in told
     assert "This run shows it: the read takes effect" in told
-    assert "repro replay t1,main,fix=none" in told
+    assert "streamrace replay t1,main,fix=none" in told
     assert "There is no picture of the witness: the run kept only its token" in told
 
 
@@ -274,7 +274,7 @@ def test_a_token_is_told_in_words(token: str, tmp_path: Path, capsys: Captured) 
     folder = judged(early(), tmp_path / "it")
     found = json.loads((folder / "findings.json").read_text())
     says = {"verdict": "harmful", "says": "with the two the other way round, what the host reads differs"}
-    found["races"][0]["witness"] = {"token": token, "reason": "", "command": "python -m repro check x.py", **says}
+    found["races"][0]["witness"] = {"token": token, "reason": "", "command": "streamrace check x.py", **says}
     (folder / "findings.json").write_text(json.dumps(found))
     told = on_one_line(explained(folder, capsys))
     assert TOKENS[token] in told

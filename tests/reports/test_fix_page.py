@@ -1,4 +1,4 @@
-"""What ``repro fix`` found, for a person: what was tried, what it costs, and nothing that a name could do."""
+"""What ``streamrace fix`` found, for a person: what was tried, what it costs, and nothing that a name could do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from reports.data import fixes
-from reports.data.schema import ReportError
-from reports.pages import folders
-from reports.screen import fixes as screen
-from reports.screen.console import Terminal
+from streamrace.reports.data import fixes
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.pages import folders
+from streamrace.reports.screen import fixes as screen
+from streamrace.reports.screen.console import Terminal
 from tests.reports.study_folders import HOST, fix_folder, fix_row
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"

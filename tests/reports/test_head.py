@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from frameworks.deepspeed.fixes import STOCK
-from reports.data import campaigns
-from reports.data.loading import load
-from reports.data.switched import taken_away
-from reports.pages import bundle, head, run_page
+from streamrace.frameworks.deepspeed.fixes import STOCK
+from streamrace.reports.data import campaigns
+from streamrace.reports.data.loading import load
+from streamrace.reports.data.switched import taken_away
+from streamrace.reports.pages import bundle, head, run_page
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
@@ -37,9 +37,9 @@ def test_the_head_of_a_report_says_when_what_and_that_nothing_was_hardware(tmp_p
 
 
 def test_of_one_run_the_version_and_of_many_a_few_names(tmp_path: Path) -> None:
-    folders = [run_folder(tmp_path / f"{at}", versions={"stream-races": "0.7.0"}) for at in range(6)]
+    folders = [run_folder(tmp_path / f"{at}", versions={"streamrace": "0.7.0"}) for at in range(6)]
     told = dict(head.of_runs([load(folders[0])]).facts)
-    assert (told["by"], told["taken away"]) == ("stream-races 0.7.0", STOCK)
+    assert (told["by"], told["taken away"]) == ("streamrace 0.7.0", STOCK)
     assert head.of_runs([load(one) for one in folders]).title == "Stream race report: 0, 1, 2, 3 and 2 more"
 
 

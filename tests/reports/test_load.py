@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-import reports
-from reports.data import checksums, loading, schema
-from reports.data.loading import ReportError, comparable, load
-from reports.pages import bundle
+from streamrace import reports
+from streamrace.reports.data import checksums, loading, schema
+from streamrace.reports.data.loading import ReportError, comparable, load
+from streamrace.reports.pages import bundle
 from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, SCENARIO, TOKEN, run_folder, told, write_json
 
@@ -163,7 +163,7 @@ def test_a_race_is_the_same_read_back(tmp_path: Path) -> None:
 
 def test_a_notebook_gets_it_from_the_package_which_asks_for_pandas_only_then(folder: Path) -> None:
     assert reports.load is load and isinstance(reports.load(str(folder)), reports.Run)
-    asked = "import sys, reports; assert 'pandas' not in sys.modules; reports.load; assert 'pandas' in sys.modules"
+    asked = "import sys, reports; assert 'pandas' not in sys.modules; streamrace.reports.load; assert 'pandas' in sys.modules"
     subprocess.run([sys.executable, "-c", asked], check=True, cwd=Path(reports.__file__).parents[1])
 
 
@@ -405,7 +405,7 @@ def test_an_option_that_an_earlier_run_does_not_know_is_not_compared(tmp_path: P
 
 def test_every_option_of_a_scenario_was_thought_of() -> None:
     """A new field has to be sorted in: does it change the values, or not?"""
-    from scenarios.scenario import Scenario
+    from streamrace.scenarios.scenario import Scenario
 
     changes = {"model", "size", "ranks", "accumulation", "micro_batch", "sequence", "precision", "learning_rate"}
     changes |= {"seed", "edit_after", "qwz", "qgz", "words", "frozen", "data", "clip"}

@@ -9,12 +9,12 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import Arrow, GlyphRenderer, HoverTool, Label
 
-from detectors import Moment, Race, Side
-from reports.charts import moment_chart
-from reports.charts.frame import Chart
-from reports.timelines import moment
-from reports.window import Window
-from simgpu.trace import Begin, HostWait, TraceWriter
+from streamrace.detectors import Moment, Race, Side
+from streamrace.device.trace import Begin, HostWait, TraceWriter
+from streamrace.reports.charts import moment_chart
+from streamrace.reports.charts.frame import Chart
+from streamrace.reports.timelines import moment
+from streamrace.reports.window import Window
 from tests.detectors.story import Story
 
 EVIL = "<script>alert(1)</script>\u202e$$x$$" + "x" * 10_000

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from detectors import Race
-from reports.timelines import perfetto
-from simgpu.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
+from streamrace.detectors import Race
+from streamrace.device.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
+from streamrace.reports.timelines import perfetto
 from tests.detectors.story import Story
 
 Event = dict[str, Any]

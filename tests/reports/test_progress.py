@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from reports.screen.terminal import Progress
+from streamrace.reports.screen.terminal import Progress
 
 TITLE = "llama small, ZeRO-3, hpZ 2"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from detectors import Race
-from reports.data import sources
-from reports.data.loading import load
-from simgpu.trace import Frame
+from streamrace.detectors import Race
+from streamrace.device.trace import Frame
+from streamrace.reports.data import sources
+from streamrace.reports.data.loading import load
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
 

@@ -15,16 +15,16 @@ import pytest
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
-from reports.data.schema import ReportError
-from reports.pages.study_folder import load
-from reports.pages.study_page import brief, page, write
-from repro.__main__ import main
-from repro.commands import placements, releases
-from repro.sessions import studied
-from scenarios import rehearsal
-from studies import placements as placements_study
-from studies import sites as sites_study
-from studies import sweep as sweep_study
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.pages.study_folder import load
+from streamrace.reports.pages.study_page import brief, page, write
+from streamrace.repro.__main__ import main
+from streamrace.repro.commands import placements, releases
+from streamrace.repro.sessions import studied
+from streamrace.scenarios import rehearsal
+from streamrace.studies import placements as placements_study
+from streamrace.studies import sites as sites_study
+from streamrace.studies import sweep as sweep_study
 from tests.reports import study_folders as make
 
 HOSTILE = {
@@ -260,10 +260,10 @@ def test_names_break_nothing(tmp_path: Path, name: str) -> None:
 def test_a_command_with_backticks_stays_in_its_block(tmp_path: Path) -> None:
     folder = make.sweep_folder(tmp_path)
     data = json.loads((folder / "study.json").read_text())
-    data["command"] = "python -m repro sweep --model '```'\n# heading <b>"
+    data["command"] = "streamrace sweep --model '```'\n# heading <b>"
     (folder / "study.json").write_text(json.dumps(data))
     fences = [token for token in MarkdownIt().parse(brief(load(folder))) if token.type == "fence"]
-    assert [token.content for token in fences] == ["python -m repro sweep --model '```'\\n# heading <b>\n"]
+    assert [token.content for token in fences] == ["streamrace sweep --model '```'\\n# heading <b>\n"]
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def _no_study(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (["sweep", "--networks", "1,10,100"], "python -m repro sweep --networks 1,10,100"),
+        (["sweep", "--networks", "1,10,100"], "streamrace sweep --networks 1,10,100"),
         (["placements", "--only", "fixes", "--no-checkpointing"], None),
-        (["releases", "--only", "0.13.4", "--size", "tiny"], "python -m repro releases --only 0.13.4 --size tiny"),
+        (["releases", "--only", "0.13.4", "--size", "tiny"], "streamrace releases --only 0.13.4 --size tiny"),
     ],
     ids=lambda one: one[0] if isinstance(one, list) else "",
 )
@@ -346,11 +346,11 @@ def test_a_command_ends_with_its_report(
     report = tmp_path / arguments[0] / "report"
     assert capsys.readouterr().out.splitlines()[-1] == f"Report: {report / 'index.html'}"
     found = json.loads((report / "findings.json").read_text())
-    assert found["command"] == (command or f"python -m repro {' '.join(arguments)}")
+    assert found["command"] == (command or f"streamrace {' '.join(arguments)}")
     assert str(tmp_path) not in (report / "index.html").read_text(), "where it lies is no part of it"
 
 
 def test_the_command_quotes_what_a_shell_would_read() -> None:
     with click.Context(placements.placements, info_name="placements") as context:
         placements.placements.parse_args(context, ["--models", "a b;c", "--slow", "x=2", "--slow", "y=3"])
-        assert studied.command(context) == "python -m repro placements --models 'a b;c' --slow x=2 --slow y=3"
+        assert studied.command(context) == "streamrace placements --models 'a b;c' --slow x=2 --slow y=3"

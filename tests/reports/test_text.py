@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.text import closeness, reversal
+from streamrace.reports.text import closeness, reversal
 from tests.detectors.story import Story
 
 

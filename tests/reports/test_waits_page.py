@@ -1,4 +1,4 @@
-"""What ``repro waits`` found, for a person: the scope first, the verdicts, and nothing that a name could do."""
+"""What ``streamrace waits`` found, for a person: the scope first, the verdicts, and nothing that a name could do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.data import waits
-from reports.data.schema import ReportError
-from reports.pages import folders
-from reports.screen import waits as screen
+from streamrace.reports.data import waits
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.pages import folders
+from streamrace.reports.screen import waits as screen
 from tests.reports.study_folders import REDUNDANT, wait_row, waits_folder
 
 HOSTILE = "<script>alert(1)</script>[bold]\x1b[31m\u202e.py"

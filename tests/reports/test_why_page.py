@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from frameworks.deepspeed.releases import PINNED
-from reports.data.schema import ReportError
-from reports.pages.study_folder import load, note
-from reports.pages.study_page import StudyMetadata, brief, write
-from studies.why import AFFECTED, BASE
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.pages.study_folder import load, note
+from streamrace.reports.pages.study_page import StudyMetadata, brief, write
+from streamrace.studies.why import AFFECTED, BASE
 
 
 def row(
@@ -42,7 +42,7 @@ def folder_of(folder: Path, frame: pd.DataFrame) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     frame.to_csv(folder / "why.csv", index=False)
     options = {"model": "llama-2-7b", "nodes": 2, "gpus": 8, "hpz": 8, "loop": "trainer", "hardware": "a100"}
-    ran = StudyMetadata(study="why", command="python -m repro why", versions={}, options=options, hardware="A100")
+    ran = StudyMetadata(study="why", command="streamrace why", versions={}, options=options, hardware="A100")
     note(folder, ran)
     return folder
 

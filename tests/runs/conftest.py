@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detectors import Values
-from reports.data.findings import Findings
-from reports.screen.terminal import Progress
-from repro.sessions import folders, session
-from scenarios.program import preload
-from scenarios.scenario import scenario
+from streamrace.detectors import Values
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.screen.terminal import Progress
+from streamrace.repro.sessions import folders, session
+from streamrace.scenarios.program import preload
+from streamrace.scenarios.scenario import scenario
 
 _TIMING = ("fix", "hardware", "stands_for", "stands_for_micro_batch", "slow", "jitter", "timing_seed", "watch")
 

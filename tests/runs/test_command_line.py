@@ -9,17 +9,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from frameworks.deepspeed.fixes import Fix
-from frameworks.deepspeed.releases import KNOWN
-from repro.__main__ import main
-from repro.commands.options import SECTIONS
-from scenarios.job import Job
-from scenarios.models import FULL_SIZE
-from scenarios.named import NAMED
-from scenarios.scenario import Scenario, load
-from scenarios.sharding.strategy import legal
-from simgpu.hardware import profile_names
-from simgpu.trace import TraceReader
+from streamrace.device.hardware import profile_names
+from streamrace.device.trace import TraceReader
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.frameworks.deepspeed.releases import KNOWN
+from streamrace.repro.__main__ import main
+from streamrace.repro.commands.options import SECTIONS
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.scenarios.named import NAMED
+from streamrace.scenarios.scenario import Scenario, load
+from streamrace.scenarios.sharding.strategy import legal
 from tests.warm import Here
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from detectors import Detector, Unexercised, registry
-from reports.data.findings import Findings
-from simgpu.trace import Collective, End, TraceRecord
+from streamrace.detectors import Detector, Unexercised, registry
+from streamrace.device.trace import Collective, End, TraceRecord
+from streamrace.reports.data.findings import Findings
 
 
 class Collectives(Detector):

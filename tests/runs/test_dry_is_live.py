@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from detectors import Race, RaceDetector
-from scenarios import program
-from scenarios.scenario import Scenario, scenario
-from simgpu.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
+from streamrace.detectors import Race, RaceDetector
+from streamrace.device.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
+from streamrace.scenarios import program
+from streamrace.scenarios.scenario import Scenario, scenario
 from tests.touched import rehearsed_alike
 
 _STARTERS = ("scenarios/program.py",)  # a dry run is started from another line

@@ -12,13 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-import scenarios.program
-import scenarios.scenario
-from reports.data.findings import Findings
-from repro.__main__ import main
-from repro.sessions.session import Interrupted
-from scenarios.base import ScenarioError
-from scenarios.scenario import load, scenario
+import streamrace.scenarios.program
+import streamrace.scenarios.scenario
+from streamrace.reports.data.findings import Findings
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions.session import Interrupted
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.scenario import load, scenario
 from tests.cluster.patience import in_vain
 from tests.warm import Here, Started
 
@@ -45,7 +45,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def training(tmp_path: Path) -> Iterator[Started]:
     """A long run, in the middle of training its reference; its ranks are its children."""
     process = Here().start(
-        "-m", "repro", "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
+        "-m", "streamrace", "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
         environment={**os.environ, "PYTHONUNBUFFERED": "1"}, session=True,
     )  # fmt: skip
     # the reference's 500 steps would take long: it is in training as soon as its ranks say so

@@ -66,7 +66,7 @@ def begun(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
 
     def begin(name: str) -> Job:
         case = COMMANDS[name]
-        words = ["-m", "repro", *case.arguments, "--runs", "runs"]
+        words = ["-m", "streamrace", *case.arguments, "--runs", "runs"]
         if case.run:
             old = tmp_path / "runs" / case.run
             old.mkdir(parents=True)

@@ -57,9 +57,9 @@ def test_a_full_disk_is_one_sentence(command: str, limit: int, tmp_path: Path) -
 @pytest.mark.wide
 @pytest.mark.parametrize("limit", [50, 3_000, 30_000, 300_000])
 def test_a_page_that_does_not_fit_is_one_sentence_and_the_old_page_stays(limit: int, tmp_path: Path) -> None:
-    made = Here().run("-m", "repro", "run", *_TINY, "--name", "it", "--runs", "runs", folder=tmp_path)
+    made = Here().run("-m", "streamrace", "run", *_TINY, "--name", "it", "--runs", "runs", folder=tmp_path)
     assert made.returncode in (0, 1), made.stderr
-    assert Here().run("-m", "repro", "report", "runs/it", folder=tmp_path).returncode == 0
+    assert Here().run("-m", "streamrace", "report", "runs/it", folder=tmp_path).returncode == 0
     page = {path.name: path.read_bytes() for path in (tmp_path / "runs" / "it" / "report").iterdir()}
 
     status, said = limited(Here(), limit, "report", "runs/it", folder=tmp_path)
@@ -76,7 +76,7 @@ def test_a_page_that_does_not_fit_is_one_sentence_and_the_old_page_stays(limit: 
 def test_a_place_that_is_none_is_one_sentence(command: str, tmp_path: Path) -> None:
     """Before anything is run, which would be for nothing."""
     (tmp_path / "runs").write_text("a file")
-    done = Here().run("-m", "repro", *WRITING[command], "--runs", "runs", folder=tmp_path)
+    done = Here().run("-m", "streamrace", *WRITING[command], "--runs", "runs", folder=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].startswith("Error: cannot ")
     assert "Not a directory" in done.stderr or "File exists" in done.stderr

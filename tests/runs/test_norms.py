@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from reports import Run as Report
-from reports import load
-from reports.data.findings import Findings
-from scenarios import program
+from streamrace.reports import Run as Report
+from streamrace.reports import load
+from streamrace.reports.data.findings import Findings
+from streamrace.scenarios import program
 from tests.runs.test_same_twice import fingerprint
 
 Run = Callable[..., Findings]

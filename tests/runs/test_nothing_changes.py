@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reports.data.findings import Findings, Verdict
+from streamrace.reports.data.findings import Findings, Verdict
 
 Run = Callable[..., Findings]
 # The second step uses what the first has written: secondary partitions, master copies, the optimizer's state. Of two

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from detectors import Race
-from reports.data.findings import Findings, Verdict
-from scenarios import quantized
-from scenarios.base import ScenarioError
-from scenarios.messages import Report, StepDone
-from scenarios.mmlu_batches import ByteTokenizer
-from scenarios.named import difference, from_text, named
-from scenarios.program import run as run_program
-from scenarios.scenario import scenario
+from streamrace.detectors import Race
+from streamrace.reports.data.findings import Findings, Verdict
+from streamrace.scenarios import quantized
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.messages import Report, StepDone
+from streamrace.scenarios.mmlu_batches import ByteTokenizer
+from streamrace.scenarios.named import difference, from_text, named
+from streamrace.scenarios.program import run as run_program
+from streamrace.scenarios.scenario import scenario
 
 Run = Callable[..., Findings]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from detectors import Race
-from reports.data.findings import Findings, Verdict
+from streamrace.detectors import Race
+from streamrace.reports.data.findings import Findings, Verdict
 from tests.runs.timings import TIMINGS
 
 Run = Callable[..., Findings]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import scenarios.models as library
-from detectors import Values
-from reports.screen.terminal import Progress
-from repro.sessions import references
-from scenarios.scenario import Scenario, scenario
+import streamrace.scenarios.models as library
+from streamrace.detectors import Values
+from streamrace.reports.screen.terminal import Progress
+from streamrace.repro.sessions import references
+from streamrace.scenarios.scenario import Scenario, scenario
 
 SMALL = {"size": "tiny", "steps": 1, "sequence": 32, "ranks": 2, "nodes": 1}
 

@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from frameworks.deepspeed.releases import PINNED, environment
-from repro.commands.releases import row_of
-from simgpu.packages.names import PackageError
-from studies import trainer
+from streamrace.device.packages.names import PackageError
+from streamrace.frameworks.deepspeed.releases import PINNED, environment
+from streamrace.repro.commands.releases import row_of
+from streamrace.studies import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch says the same, from inside
@@ -35,7 +35,7 @@ def under(release: str) -> dict[str, str]:
 def findings(release: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run the scenario under the release."""
     own = under(release)
-    command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder), "--name", "it"]
+    command = [sys.executable, "-m", "streamrace", "run", "--deepspeed", release, "--runs", str(folder), "--name", "it"]
     done = subprocess.run(
         [*command, *SCENARIO, *arguments], cwd=ROOT, env=own, capture_output=True, text=True, timeout=250
     )
@@ -57,7 +57,7 @@ def test_0_13_4_races_and_diverges_at_the_same_pair_as_the_toggled_pinned_releas
     assert first_functions(found) == {"Init._partition_param_sec"}
     assert (found["watch"]["cause"], found["watch"]["kind"]) == ("race", "secondary partition")
 
-    command = [sys.executable, "-m", "repro", "run", "--fix", "none", "--runs", str(tmp_path), "--name", "pinned"]
+    command = [sys.executable, "-m", "streamrace", "run", "--fix", "none", "--runs", str(tmp_path), "--name", "pinned"]
     subprocess.run([*command, *SCENARIO], cwd=ROOT, check=True, capture_output=True, timeout=250)
     pinned = json.loads((tmp_path / "pinned" / "findings.json").read_text())
 
@@ -125,7 +125,7 @@ def test_trainer_under_0_13_4_prints_two_losses_and_then_nothing_but_zero() -> N
 def test_why_sets_0_13_4_beside_the_pinned_release(tmp_path: Path) -> None:
     """At full size: on a slow network the affected release reverses pairs of one layer, and the pinned one none."""
     under("0.13.4")
-    command = [sys.executable, "-m", "repro", "why", "--releases", f"0.13.4,{PINNED}", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "streamrace", "why", "--releases", f"0.13.4,{PINNED}", "--runs", str(tmp_path)]
     more = ["--only", "another release's way", "--no-live"]
     subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, timeout=500)
     frame = pd.read_csv(tmp_path / "why" / "why.csv", keep_default_na=False, na_values={"slack_ms": [""]})
@@ -170,7 +170,7 @@ def test_the_short_build_gives_the_files_of_pips_own(tmp_path: Path, monkeypatch
 def test_the_release_that_cured_hpz_is_found_by_halving(tmp_path: Path) -> None:
     program = "scenarios/catalogue/deepspeed/ds5059.py"
     words = ["--package", "deepspeed", "--from", "0.13.2", "--to", "0.14.0", "--runs", str(tmp_path / "runs")]
-    command = [sys.executable, "-m", "repro", "bisect", *words, "--name", "it", "--ranks", "2", program]
+    command = [sys.executable, "-m", "streamrace", "bisect", *words, "--name", "it", "--ranks", "2", program]
     own = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from reports.data.findings import Findings
+from streamrace.reports.data.findings import Findings
 
 Run = Callable[..., Findings]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import reports
-from metrics import BusyMetrics
-from reports.data.findings import Findings, Verdict
-from reports.pages.summary import fix
-from repro.__main__ import main
-from simgpu.trace import TraceReader, file_of
+from streamrace import reports
+from streamrace.device.trace import TraceReader, file_of
+from streamrace.metrics import BusyMetrics
+from streamrace.reports.data.findings import Findings, Verdict
+from streamrace.reports.pages.summary import fix
+from streamrace.repro.__main__ import main
 
 Run = Callable[..., Findings]
 SHORT: dict[str, Any] = {"steps": 2, "accumulation": 2}

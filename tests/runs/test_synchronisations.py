@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from frameworks.deepspeed import adapter
-from frameworks.deepspeed.fixes import CURES, STOCK, Fix, Where
-from frameworks.deepspeed.training import DeepSpeedTrainer
-from reports.data.findings import Findings, Verdict
-from scenarios.scenario import scenario
-from studies import sites
-from studies.sites import Site
+from streamrace.frameworks.deepspeed import adapter
+from streamrace.frameworks.deepspeed.fixes import CURES, STOCK, Fix, Where
+from streamrace.frameworks.deepspeed.training import DeepSpeedTrainer
+from streamrace.reports.data.findings import Findings, Verdict
+from streamrace.scenarios.scenario import scenario
+from streamrace.studies import sites
+from streamrace.studies.sites import Site
 
 Run = Callable[..., Findings]
 Live = Callable[[Site | None], sites.SiteOutcome]

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from detectors import Cause, Kind
-from reports.data.findings import Findings, Verdict
-from simgpu.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
+from streamrace.detectors import Cause, Kind
+from streamrace.device.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
+from streamrace.reports.data.findings import Findings, Verdict
 from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from replay.device_timing import DeviceTiming
-from simgpu.hardware import load_profile
-from simgpu.tokens import Jitter
+from streamrace.device.hardware import load_profile
+from streamrace.device.tokens import Jitter
+from streamrace.replay.device_timing import DeviceTiming
 
 TIMINGS: dict[str, dict[str, Any]] = {
     "paper": {"hardware": "a100-12.5gbps"},

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.base import Only, ScenarioError
-from scenarios.job import Job, job
-from scenarios.scenario import Scenario, scenario
+from streamrace.scenarios.base import Only, ScenarioError
+from streamrace.scenarios.job import Job, job
+from streamrace.scenarios.scenario import Scenario, scenario
 
 SHARED = [name for name in Scenario.model_fields if name in Job.model_fields]
 

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralForCausalLM
 
-from scenarios.base import ScenarioError
-from scenarios.families import BALANCED, CHOSEN, TextAsPicture, balanced, offer_balanced
-from scenarios.full_size import config_of, subject
-from scenarios.mmlu import SAMPLE, load
-from scenarios.mmlu_batches import batches
-from scenarios.models import FULL_SIZE, build
-from scenarios.scenario import scenario
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.families import BALANCED, CHOSEN, TextAsPicture, balanced, offer_balanced
+from streamrace.scenarios.full_size import config_of, subject
+from streamrace.scenarios.mmlu import SAMPLE, load
+from streamrace.scenarios.mmlu_batches import batches
+from streamrace.scenarios.models import FULL_SIZE, build
+from streamrace.scenarios.scenario import scenario
 
 VOCAB = 259
 

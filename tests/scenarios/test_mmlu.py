@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.mmlu import DATASET, SAMPLE, SPLITS, DataError, Question, load, prompt
-from scenarios.mmlu_batches import IGNORED, Batch, ByteTokenizer, batches
+from streamrace.scenarios.mmlu import DATASET, SAMPLE, SPLITS, DataError, Question, load, prompt
+from streamrace.scenarios.mmlu_batches import IGNORED, Batch, ByteTokenizer, batches
 from tests.examples import examples
 
 GOOD = "What is 2 + 2?,3,4,5,6,B\n"

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from scenarios.full_size import config_of
-from scenarios.models import ATTENTIONS, FULL_SIZE, LANGUAGE, SIZES, FullModel, build
+from streamrace.scenarios.full_size import config_of
+from streamrace.scenarios.models import ATTENTIONS, FULL_SIZE, LANGUAGE, SIZES, FullModel, build
 
 VOCAB = 259
 families = pytest.mark.parametrize("family", LANGUAGE)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.strategy import strategy
-from scenarios.sharding.topology import Topology
-from simgpu import library
-from simgpu.device import Device
+from streamrace.device import library
+from streamrace.device.device import Device
+from streamrace.scenarios.sharding.engine import ShardedEngine
+from streamrace.scenarios.sharding.strategy import strategy
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding.training import Net, batch, engine, net, train
 
 MICRO_BATCHES = 4  # of all ranks, in a step

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from simgpu.device import Device
-from simgpu.hardware import HardwareTiming, load_profile
-from simgpu.ranks.cluster import Rank, run_ranks
-from simgpu.trace import file_of
+from streamrace.device.device import Device
+from streamrace.device.hardware import HardwareTiming, load_profile
+from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.device.trace import file_of
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

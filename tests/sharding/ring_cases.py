@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scenarios.sharding.lanes import Lane, LaneOrder, NoStreams, Streams, TracedStreams
-from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing, TorchCollectives
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
+from streamrace.device.device import Device
+from streamrace.scenarios.sharding.lanes import Lane, LaneOrder, NoStreams, Streams, TracedStreams
+from streamrace.scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing, TorchCollectives
+from streamrace.scenarios.sharding.topology import Topology
 from tests.examples import seed
 
 CHUNK = 5  # elements

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from scenarios.sharding import checkpoint
-from scenarios.sharding.checkpoint import load, save
-from scenarios.sharding.checkpoint_index import INDEX, newest, of_step, read, sha256
-from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.strategy import ShardingError, strategy
-from simgpu.device import Device
-from simgpu.ranks.cluster import Rank, RankFailed
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import Rank, RankFailed
+from streamrace.scenarios.sharding import checkpoint
+from streamrace.scenarios.sharding.checkpoint import load, save
+from streamrace.scenarios.sharding.checkpoint_index import INDEX, newest, of_step, read, sha256
+from streamrace.scenarios.sharding.engine import ShardedEngine
+from streamrace.scenarios.sharding.strategy import ShardingError, strategy
 from tests.sharding.interrupted import alone, begun, bits, go_on
 from tests.sharding.ranks import together
 from tests.sharding.training import Net, adamw, engine, net, train, values

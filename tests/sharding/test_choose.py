@@ -1,4 +1,4 @@
-"""``repro choose``: the fastest way to shard that fits, the sentence that says why, and the user's mistakes."""
+"""``streamrace choose``: the fastest way to shard that fits, the sentence that says why, and the user's mistakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from reports.screen import choice
-from repro.__main__ import main
-from scenarios.base import ScenarioError
-from scenarios.models import FULL_SIZE
-from scenarios.sharding.formulas import memory
-from scenarios.sharding.schemes import schemes
-from scenarios.sharding.strategy import ShardingError
-from studies.choose import COLUMNS, GB, KINDS, PEFT, ShardingQuestion, fewest, question, study
+from streamrace.reports.screen import choice
+from streamrace.repro.__main__ import main
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.scenarios.sharding.formulas import memory
+from streamrace.scenarios.sharding.schemes import schemes
+from streamrace.scenarios.sharding.strategy import ShardingError
+from streamrace.studies.choose import COLUMNS, GB, KINDS, PEFT, ShardingQuestion, fewest, question, study
 
 PAPER = {"model": "65e9", "gpu_memory": 80.0, "within": 2000.0, "between": 80.0}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from detectors import Race, RaceDetector
-from scenarios.sharding.strategy import ShardingError, legal, strategy
-from scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
-from scenarios.sharding.topology import Topology
-from simgpu.trace import TraceRecord
+from streamrace.detectors import Race, RaceDetector
+from streamrace.device.trace import TraceRecord
+from streamrace.scenarios.sharding.strategy import ShardingError, legal, strategy
+from streamrace.scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding.training import engine, forked, net, rehearsal, rehearsed, train
 
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from detectors import RaceDetector
-from fuzz.campaign import campaign
-from fuzz.subject import Subject
-from fuzz.witness import witness
-from scenarios.sharding.lanes import LaneOrder, TracedStreams
-from scenarios.sharding.rings import RINGS, HoRing
-from scenarios.sharding.strategy import strategy
-from scenarios.sharding.synchronisations import Sync, of_engine
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.ranks.cluster import Rank
+from streamrace.detectors import RaceDetector
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import Rank
+from streamrace.fuzz.campaign import campaign
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.witness import witness
+from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
+from streamrace.scenarios.sharding.rings import RINGS, HoRing
+from streamrace.scenarios.sharding.strategy import strategy
+from streamrace.scenarios.sharding.synchronisations import Sync, of_engine
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding.ranks import together
 from tests.sharding.ring_cases import two_works
 from tests.sharding.test_ring_races import BY_NCCL, WAITS

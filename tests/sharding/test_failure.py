@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.sharding.schemes import scheme
-from simgpu.hardware.facts import fact, facts
-from studies.failure import CASES, RATES, STRATEGIES, events, outages, recovers, smallest_group, study
-from studies.outages import Outages, played
+from streamrace.device.hardware.facts import fact, facts
+from streamrace.scenarios.sharding.schemes import scheme
+from streamrace.studies.failure import CASES, RATES, STRATEGIES, events, outages, recovers, smallest_group, study
+from streamrace.studies.outages import Outages, played
 from tests.examples import examples
 
 
@@ -77,10 +77,12 @@ def test_the_study_has_a_row_for_each_and_the_published_effective_time_is_kept()
     assert (frame[frame.strategy == "hpZ"].lost_best.to_numpy() == frame[frame.strategy == "GGG"].lost_best).all()
     llama = frame[(frame.model == "llama-3.1-405b") & (frame.strategy == "GGG") & (frame.rate == "llama3")].iloc[0]
     assert math.isclose(llama.between_h, 54 * 24 / 419, rel_tol=1e-4)
-    assert 1 - llama.lost_best >= fact("studies.failure.llama3_effective")  # theirs has other losses too
+    assert 1 - llama.lost_best >= fact("streamrace.studies.failure.llama3_effective")  # theirs has other losses too
     host = smallest_group(scheme("III"), CASES[1])
-    assert host == 32 and outages(CASES[1], scheme("III"), 32, "llama3").repairable == fact("studies.failure.one_host")
-    assert all(one.source for one in facts("studies.failure").values())
+    assert host == 32 and outages(CASES[1], scheme("III"), 32, "llama3").repairable == fact(
+        "streamrace.studies.failure.one_host"
+    )
+    assert all(one.source for one in facts("streamrace.studies.failure").values())
 
 
 def test_the_closed_form_holds_for_the_cases_of_the_study() -> None:

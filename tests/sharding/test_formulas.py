@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import TrafficMetrics
-from scenarios.models import FULL_SIZE
-from scenarios.sharding.formulas import (
+from streamrace.device.hardware import Clock, HardwareTiming, load_profile
+from streamrace.device.hardware.network import NcclTimes, PlacedRanks
+from streamrace.device.trace import TraceRecord
+from streamrace.metrics import TrafficMetrics
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.scenarios.sharding.formulas import (
     Memory,
     PlannedExchange,
     Sent,
@@ -28,12 +31,9 @@ from scenarios.sharding.formulas import (
     profile_rates,
     sent,
 )
-from scenarios.sharding.layout import padded
-from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
-from scenarios.sharding.strategy import Level, ShardingError, strategy
-from simgpu.hardware import Clock, HardwareTiming, load_profile
-from simgpu.hardware.network import NcclTimes, PlacedRanks
-from simgpu.trace import TraceRecord
+from streamrace.scenarios.sharding.layout import padded
+from streamrace.scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
+from streamrace.scenarios.sharding.strategy import Level, ShardingError, strategy
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
 

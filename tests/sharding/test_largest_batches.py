@@ -8,13 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scenarios.job import Job
-from scenarios.models import FULL_SIZE
-from studies import batches
-from studies.batches import crossings, gains, study
-from studies.memory import GIB
-from studies.shortened import Line, Shortened
-from studies.varied import Variation
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.studies import batches
+from streamrace.studies.batches import crossings, gains, study
+from streamrace.studies.memory import GIB
+from streamrace.studies.shortened import Line, Shortened
+from streamrace.studies.varied import Variation
 
 MODEL = "llama-2-7b"
 

@@ -1,4 +1,4 @@
-"""``repro paro``: PaRO's strategies live, beside DDP and the formulas, and the paper's figures beside dry runs."""
+"""``streamrace paro``: PaRO's strategies live, beside DDP and the formulas, and the paper's figures beside dry runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pandas as pd
 import pytest
 import torch
 
-from repro.__main__ import main
-from scenarios import ddp
-from scenarios.base import ScenarioError
-from scenarios.job import Job, job
-from scenarios.models import FULL_SIZE
-from scenarios.named import named
-from simgpu.hardware import load_profile
-from simgpu.hardware.facts import fact
-from studies import paro, paro_paper, paro_sweep
-from studies.paro_paper import CLAIMS, FACTS, RATES, SHARES, Claim, PaperCase, Scaling
-from studies.paro_timed import StepTimes, on_flow, timed
+from streamrace.device.hardware import load_profile
+from streamrace.device.hardware.facts import fact
+from streamrace.repro.__main__ import main
+from streamrace.scenarios import ddp
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import Job, job
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.scenarios.named import named
+from streamrace.studies import paro, paro_paper, paro_sweep
+from streamrace.studies.paro_paper import CLAIMS, FACTS, RATES, SHARES, Claim, PaperCase, Scaling
+from streamrace.studies.paro_timed import StepTimes, on_flow, timed
 from tests.sharding.training import forked
 
 
@@ -88,7 +88,7 @@ def test_a_figure_that_differs_is_marked() -> None:
     bad = {**good, "strategy": "GGG", "state": 5.0, "begins_equal": False, "races": 2}
     frame = pd.DataFrame([good, bad])
     assert list(paro.wrong(frame)) == [False, True]
-    from reports.screen.paro import sentence
+    from streamrace.reports.screen.paro import sentence
 
     assert sentence(frame) == "1 of 2 are wrong (!). GGG differs in state, its first losses and has 2 races."
 
@@ -189,7 +189,7 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     assert row.error == 2.0 / 2.28 - 1
     assert row.together_error == row.together / 2.28 - 1
     assert row.rate == pytest.approx(200 / 2.28, rel=1e-6)
-    from reports.screen.paro_paper import sentences
+    from streamrace.reports.screen.paro_paper import sentences
 
     told = sentences(frame)
     assert told[0] == "Within 25% of theirs: 1 of 1 with one flow, 0 with all links; nearer with all links: 0 of 1."
@@ -231,7 +231,7 @@ def test_what_is_frozen_is_all_but_that() -> None:
     """Of the model itself, on the meta device."""
     from fnmatch import fnmatchcase
 
-    from scenarios.full_size import subject
+    from streamrace.scenarios.full_size import subject
 
     with torch.device("meta"):
         model = subject("llama-2-7b").make()

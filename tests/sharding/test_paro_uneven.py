@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.models import FULL_SIZE
-from studies import paro_uneven
-from studies.paro_paper import RATES, SHARES, PaperCase
-from studies.paro_timed import StepTimes
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.studies import paro_uneven
+from streamrace.studies.paro_paper import RATES, SHARES, PaperCase
+from streamrace.studies.paro_timed import StepTimes
 
 
 def test_a_slow_node_holds_up_what_goes_between_nodes() -> None:

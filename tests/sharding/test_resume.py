@@ -13,19 +13,19 @@ import pytest
 from rich.console import Console
 from torch import Tensor
 
-from detectors import Values
-from reports.screen.terminal import Progress
-from repro.sessions import folders, session
-from scenarios import program
-from scenarios.base import ScenarioError
-from scenarios.messages import Report, StepDone, TrainingEnded
-from scenarios.mmlu import SAMPLE, load
-from scenarios.mmlu_batches import batches
-from scenarios.scenario import Scenario, save, scenario
-from scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
-from scenarios.sharding.rings import TorchCollectives
-from simgpu.ranks.cluster import RankFailed
-from simgpu.scripts import WrongUse
+from streamrace.detectors import Values
+from streamrace.device.ranks.cluster import RankFailed
+from streamrace.device.scripts import WrongUse
+from streamrace.reports.screen.terminal import Progress
+from streamrace.repro.sessions import folders, session
+from streamrace.scenarios import program
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.messages import Report, StepDone, TrainingEnded
+from streamrace.scenarios.mmlu import SAMPLE, load
+from streamrace.scenarios.mmlu_batches import batches
+from streamrace.scenarios.scenario import Scenario, save, scenario
+from streamrace.scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
+from streamrace.scenarios.sharding.rings import TorchCollectives
 from tests.cluster.patience import in_vain
 
 OPTIONS: dict[str, Any] = {

@@ -16,15 +16,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from detectors import RaceDetector
-from scenarios.sharding import ring_hops, rings
-from scenarios.sharding.lanes import LaneOrder, Mark, Streams
-from scenarios.sharding.rings import Collectives
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.ranks.cluster import Rank
-from simgpu.trace import TraceReader, file_of
+from streamrace.detectors import RaceDetector
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import Rank
+from streamrace.device.trace import TraceReader, file_of
+from streamrace.scenarios.sharding import ring_hops, rings
+from streamrace.scenarios.sharding.lanes import LaneOrder, Mark, Streams
+from streamrace.scenarios.sharding.rings import Collectives
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding import ring_cases as of
 from tests.sharding.ranks import together
 

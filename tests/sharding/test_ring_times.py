@@ -27,16 +27,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks import rings as benched
-from detectors import RaceDetector
-from replay.graph import Graph
-from replay.recording import Recording
-from scenarios.sharding.lanes import LaneOrder, TracedStreams
-from scenarios.sharding.rings import CHUNK, HoRing
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.hardware.kernels.gpu import Gpu
-from simgpu.ranks.cluster import Rank
-from simgpu.trace import End
+from streamrace.detectors import RaceDetector
+from streamrace.device.device import Device
+from streamrace.device.hardware.kernels.gpu import Gpu
+from streamrace.device.ranks.cluster import Rank
+from streamrace.device.trace import End
+from streamrace.replay.graph import Graph
+from streamrace.replay.recording import Recording
+from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
+from streamrace.scenarios.sharding.rings import CHUNK, HoRing
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding.ranks import LAUNCH, together
 
 PROFILE = benched.PROFILE

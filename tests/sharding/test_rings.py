@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from detectors import find_races
-from scenarios.sharding.lanes import LaneOrder, NoStreams
-from scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
-from simgpu.device import Device
-from simgpu.ranks.cluster import Rank
+from streamrace.detectors import find_races
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import Rank
+from streamrace.scenarios.sharding.lanes import LaneOrder, NoStreams
+from streamrace.scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
 from tests.sharding import ring_cases as of
 from tests.sharding.ranks import together
 

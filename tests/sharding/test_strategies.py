@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.strategy import legal, strategy
-from scenarios.sharding.topology import Topology
-from simgpu.device import Device
-from simgpu.ranks.cluster import Rank
+from streamrace.device.device import Device
+from streamrace.device.ranks.cluster import Rank
+from streamrace.scenarios.sharding.engine import ShardedEngine
+from streamrace.scenarios.sharding.strategy import legal, strategy
+from streamrace.scenarios.sharding.topology import Topology
 from tests.sharding.ranks import together
 from tests.sharding.training import adamw, batch, by_ddp, engine, few_bits, net, train, values
 

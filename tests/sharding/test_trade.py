@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.sharding.formulas import Size, communication, exchanges, memory, profile_rates, sent
-from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, Scheme, schemes
-from scenarios.sharding.strategy import Level, ShardingError, legal
-from scenarios.sharding.trade import (
+from streamrace.device.hardware import load_profile
+from streamrace.scenarios.sharding.formulas import Size, communication, exchanges, memory, profile_rates, sent
+from streamrace.scenarios.sharding.schemes import HPZ, Cluster, RingPlace, Scheme, schemes
+from streamrace.scenarios.sharding.strategy import Level, ShardingError, legal
+from streamrace.scenarios.sharding.trade import (
     TradedStep,
     all_27,
     bytes_sent,
@@ -20,8 +21,7 @@ from scenarios.sharding.trade import (
     least_seconds,
     least_sent,
 )
-from simgpu.hardware import load_profile
-from studies.pareto import cases, front, study
+from streamrace.studies.pareto import cases, front, study
 from tests.examples import examples
 
 LETTERS = ("GGG", "IGG", "IIG", "NGG", "NIG", "NNG")  # ZeRO-3, PaRO's own three and ZeRO-2, ZeRO-1

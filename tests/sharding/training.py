@@ -10,17 +10,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.lanes import NoStreams, TracedStreams
-from scenarios.sharding.strategy import Strategy
-from scenarios.sharding.synchronisations import Sync
-from scenarios.sharding.topology import Topology
-from scenarios.sharding.units import Piece
-from simgpu import costs, dry
-from simgpu.clocked import clocked
-from simgpu.device import COMPUTE, Device
-from simgpu.trace import TraceRecord, begin
-from simgpu.tracing import Tracer
+from streamrace.device import costs, dry
+from streamrace.device.clocked import clocked
+from streamrace.device.device import COMPUTE, Device
+from streamrace.device.trace import TraceRecord, begin
+from streamrace.device.tracing import Tracer
+from streamrace.scenarios.sharding.engine import ShardedEngine
+from streamrace.scenarios.sharding.lanes import NoStreams, TracedStreams
+from streamrace.scenarios.sharding.strategy import Strategy
+from streamrace.scenarios.sharding.synchronisations import Sync
+from streamrace.scenarios.sharding.topology import Topology
+from streamrace.scenarios.sharding.units import Piece
 from tests.sharding.ranks import Result, timing_of
 
 _KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py
@@ -182,7 +182,7 @@ def rehearsed(
 
 def forked(target: Callable[[], Any], folder: Any) -> Any:
     """What ``target`` gives in a process of its own."""
-    from simgpu.ranks.cluster import run_ranks
+    from streamrace.device.ranks.cluster import run_ranks
 
     results: list[Result] = []
     run_ranks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios import rehearsal
+from streamrace.scenarios import rehearsal
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scenarios.job import Job, job
+from streamrace.scenarios.job import Job, job
 
 MODEL = {
     "model_type": "llama",

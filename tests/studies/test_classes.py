@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scenarios.job import Job, job
-from studies import classes
-from studies.classes import CheckedClasses
-from studies.layers import extend
-from studies.rehearsed import rehearse
+from streamrace.scenarios.job import Job, job
+from streamrace.studies import classes
+from streamrace.studies.classes import CheckedClasses
+from streamrace.studies.layers import extend
+from streamrace.studies.rehearsed import rehearse
 from tests.studies.small import small
 
 PROGRAM = """

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from metrics import Flow
-from metrics.memory import rounded
-from scenarios import rehearsal
-from scenarios.full_size import subject
-from scenarios.job import Job
-from simgpu.trace import Alloc, Free, TraceReader
-from studies.rehearsed import Rehearsed, rehearse
+from streamrace.device.trace import Alloc, Free, TraceReader
+from streamrace.metrics import Flow
+from streamrace.metrics.memory import rounded
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.full_size import subject
+from streamrace.scenarios.job import Job
+from streamrace.studies.rehearsed import Rehearsed, rehearse
 
 NODES, GPUS = 2, 4
 RANKS = NODES * GPUS

@@ -1,4 +1,4 @@
-"""``repro dry``: what a user gets for a job, and what they are told when it cannot be rehearsed."""
+"""``streamrace dry``: what a user gets for a job, and what they are told when it cannot be rehearsed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from reports.data.dry import load
-from repro.__main__ import main
-from simgpu.hardware import profile_names
+from streamrace.device.hardware import profile_names
+from streamrace.reports.data.dry import load
+from streamrace.repro.__main__ import main
 from tests.studies.small import configuration, model
 
 MODELS = '''
@@ -122,7 +122,7 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     timeline = json.loads(gzip.decompress((tmp_path / "runs" / "it" / "timeline.json.gz").read_bytes()))
     arrows = [event for event in timeline["traceEvents"] if event["ph"] == "s"]
     assert arrows
-    assert "-m repro report runs/it" in said
+    assert "-m streamrace report runs/it" in said
     main(["report", "runs/it"])
     told = load(tmp_path / "runs" / "it").said.sentence
     assert told in said
@@ -188,7 +188,7 @@ def test_a_model_that_reads_values_is_told_where(dry: Any) -> None:
 
 
 def test_a_job_that_does_not_fit_is_told_where_and_what_to_do(dry: Any, tmp_path: Path) -> None:
-    from simgpu.hardware.profile import _PROFILES
+    from streamrace.device.hardware.profile import _PROFILES
 
     small_gpu = tmp_path / "small.toml"
     text = (_PROFILES / f"{profile_names()[0]}.toml").read_text()
@@ -261,7 +261,7 @@ def test_what_is_known_to_be_wrong_is_refused_before_deepspeed_is_imported(tmp_p
     code = f"""
 import sys
 sys.modules["deepspeed"] = None
-from repro.__main__ import main
+from streamrace.repro.__main__ import main
 for wrong in (["--hardware", "b300"], ["--model", "llama-3"], ["--config", "nowhere.json"]):
     try:
         main(["dry", *wrong, "--runs", {str(tmp_path / "runs")!r}])

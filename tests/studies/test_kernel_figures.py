@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from click.testing import CliRunner
 
-from repro.commands.kernels import kernels as command
-from studies import kernels
+from streamrace.repro.commands.kernels import kernels as command
+from streamrace.studies import kernels
 
 # Mean absolute errors, as they are: a model that does worse than this has changed.
 KNOWN = {

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from metrics import MemoryUse
-from scenarios import rehearsal
-from scenarios.job import Job
-from studies.classes import Comparison
-from studies.layers.extend import extended
-from studies.layers.order import Irregular
-from studies.rehearsed import Rehearsed, rehearse
+from streamrace.metrics import MemoryUse
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.job import Job
+from streamrace.studies.classes import Comparison
+from streamrace.studies.layers.extend import extended
+from streamrace.studies.layers.order import Irregular
+from streamrace.studies.rehearsed import Rehearsed, rehearse
 from tests.studies.small import model, small
 
 DEPTH = 9

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports.pictures import memory as memory_chart
-from scenarios import rehearsal
-from scenarios.base import ScenarioError
-from scenarios.full_size import subject
-from studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, MemoryCase, cases, limits, study
+from streamrace.reports.pictures import memory as memory_chart
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.full_size import subject
+from streamrace.studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, MemoryCase, cases, limits, study
 
 SMALL = {"nodes": 2, "gpus": 4, "sequence": 64}
 RANKS = 8

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scenarios.sharding.rings import CHUNK
-from studies import network
+from streamrace.scenarios.sharding.rings import CHUNK
+from streamrace.studies import network
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_ho_ring_saves_less_than_half_against_rings_on_all_cards() -> None:
 
 
 def test_the_command_keeps_its_tables(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "repro", "network", "--name", "here", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "streamrace", "network", "--name", "here", "--runs", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert "Mean absolute error" in done.stdout
     kept = pd.read_csv(tmp_path / "here" / "network.csv")

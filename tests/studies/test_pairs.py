@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from studies.pairs import FIRST, best_two, two_figures
-from studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations
+from streamrace.studies.pairs import FIRST, best_two, two_figures
+from streamrace.studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations
 
 _PARAMETERS = 1e10
 _STEPS = [(2.0, 1.0), (4.0, 3.0), (3.0, 6.0), (8.0, 2.0)]  # seconds of communication and of computing

@@ -9,23 +9,23 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from repro.commands.paper import paper as command
-from scenarios.full_size import config_of
-from scenarios.job import job
-from scenarios.models import FULL_SIZE
-from studies import paper
-from studies.published import published, settings
-from studies.rehearsed import rehearse
-from studies.shortened import few_layers, shortened
-from studies.unknowns import UNKNOWNS
-from studies.varied import Variation
+from streamrace.repro.commands.paper import paper as command
+from streamrace.scenarios.full_size import config_of
+from streamrace.scenarios.job import job
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.studies import paper
+from streamrace.studies.published import published, settings
+from streamrace.studies.rehearsed import rehearse
+from streamrace.studies.shortened import few_layers, shortened
+from streamrace.studies.unknowns import UNKNOWNS
+from streamrace.studies.varied import Variation
 
 WITHIN = 0.25
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``repro paper`` of DeepSpeed issue 5059 alone; ``make paper`` does all rows."""
+    """``streamrace paper`` of DeepSpeed issue 5059 alone; ``make paper`` does all rows."""
     runs = tmp_path_factory.mktemp("paper")
     told = CliRunner().invoke(
         command, ["--parts", "rows", "--clusters", "constrained", "--workers", "1", "--runs", str(runs)]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from frameworks.deepspeed.fixes import Fix
-from reports.pictures import placements as placement_chart
-from reports.pictures.figures import png
-from repro.commands import placements as command
-from scenarios.base import ScenarioError
-from studies import placements
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.reports.pictures import placements as placement_chart
+from streamrace.reports.pictures.figures import png
+from streamrace.repro.commands import placements as command
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies import placements
 
 ROWS = [
     # fix, race-free, seconds a step, host blocked, waited at the fix

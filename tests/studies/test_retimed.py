@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from frameworks.deepspeed.fixes import Fix
-from scenarios.job import job
-from studies import sweep
-from studies.rehearsed import Rehearsed, rehearse
-from studies.retimed import Retimed, Retimer
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.scenarios.job import job
+from streamrace.studies import sweep
+from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.studies.retimed import Retimed, Retimer
 from tests.studies.small import small
 
 NETWORKS = (1.0, 400.0)
@@ -52,7 +52,7 @@ def test_what_deepspeed_asks_costs_microseconds(recorded: Rehearsed, tmp_path: P
 
 
 def as_good_as(single: Rehearsed, recorded: Rehearsed, retimed: Retimed) -> None:
-    """What the sweep says of a row against ``repro dry`` of that row alone: all but what hangs on the answers."""
+    """What the sweep says of a row against ``streamrace dry`` of that row alone: all but what hangs on the answers."""
     assert abs(single.step.time - retimed.step_ns) <= retimed.asking_ns
     assert (single.memory.peak, single.memory.kinds) == (recorded.memory.peak, recorded.memory.kinds)
     assert single.traffic == recorded.traffic

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scenarios import rehearsal
-from scenarios.job import job
-from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
-from scenarios.sharding.layout import padded
-from scenarios.sharding.schemes import Cluster, scheme
-from scenarios.sharding.units import units_of
-from studies.rehearsed import Rehearsed, rehearse
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.job import job
+from streamrace.scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
+from streamrace.scenarios.sharding.layout import padded
+from streamrace.scenarios.sharding.schemes import Cluster, scheme
+from streamrace.scenarios.sharding.units import units_of
+from streamrace.studies.rehearsed import Rehearsed, rehearse
 from tests.studies.small import MODEL, model
 
 CLUSTER = Cluster(ranks=16, group=8, gpus=8)

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from frameworks.deepspeed.fixes import Fix
-from reports.pictures import sweep as sweep_charts
-from reports.pictures.figures import png
-from studies import sweep as study
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.reports.pictures import sweep as sweep_charts
+from streamrace.reports.pictures.figures import png
+from streamrace.studies import sweep as study
 from tests.studies.small import small
 
 NETWORKS = (1.0, 25.0, 400.0)

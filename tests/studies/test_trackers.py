@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scenarios.tracked_program import TrackedCase
-from studies.trackers import COLUMNS, study
+from streamrace.scenarios.tracked_program import TrackedCase
+from streamrace.studies.trackers import COLUMNS, study
 
 SHAPE = {"hidden_size": 42, "intermediate_size": 101, "num_attention_heads": 3, "num_key_value_heads": 3}
 

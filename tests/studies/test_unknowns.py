@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations, predicted
-from studies.varied import joined, length
+from streamrace.studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations, predicted
+from streamrace.studies.varied import joined, length
 
 
 def curves(network: float, computing: float) -> dict[str, Curve]:

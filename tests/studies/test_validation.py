@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import mmlu
-from scenarios.base import ScenarioError
-from scenarios.scenario import scenario
-from studies.validation import CONFIGURATIONS, scenarios, study
+from streamrace.scenarios import mmlu
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.scenario import scenario
+from streamrace.studies.validation import CONFIGURATIONS, scenarios, study
 
 
 def test_hpz_learns_as_zero_3_does_and_its_race_makes_the_held_out_loss_another(tmp_path: Path) -> None:

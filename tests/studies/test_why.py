@@ -8,18 +8,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from detectors import Occurrence, Race
-from detectors.order.races import Moment, Side
-from frameworks.deepspeed.fixes import Fix
-from frameworks.deepspeed.grafts import Graft
-from frameworks.deepspeed.releases import PINNED
-from scenarios.base import ScenarioError
-from simgpu.trace import Access, Label, Launch, Phase, TraceRecord
-from studies import sweep as sweep_study
-from studies import why as study
-from studies.harm import pairs_of
-from studies.rehearsed import rehearse
-from studies.retimed import Retimed, Retimer
+from streamrace.detectors import Occurrence, Race
+from streamrace.detectors.order.races import Moment, Side
+from streamrace.device.trace import Access, Label, Launch, Phase, TraceRecord
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.frameworks.deepspeed.grafts import Graft
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies import sweep as sweep_study
+from streamrace.studies import why as study
+from streamrace.studies.harm import pairs_of
+from streamrace.studies.rehearsed import rehearse
+from streamrace.studies.retimed import Retimed, Retimer
 from tests.studies.small import small
 
 COPY = "aten::copy_"

@@ -168,7 +168,7 @@ class Rule {
   }
 };
 
-// simgpu.trace.Reuse: bytes lo to hi of the new block were those of the former from `start` on.
+// streamrace.device.trace.Reuse: bytes lo to hi of the new block were those of the former from `start` on.
 struct Handed {
   int64_t former, lo, hi, start, stack;
   bool last;

@@ -1,5 +1,5 @@
 // One rank: its host, its streams, its blocks, and the races among the accesses to them. detectors/order/rank.py and
-// streams.py, in C++, on the records of simgpu/trace.py as they are.
+// streams.py, in C++, on the records of streamrace/device/trace.py as they are.
 #pragma once
 
 #include <cstdint>

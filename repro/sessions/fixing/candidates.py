@@ -1,6 +1,6 @@
 """The lines that could put two racing accesses in order, from the weakest, and how they would be written.
 
-What a line does to the run's order is :mod:`detectors.confidence.edges`; where it may stand :mod:`statements`. They are
+What a line does to the run's order is :mod:`streamrace.detectors.confidence.edges`; where it may stand :mod:`statements`. They are
 looked for at the innermost calls of both accesses, and a call further out where the current stream is the same there.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from detectors.confidence.edges import CURRENT, Act, EdgeLine, Spot, by_autograd
-from detectors.order.races import Race, Side
-from repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
-from simgpu import naming
-from simgpu.overlay import Insertion
-from simgpu.trace import HOST_STREAM, Frame
+from streamrace.detectors.confidence.edges import CURRENT, Act, EdgeLine, Spot, by_autograd
+from streamrace.detectors.order.races import Race, Side
+from streamrace.device import naming
+from streamrace.device.overlay import Insertion
+from streamrace.device.trace import HOST_STREAM, Frame
+from streamrace.repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
 
 How = Literal["event", "stream wait", "record_stream", "event synchronisation", "stream synchronisation",
               "device synchronisation"]  # fmt: skip
@@ -48,7 +48,7 @@ class Candidate:
     at: Statement | None = None  # of a record_stream, whose tensor has no name yet
 
     def asking(self, file: Path) -> Patch:
-        """The line that tells there, into ``file``, what everything is called (:mod:`simgpu.naming`)."""
+        """The line that tells there, into ``file``, what everything is called (:mod:`streamrace.device.naming`)."""
         assert self.at is not None
         patch = _Patch()
         patch.put(self.at, naming.line(file, self.at.tensors()), behind=self.lines[0].behind)

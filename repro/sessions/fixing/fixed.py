@@ -11,24 +11,24 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from detectors.order.races import Race
-from replay.retimed import end_of
-from reports.data import sources
-from reports.data.checkout import portable
-from reports.data.fixes import FixFile, FixRow
-from reports.data.waits import RacePair
-from repro.sessions.chosen import Chosen
-from repro.sessions.fixing import statements
-from repro.sessions.fixing.candidates import HOST, Candidate, candidates
-from repro.sessions.fixing.proved import Proof, Prover
-from repro.sessions.fixing.statements import Module
-from repro.sessions.fixing.tried import AskedAgain, Trying, asked_again, work_of
-from simgpu import overlay
-from simgpu.packages import FOLDER, names
-from simgpu.packages.installing import place_of
-from simgpu.scripts import Program, WrongUse
-from simgpu.trace import TraceError
-from simgpu.untrusted import visible
+from streamrace.detectors.order.races import Race
+from streamrace.device import overlay
+from streamrace.device.packages import FOLDER, names
+from streamrace.device.packages.installing import place_of
+from streamrace.device.scripts import Program, WrongUse
+from streamrace.device.trace import TraceError
+from streamrace.device.untrusted import visible
+from streamrace.replay.retimed import end_of
+from streamrace.reports.data import sources
+from streamrace.reports.data.checkout import portable
+from streamrace.reports.data.fixes import FixFile, FixRow
+from streamrace.reports.data.waits import RacePair
+from streamrace.repro.sessions.chosen import Chosen
+from streamrace.repro.sessions.fixing import statements
+from streamrace.repro.sessions.fixing.candidates import HOST, Candidate, candidates
+from streamrace.repro.sessions.fixing.proved import Proof, Prover
+from streamrace.repro.sessions.fixing.statements import Module
+from streamrace.repro.sessions.fixing.tried import AskedAgain, Trying, asked_again, work_of
 
 Told = Callable[[str], None]
 _HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
@@ -40,7 +40,7 @@ _NO_END = "\\ No newline at end of file"  # as diff and patch say it
 def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
 
-    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`, :class:`simgpu.trace.TraceError`.
+    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`, :class:`streamrace.device.trace.TraceError`.
     """
     asked, race = asked_again(chosen), chosen.race
     found = _Files(chosen, asked)
@@ -49,7 +49,9 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     except (TypeError, ValueError, LookupError, AttributeError) as error:  # the reader looks at no field's type
         raise TraceError(f"the traces in {chosen.folder} are damaged ({error})") from error
     if not prover.has(race):
-        raise WrongUse(f"the traces in {chosen.folder} do not have that race: run the program again with 'repro check'")
+        raise WrongUse(
+            f"the traces in {chosen.folder} do not have that race: run the program again with 'streamrace check'"
+        )
     every = candidates(race, found.module, found.script, prover.users(race))
     proofs = []
     for number, one in enumerate(every, 1):
@@ -146,7 +148,7 @@ def _cannot(asked: AskedAgain | None) -> str:
     # A folder may come from anybody, and nothing is installed for what it says.
     lacking = [one for one in asked.asked_for if _lacks(names.parse(one))]
     if lacking:
-        return f"{', '.join(lacking)} is not in {FOLDER}/: run 'repro check' with it here"
+        return f"{', '.join(lacking)} is not in {FOLDER}/: run 'streamrace check' with it here"
     return ""
 
 
@@ -191,7 +193,7 @@ class _Files:
             self._folders.append(program.folder)
         except WrongUse as problem:
             raise WrongUse(
-                f"{problem}: 'fix' runs the program again, so call it where 'repro check' was called"
+                f"{problem}: 'fix' runs the program again, so call it where 'streamrace check' was called"
             ) from None
         if not module:
             self.script = Path(program.name).resolve()
@@ -208,7 +210,7 @@ class _Files:
                     line[: len(kept)] for line, kept in zip(module.lines[source.first - 1 :], source.text, strict=False)
                 ]
                 if there != list(source.text):
-                    raise WrongUse(f"{name} is not what it was in that run: run 'repro check' again")
+                    raise WrongUse(f"{name} is not what it was in that run: run 'streamrace check' again")
         return module
 
     def diff(self, one: Candidate) -> str:

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detectors.confidence.edges import put_in, races_of
-from detectors.confidence.waits import Waits, but_for
-from detectors.order.races import Race, Side, site
-from detectors.race_detector import RaceKey, key_of
-from replay.faults import ReplayError
-from replay.retimed import Deadlock, Schedule
-from repro.sessions.fixing.candidates import Candidate
-from simgpu.trace import (
+from streamrace.detectors.confidence.edges import put_in, races_of
+from streamrace.detectors.confidence.waits import Waits, but_for
+from streamrace.detectors.order.races import Race, Side, site
+from streamrace.detectors.race_detector import RaceKey, key_of
+from streamrace.device.trace import (
     Begin,
     Frame,
     Free,
@@ -25,6 +22,9 @@ from simgpu.trace import (
     TraceReader,
     TraceRecord,
 )
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.retimed import Deadlock, Schedule
+from streamrace.repro.sessions.fixing.candidates import Candidate
 
 Records = Mapping[int, Sequence[TraceRecord]]
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 
-from simgpu import overlay
-from simgpu.trace import Frame
+from streamrace.device import overlay
+from streamrace.device.trace import Frame
 
 _LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NO_FUNCTIONS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")

@@ -1,6 +1,6 @@
-"""A candidate, tried live: the program runs again under ``repro check`` as if the lines stood in its files.
+"""A candidate, tried live: the program runs again under ``streamrace check`` as if the lines stood in its files.
 
-The files stay as they are (:mod:`simgpu.overlay`). The race has to be gone, no other may come, and the run has to have
+The files stay as they are (:mod:`streamrace.device.overlay`). The race has to be gone, no other may come, and the run has to have
 done the same work: a race whose code is not come by is not cured.
 """
 
@@ -17,18 +17,18 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from detectors.order.races import Race, describe, site
-from detectors.race_detector import key_of
-from replay.retimed import end_of
-from reports.data.fixes import Live
-from reports.data.schema import FindingsFile, first_problem
-from repro.sessions import apart
-from repro.sessions.chosen import Chosen
-from repro.sessions.fixing.candidates import Candidate, Patch
-from repro.sessions.fixing.proved import load
-from simgpu import naming, overlay
-from simgpu.scripts import WrongUse
-from simgpu.trace import Collective, Frame, Launch, Stack, TraceError, TraceRecord
+from streamrace.detectors.order.races import Race, describe, site
+from streamrace.detectors.race_detector import key_of
+from streamrace.device import naming, overlay
+from streamrace.device.scripts import WrongUse
+from streamrace.device.trace import Collective, Frame, Launch, Stack, TraceError, TraceRecord
+from streamrace.replay.retimed import end_of
+from streamrace.reports.data.fixes import Live
+from streamrace.reports.data.schema import FindingsFile, first_problem
+from streamrace.repro.sessions import apart
+from streamrace.repro.sessions.chosen import Chosen
+from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
+from streamrace.repro.sessions.fixing.proved import load
 
 _LIMIT_S = 600.0
 Work = Counter[tuple[int, int, str, Frame | None]]
@@ -64,7 +64,7 @@ class AskedAgain(BaseModel):
 
     @property
     def command(self) -> list[str]:
-        """The words behind ``repro check`` for the same program in the same timing."""
+        """The words behind ``streamrace check`` for the same program in the same timing."""
         words = ["--witnesses", "0", "--keep-trace", "0", "--ranks", str(self.ranks)]
         for pattern, factor in self.slow.items():
             words += ["--slow", f"{pattern}={factor}"]
@@ -79,7 +79,7 @@ class AskedAgain(BaseModel):
 
 
 def asked_again(chosen: Chosen) -> AskedAgain | None:
-    """None: it is no run of ``repro check``. Raises :class:`WrongUse`."""
+    """None: it is no run of ``streamrace check``. Raises :class:`WrongUse`."""
     if not chosen.own:
         return None
     try:
@@ -90,7 +90,7 @@ def asked_again(chosen: Chosen) -> AskedAgain | None:
     except ValueError as error:  # of shlex
         why = str(error)
     if why:
-        raise WrongUse(f"{chosen.folder} does not say which program ran ({why}): run it again with 'repro check'")
+        raise WrongUse(f"{chosen.folder} does not say which program ran ({why}): run it again with 'streamrace check'")
     return asked
 
 

@@ -22,7 +22,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 ZERO = {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0}
 ZERO |= {"stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 0}  # gathers again, in backward too

@@ -14,7 +14,7 @@
 # tried = """
 # It fails, and has no wrong value to show: of Linear(9, 7) on 4 ranks, and Linear(8, 8) on 6, the stand-in for DeepSpeed's \
 # compiled quantizer refuses the first gradient in 0.13.1 (2 of 6 pieces would be left unwritten), and 0.13.5 falls back. \
-# qgZ needs several nodes: it was run with 'repro check --dry --nodes 2 --gpus 2', where tensors hold nothing."""
+# qgZ needs several nodes: it was run with 'streamrace check --dry --nodes 2 --gpus 2', where tensors hold nothing."""
 # ///
 
 import os

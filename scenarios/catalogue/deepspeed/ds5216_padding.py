@@ -22,7 +22,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 SIZE = 61  # of four ranks: 16 each, of two: 32 each
 ZERO = {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0}

@@ -22,7 +22,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_scatter": False, "reduce_bucket_size": 4096}
 CONFIG = {"train_micro_batch_size_per_gpu": 1, "zero_allow_untested_optimizer": True, "zero_optimization": ZERO}

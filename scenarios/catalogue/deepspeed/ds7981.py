@@ -19,7 +19,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 deepspeed.init_distributed()

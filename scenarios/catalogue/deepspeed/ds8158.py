@@ -23,7 +23,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 SIZES = (57, 64)
 ZERO = {"stage": 3, "stage3_use_all_reduce_for_fetch_params": True, "stage3_param_persistence_threshold": 0}

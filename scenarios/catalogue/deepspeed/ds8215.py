@@ -21,7 +21,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 SIZE = 512
 CONFIG = {

@@ -22,7 +22,7 @@ import os
 import deepspeed
 import torch
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 MICRO = 4  # batches to a step
 CONFIG = {

@@ -23,7 +23,7 @@ import deepspeed
 import torch
 from deepspeed.runtime.zero.muon.original_muon import muon_update
 
-from detectors.values.answers import answer
+from streamrace.detectors.values.answers import answer
 
 MICRO = 4  # batches to a step
 CONFIG = {

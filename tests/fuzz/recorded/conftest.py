@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.subject import Subject
-from scenarios import program
-from scenarios.scenario import scenario
+from streamrace.fuzz.subject import Subject
+from streamrace.scenarios import program
+from streamrace.scenarios.scenario import scenario
 
 
 @pytest.fixture(scope="session")

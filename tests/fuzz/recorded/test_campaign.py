@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from fuzz.campaign import CampaignResult, Share, Trial, campaign
-from fuzz.subject import Subject
-from fuzz.verdict import ReplayVerdict
-from replay.deviations import Deviation, OperationDelay
-from replay.tokens import Token
-from reports.screen import timings
+from streamrace.fuzz.campaign import CampaignResult, Share, Trial, campaign
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.replay.deviations import Deviation, OperationDelay
+from streamrace.replay.tokens import Token
+from streamrace.reports.screen import timings
 
 US = 1000
 Subjects = Callable[[str], Subject]
@@ -163,7 +163,7 @@ def test_shrinking_keeps_its_budget(made: Any, shrinking: int) -> None:
 
 def test_seconds_end_it(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
-    monkeypatch.setattr("fuzz.campaign.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("streamrace.fuzz.campaign.time.monotonic", lambda: next(now))
     found = campaign(made(two_late), examples=10_000, seconds=30)
     assert found.timings == 29
     assert not found.interrupted

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.campaign import campaign
-from fuzz.engines import EngineError, shares
-from fuzz.engines.rayed import on_ray
-from fuzz.subject import Subject
+from streamrace.fuzz.campaign import campaign
+from streamrace.fuzz.engines import EngineError, shares
+from streamrace.fuzz.engines.rayed import on_ray
+from streamrace.fuzz.subject import Subject
 
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from fuzz.strategy import draw_timing
-from fuzz.subject import Subject
-from fuzz.witness import witness
+from streamrace.fuzz.strategy import draw_timing
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.witness import witness
 from tests.runs.timings import RETIMED
 
 

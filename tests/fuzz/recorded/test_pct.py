@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from random import Random
 
-from fuzz.search.pct import Pct, steps_of
-from fuzz.search.reversals import deviations_of
-from fuzz.subject import Subject
-from replay.host import HOST
+from streamrace.fuzz.search.pct import Pct, steps_of
+from streamrace.fuzz.search.reversals import deviations_of
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.host import HOST
 from tests.fuzz.orders import kept
 
 

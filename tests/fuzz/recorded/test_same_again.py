@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.subject import Subject
-from fuzz.witness import witness
-from replay.tokens import Token
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.witness import witness
+from streamrace.replay.tokens import Token
 
 _PROCESSES = 2
 
@@ -21,9 +21,9 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from fuzz.strategy import draw_timing
-from fuzz.subject import Subject
-from replay.tokens import Token
+from streamrace.fuzz.strategy import draw_timing
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.tokens import Token
 
 subject, seed = Subject.load(Path(sys.argv[1])), int(sys.argv[2])
 tokens, random = [Token.parse(text) for text in sys.argv[4:]] * int(sys.argv[3]), Random(seed)

@@ -5,11 +5,11 @@ from itertools import islice
 
 import pytest
 
-from fuzz.search import Search
-from fuzz.search.directed import Directed
-from fuzz.search.pct import Pct
-from fuzz.search.random_timings import RandomTimings
-from fuzz.subject import Subject
+from streamrace.fuzz.search import Search
+from streamrace.fuzz.search.directed import Directed
+from streamrace.fuzz.search.pct import Pct
+from streamrace.fuzz.search.random_timings import RandomTimings
+from streamrace.fuzz.subject import Subject
 from tests.fuzz.first import first_divergence
 
 SEARCHES: tuple[Search, ...] = (RandomTimings(), Pct(1), Pct(2), Directed())

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from fuzz.campaign import campaign
-from fuzz.strategy import draw_timing
-from fuzz.subject import Subject
-from replay.numbering import Numbering
-from replay.replayer import ReplayOutcome
-from replay.sharing import SharingReplayer
+from streamrace.fuzz.campaign import campaign
+from streamrace.fuzz.strategy import draw_timing
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.numbering import Numbering
+from streamrace.replay.replayer import ReplayOutcome
+from streamrace.replay.sharing import SharingReplayer
 
 
 def shown(outcome: ReplayOutcome) -> object:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.confirm import checksums
-from fuzz.subject import Subject
-from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
-from replay.graph import Graph
-from replay.recording import Recording
-from scenarios import program
-from scenarios.named import named
-from simgpu.hardware import HardwareTiming
+from streamrace.device.hardware import HardwareTiming
+from streamrace.fuzz.confirm import checksums
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.graph import Graph
+from streamrace.replay.recording import Recording
+from streamrace.scenarios import program
+from streamrace.scenarios.named import named
 
 
 def ends(recording: Recording, timing: HardwareTiming | None = None) -> dict[tuple[int, int], int]:

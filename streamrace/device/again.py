@@ -1,0 +1,97 @@
+"""Runs a program again and again, each time in a fork of a process that has the device, and torch, already.
+
+``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they stand
+behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``,
+``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty: none), and ``seed``
+of random generators that the program may not seed (``null``: they are as they are). Each is answered by a line with its
+exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could not be written:
+nothing that it did counts then. It reads nothing.
+
+``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import sys
+from typing import Any, NamedTuple
+
+from streamrace.device import launch
+from streamrace.device.ranks.child import Child, Send
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    launch.start()
+    for module in sys.argv[1:]:
+        _import(module)
+    for line in sys.stdin:
+        answer = _run(json.loads(line))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _import(module: str) -> None:
+    """What cannot be imported here a run says itself."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # on standard output there are answers only
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as problem:
+        print(f"streamrace.device.again: {module} is not imported beforehand: {problem}", file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        os.dup2(out, 1)
+        os.close(out)
+
+
+def _seed(number: int) -> None:
+    """Of the generators that have another state in each process: the device's has the same in all."""
+    import numpy as np
+    import torch
+
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+
+
+class Unwritten(NamedTuple):
+    """Why a run's trace is not whole, which is no fault of the program."""
+
+    sentence: str
+
+
+def _run(job: dict[str, Any]) -> int | str | None:
+    child = Child(lambda send: _program(job, send), at_exit=True)
+    try:
+        status = child.wait(job["patience_s"])
+        unwritten, _ = child.receive((Unwritten,))
+    finally:
+        child.close()  # its ranks end with it
+    if unwritten:
+        return unwritten[0].sentence
+    return 128 - status if status is not None and status < 0 else status
+
+
+def _program(job: dict[str, Any], send: Send) -> int:
+    from streamrace.device.library import functions
+
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    printed = os.open(job["printed"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for descriptor in (1, 2):
+        os.dup2(printed, descriptor)
+    if job["at_once"]:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+        functions().deferred(0)
+    if job["seed"] is not None:
+        _seed(job["seed"])
+    if job["folder"]:
+        os.chdir(job["folder"])
+    return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Builds the part of the device that is written in C++ (``csrc/``), once, with the compiler that is there.
+
+One unit of translation (:mod:`streamrace.device.compiling`): torch's headers take longer than our own lines.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+
+from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler
+from streamrace.device.extras import outside
+
+_SOURCES = Path(__file__).with_name("csrc")
+# CPython's functions come from the interpreter that loads the library.
+_UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
+
+
+STUBBED = "simgpu-stubs"
+"""Beside torch's libraries: their CUDA part was left out (:mod:`streamrace.device.torches`)."""
+
+
+def torch_folder() -> Path:
+    """Where torch is installed, found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError(outside() or "torch is not installed in this environment: install its CPU build")
+    return Path(spec.origin).parent
+
+
+def has_cuda(torch: Path) -> bool:
+    """Is it a CUDA build?"""
+    return (torch / "lib" / "libtorch_cuda.so").exists() and not (torch / "lib" / STUBBED).exists()
+
+
+def library() -> Path:
+    """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
+    torch = torch_folder()
+    if has_cuda(torch):
+        raise BuildError(
+            "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
+            "use an environment with torch's CPU build"
+        )
+    compiler = find_compiler()
+    place = folder("simgpu") / f"libsimgpu-{_digest(compiler)}.so"
+    if place.exists():
+        return place
+    if compiler is None:
+        raise BuildError("the simulated GPU is built once with a C++ compiler, and there is none: install g++")
+    return once(place, lambda: compile_library(compiler, torch, place))
+
+
+def sources() -> list[Path]:
+    """All sources, in the order in which they are compiled."""
+    return sorted(_SOURCES.glob("*.cpp"))
+
+
+def compile_library(compiler: str, torch: Path, place: Path) -> None:
+    """Compile the sources into the library ``place``. Raises :class:`BuildError`."""
+    includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
+    libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
+    options = [*flags(), *_as_torch(torch), *_UNDEFINED, *includes]
+    run_compiler("the simulated GPU", compiler, options, sources(), libraries, place)
+
+
+def _as_torch(torch: Path) -> list[str]:
+    """How torch was built, where that changes what the names of the C++ library's strings are (before 2.7)."""
+    told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
+
+
+def _digest(compiler: str | None) -> str:
+    return digest_of(_SOURCES, compiler, [importlib.metadata.version("torch"), *flags(), *_UNDEFINED])
+
+
+if __name__ == "__main__":
+    try:
+        print(f"streamrace: built {library().name}")
+    except BuildError as problem:
+        raise SystemExit(f"streamrace: {problem}") from None

@@ -1,0 +1,58 @@
+"""Where ``torch.distributed`` meets the simulated GPU: its backend ``nccl`` takes the place of the one not built."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+def install() -> None:
+    """Give torch.distributed the backend ``nccl``. Does nothing in a build without torch.distributed."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    from torch._C import _distributed_c10d as compiled
+    from torch.distributed import distributed_c10d as c10d
+
+    from streamrace.device import collectives, refusals, versions
+    from streamrace.device.nccl import ProcessGroupNCCL
+
+    module: Any
+    for module in (c10d, dist, compiled):
+        module.ProcessGroupNCCL = ProcessGroupNCCL
+    versions.of_group(ProcessGroupNCCL)
+    c10d._NCCL_AVAILABLE = True
+    c10d.default_pg_nccl_timeout = timedelta(minutes=10)
+    made: Any = c10d._new_process_group_helper
+    sent: Any = c10d.batch_isend_irecv
+    c: Any = torch._C
+    c._nccl_version = lambda: 2 << 32 | 28 << 16 | 9
+    c._nccl_version_suffix = lambda: b""
+
+    def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        collectives.drain()  # the host waits for the other ranks here, whose devices may wait for this one's
+        devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
+        for name in devices.values():
+            refusals.backend(name)
+        ProcessGroupNCCL.host = devices.get("cpu") == c10d.Backend.GLOO
+        return made(size, rank, ranks, backend, *args, **kwargs)
+
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+        group = p2p_op_list[0].group if p2p_op_list and isinstance(p2p_op_list[0], dist.P2POp) else None
+        group = group or (c10d._get_default_group() if dist.is_initialized() else None)
+        if not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
+            return sent(p2p_op_list)  # type: ignore[no-any-return]
+        group.batch()
+        try:
+            sent(p2p_op_list)
+        finally:
+            work = group.run_batch()
+        return [work]
+
+    batch_isend_irecv.__doc__ = sent.__doc__
+    module = c10d
+    module._new_process_group_helper = new_group
+    for module in (c10d, dist):
+        module.batch_isend_irecv = batch_isend_irecv

@@ -1,0 +1,125 @@
+"""Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
+
+torch's own frames are not recorded, as a user looks for the line that called torch; those of ``torch.distributed`` are,
+as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file. Work of a backward pass has
+the forward line that it belongs to, marked ``(backward)``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from types import CodeType
+from typing import Any
+
+from streamrace.device.build import torch_folder
+from streamrace.device.trace import Frame, Stack
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a program, a forked process
+
+# As code.co_lines() says it, of which a large function has a thousand.
+_line_of = ctypes.pythonapi.PyCode_Addr2Line
+_line_of.argtypes, _line_of.restype = (ctypes.py_object, ctypes.c_int), ctypes.c_int
+
+PASSING: set[str] = set()
+"""Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
+
+
+class CallSites:
+    """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
+
+    def __init__(self, skipped: tuple[str, ...] = ()) -> None:
+        torch = str(torch_folder()) + os.sep
+        self._torch, self._shown = torch, torch + "distributed" + os.sep
+        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
+        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
+        self._reported: dict[int, tuple[int, int, CodeType]] = {}  # held, so that no address is used twice
+        self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
+        self._same: dict[tuple[Frame, ...], int] = {(): 0}
+        self.fresh = [Stack(0, ())]
+
+    def again(self) -> None:
+        """A new trace begins: it needs all stacks, as the C++ part asks for each but once in a process."""
+        self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
+
+    def reported(self, code: int) -> int:
+        """Is the frame of the code object at this address recorded? 2: neither it nor what called it."""
+        known = self._reported.get(code)
+        if known is None or known[1] != len(PASSING):
+            it = _code(code)
+            known = self._reported[code] = self._is_reported(it.co_filename), len(PASSING), it
+        return known[0]
+
+    def _is_reported(self, path: str) -> int:
+        if path in _BEGINS:
+            return 2
+        if path.startswith(self._torch) and not path.startswith(self._shown):
+            return 0
+        return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
+
+    def caller(self) -> Frame | None:
+        """The place from which this process's own Python code was called."""
+        frame = sys._getframe(1)
+        while frame is not None and not (reported := self.reported(id(frame.f_code))):
+            frame = frame.f_back  # type: ignore[assignment]
+        return _frame(frame.f_code, frame.f_lasti) if frame is not None and reported == 1 else None
+
+    def define(self, codes: Any, instructions: Any, count: int) -> int:
+        """The number of a stack: code addresses and instructions, innermost first."""
+        frames = tuple(_frame(_code(codes[at]), instructions[at]) for at in range(count))
+        return self._number(frames)
+
+    def backward(self, forward: int) -> int:
+        """The number of the stack of what autograd does for a node that was made in stack ``forward``."""
+        frames = self._frames[forward]
+        if not frames:
+            return forward
+        return self._number((frames[0]._replace(function=f"{frames[0].function} (backward)"), *frames[1:]))
+
+    def _number(self, frames: tuple[Frame, ...]) -> int:
+        number = self._same.get(frames)
+        if number is None:
+            number = self._same[frames] = len(self._frames)
+            self._frames.append(frames)
+            self.fresh.append(Stack(number, frames))
+        return number
+
+
+def _code(address: int) -> CodeType:
+    code = ctypes.cast(address, ctypes.py_object).value
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _frame(code: CodeType, offset: int) -> Frame:
+    return Frame(_short(code.co_filename), _line(code, offset), code.co_qualname)
+
+
+def _short(path: str) -> str:
+    """The path below the folder it is imported from: a trace says the same on every machine, and in text."""
+    entries = tuple(sys.path)
+    return _below(path, _folders(entries, "" if _absolute(entries) else os.getcwd()))
+
+
+@cache
+def _absolute(entries: tuple[str, ...]) -> bool:
+    return all(os.path.isabs(one) for one in entries)
+
+
+@cache
+def _folders(entries: tuple[str, ...], working: str) -> tuple[str, ...]:
+    return tuple(os.path.normpath(os.path.join(working, folder)) + os.sep for folder in entries)
+
+
+@cache
+def _below(path: str, folders: tuple[str, ...]) -> str:
+    below = path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
+    return below.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may have bytes that are none
+
+
+def _line(code: CodeType, offset: int) -> int:
+    line: int = _line_of(code, offset)
+    return line if line >= 0 else code.co_firstlineno  # none: what the compiler put in

@@ -1,0 +1,413 @@
+#include "allocator.h"
+
+#include "probes.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "callsite.h"
+#include "dry.h"
+#include "gpu_trace.h"
+#include "recorder.h"
+
+namespace simgpu {
+
+struct Segment {
+  int64_t number;  // the later, the higher its addresses on the device
+  char* data;
+  size_t size;
+  char* used;  // memory behind it was never handed out
+};
+
+struct Chunk {
+  char* data;
+  size_t size;
+  int64_t stream;
+  Segment* segment;
+  bool free = true;
+  Chunk *before = nullptr, *behind = nullptr;  // within the segment
+};
+
+namespace {
+
+// Sizes as in CUDACachingAllocator.cpp.
+constexpr size_t kRound = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kMiddle = 10 << 20, kMiddleSegment = 20 << 20;
+
+struct BySize {
+  bool operator()(const Chunk* a, const Chunk* b) const {
+    if (a->size != b->size) return a->size < b->size;
+    if (!a->segment || !b->segment) return !a->segment && b->segment;  // what is looked for stands before its equals
+    return a->segment != b->segment ? a->segment->number < b->segment->number : a->data < b->data;
+  }
+};
+using Pool = std::set<Chunk*, BySize>;
+
+bool is_small(const Chunk& chunk) { return chunk.segment->size == kSmallSegment; }
+
+struct Held {  // freed, but a stream that record_stream named may still be at work on it
+  Chunk* chunk;
+  std::vector<Instant> until;
+};
+
+struct State {
+  std::map<std::pair<int64_t, bool>, Pool> pools;  // by stream, and whether small
+  std::vector<Held> held;
+  int64_t blocks = 0, segments = 0;
+  int64_t total = INT64_MAX, allowed = INT64_MAX;
+  c10::CachingDeviceAllocator::DeviceStats stats;
+};
+State& state() {
+  static auto* one = new State;
+  return *one;
+}
+
+auto& stats() { return state().stats; }
+
+void count(c10::CachingAllocator::StatArray& stat, const Chunk& chunk, size_t by, bool less = false) {
+  using c10::CachingAllocator::StatType;
+  for (auto type : {StatType::AGGREGATE, is_small(chunk) ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+    auto& one = stat[static_cast<size_t>(type)];
+    less ? one.decrease(by) : one.increase(by);
+  }
+}
+
+int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].current; }
+
+Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.stream, is_small(chunk)}]; }
+
+void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is dropped
+  if (other->before == into) {
+    into->behind = other->behind;
+    if (into->behind) into->behind->before = into;
+  } else {
+    into->before = other->before;
+    if (into->before) into->before->behind = into;
+    into->data = other->data;
+  }
+  into->size += other->size;
+  delete other;
+}
+
+void give_back(Chunk* chunk) {
+  count(stats().active, *chunk, 1, true);
+  count(stats().active_bytes, *chunk, chunk->size, true);
+  chunk->free = true;
+  for (Chunk* other : {chunk->before, chunk->behind}) {
+    if (!other || !other->free) continue;
+    pool_of(*other).erase(other);
+    merge(chunk, other);
+  }
+  pool_of(*chunk).insert(chunk);
+}
+
+void look_at_held() {
+  auto& held = state().held;
+  auto passed = [](Held& one) {
+    return std::all_of(one.until.begin(), one.until.end(), [](Instant& until) { return timeline().passed(until); });
+  };
+  for (size_t i = 0; i < held.size();) {
+    if (passed(held[i])) {
+      give_back(held[i].chunk);
+      held.erase(held.begin() + static_cast<int64_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+// Gives free segments back. Work that is still pending may use them: their memory goes once all of it is done.
+// (cudaFree waits for the device; as nothing in CUDA promises that, it is no order here.)
+void empty_cache() {
+  for (auto& [key, pool] : state().pools) {
+    for (auto place = pool.begin(); place != pool.end();) {
+      Chunk* chunk = *place;
+      if (chunk->before || chunk->behind) {
+        ++place;
+        continue;
+      }
+      place = pool.erase(place);
+      count(stats().reserved_bytes, *chunk, chunk->segment->size, true);
+      count(stats().segment, *chunk, 1, true);
+      ++stats().num_device_free;
+      take_away(chunk->data, chunk->size);
+      probes().given_back(chunk->data, chunk->data + chunk->size);
+      Instant last;
+      for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
+      timeline().shadow(last, [segment = chunk->segment] {
+        if (dry().on) give_addresses_back(segment->data, segment->size);
+        else std::free(segment->data);
+        delete segment;
+      });
+      delete chunk;
+    }
+  }
+}
+
+std::string mebibytes(int64_t nbytes) { return c10::str(nbytes >> 20, ".", (nbytes & 0xFFFFF) * 100 >> 20, " MiB"); }
+
+// New memory of the device. Where it has none left, what is cached goes back, after the streams for which
+// record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
+Chunk* reserve(size_t whole, size_t wanted, int64_t stream) {
+  auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
+  if (!fits()) {
+    ++stats().num_alloc_retries, ++stats().num_sync_all_streams;
+    for (auto& held : std::exchange(state().held, {})) {
+      for (auto& until : held.until) timeline().synchronize(until);
+      give_back(held.chunk);
+    }
+    empty_cache();
+  }
+  if (!fits()) {
+    ++stats().num_ooms;
+    auto reserved = sum(stats().reserved_bytes), allocated = sum(stats().allocated_bytes);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", mebibytes(static_cast<int64_t>(wanted)),
+                     ". GPU ", device().index, " has a total capacity of ", mebibytes(state().total), " of which ",
+                     mebibytes(state().total - reserved), " is free. ", mebibytes(state().allowed), " allowed; of the allocated memory ",
+                     mebibytes(allocated), " is allocated by PyTorch, and ", mebibytes(reserved - allocated),
+                     " is reserved by PyTorch but unallocated. (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
+  }
+  char* data = dry().on ? addresses(whole) : memory_of_host(whole);
+  auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments, data, whole, data}};
+  count(stats().reserved_bytes, *chunk, whole);
+  count(stats().segment, *chunk, 1);
+  ++stats().num_device_alloc;
+  return chunk;
+}
+
+Chunk* find(size_t size, int64_t stream) {
+  bool small = size <= kSmall;
+  Pool& pool = state().pools[{stream, small}];
+  Chunk wanted{nullptr, size, stream, nullptr};
+  auto place = pool.lower_bound(&wanted);
+  Chunk* chunk;
+  if (place != pool.end()) {
+    chunk = *place;
+    pool.erase(place);
+  } else {
+    size_t round = 2 << 20;
+    size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
+    chunk = reserve(whole, size, stream);
+  }
+  size_t rest = chunk->size - size;
+  if (small ? rest >= kRound : rest > kSmall) {
+    auto* tail = new Chunk{chunk->data + size, rest, stream, chunk->segment, true, chunk, chunk->behind};
+    if (tail->behind) tail->behind->before = tail;
+    chunk->behind = tail;
+    chunk->size = size;
+    pool_of(*tail).insert(tail);
+  }
+  chunk->free = false;
+  return chunk;
+}
+
+void free_block(void* context) {
+  Lock lock;
+  auto* block = static_cast<Block*>(context);
+  tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
+  Chunk* chunk = block->chunk;
+  let_go(*block);
+  probes().dropped(block->number);
+  dry().dropped(block->number);
+  count(stats().allocation, *chunk, 1, true);
+  count(stats().allocated_bytes, *chunk, chunk->size, true);
+  count(stats().requested_bytes, *chunk, block->nbytes, true);
+  std::vector<Instant> until;
+  for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
+  if (until.empty()) give_back(chunk);
+  else state().held.push_back({chunk, std::move(until)});
+  delete block;
+}
+
+struct DeviceAllocator final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t nbytes) override {
+    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().index));
+    if (nbytes == 0) return {nullptr, nullptr, &free_block, here};
+    int64_t site = Allocating::site();
+    Lock lock;
+    look_at_held();
+    Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current());
+    char *end = chunk->data + chunk->size, *& used = chunk->segment->used;
+    if (end > used && !dry().on) {
+      std::memset(std::max(used, chunk->data), 0xFF, static_cast<size_t>(end - std::max(used, chunk->data)));
+      used = end;
+    }
+    Block* block = make_block(nbytes, chunk->data, chunk->stream);
+    block->chunk = chunk;
+    hand_out(*block, site);
+    for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
+    for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
+    count(stats().requested_bytes, *chunk, nbytes);
+    tell(&Told::trace_gpu_memory_allocation, reinterpret_cast<uintptr_t>(block->data));
+    return {block->data, block, &free_block, here};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK(false, "streamrace: memory of the device is copied by a launch, not by its allocator");
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {
+    Lock lock;
+    look_at_held();
+    empty_cache();
+  }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    Lock lock;
+    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), stream.id());
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    Lock lock;
+    auto all = stats();
+    all.max_split_size = -1;
+    for (auto& [key, pool] : state().pools)
+      for (Chunk* chunk : pool)
+        if (chunk->before || chunk->behind) {
+          count(all.inactive_split, *chunk, 1);
+          count(all.inactive_split_bytes, *chunk, chunk->size);
+        }
+    return all;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
+  void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) OVERRIDE_SINCE_10 { return memory_info(); }
+
+ private:
+  template <typename Do>
+  void each(Do work) {
+    Lock lock;
+    auto& all = stats();
+    for (auto* stats : {&all.allocation, &all.segment, &all.active, &all.allocated_bytes, &all.reserved_bytes, &all.active_bytes,
+                        &all.requested_bytes})
+      for (auto& stat : *stats) work(stat);
+  }
+};
+
+}  // namespace
+
+void size_memory(int64_t total, int64_t allowed) { state().total = total, state().allowed = allowed; }
+
+std::pair<size_t, size_t> memory_info() {
+  Lock lock;
+  auto left = state().total - sum(stats().reserved_bytes);  // below 0 where more is allowed than there is
+  return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(state().total)};
+}
+
+int64_t& Allocating::here() {
+  thread_local int64_t site = -1;
+  return site;
+}
+int64_t Allocating::site() { return here() >= 0 ? here() : call_site(); }
+
+char* memory_of_host(size_t size) {
+  void* data = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+  TORCH_CHECK_WITH(OutOfMemoryError, data, "streamrace: the host has no ", size, " bytes of memory left, which the simulated GPU uses");
+  return static_cast<char*>(data);
+}
+
+Block* make_block(size_t nbytes, char* data, int64_t stream) {
+  auto* block = new Block{++state().blocks, nbytes, data, stream};
+  block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
+  probes().made(block->number, data);
+  dry().made(block->number, nbytes, stream == kHost);
+  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
+  return block;
+}
+
+int64_t blocks_made() { return state().blocks; }
+
+Block* block_of(const c10::StorageImpl* storage) { return block_of(storage->data_ptr()); }
+
+Block* block_of(const c10::DataPtr& data) {
+  auto deleter = data.get_deleter();
+  return deleter == &free_block || deleter == &free_pinned ? static_cast<Block*>(data.get_context()) : nullptr;
+}
+
+// Where in the block the tensor's storage begins: not at its beginning where a part of pinned memory came through numpy.
+static int64_t shift_of(const at::Tensor& tensor, const Block& block) {
+  auto* data = static_cast<const char*>(tensor.storage().data());
+  return data ? data - block.data : 0;
+}
+
+void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
+  if ((!trace().on && !dry().on) || tensor.numel() == 0) return;
+  auto item = static_cast<int64_t>(tensor.itemsize());
+  auto sizes = tensor.sizes(), strides = tensor.strides();
+  int64_t lo = shift_of(tensor, block) + tensor.storage_offset() * item, layout = 0;
+  if (tensor.is_contiguous()) {
+    accesses.push_back({block.number, lo, lo + tensor.numel() * item, 0});
+    return;
+  }
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] > 1 && strides[i] != 0) dims.emplace_back(strides[i], sizes[i]);
+  std::sort(dims.begin(), dims.end());
+  int64_t span = item, dense = 1;
+  bool holes = false;
+  for (auto& [stride, size] : dims) {
+    span += (size - 1) * stride * item;
+    holes |= stride > dense;
+    dense = std::max(dense, stride * (size - 1) + dense);
+  }
+  if (holes) {
+    for (auto& [stride, size] : dims) stride = std::exchange(size, stride * item);  // now size, stride in bytes
+    layout = trace().on ? trace().layout_id(item, dims) : -1;
+  }
+  accesses.push_back({block.number, lo, lo + span, layout});
+}
+
+at::Tensor alias(const at::Tensor& tensor, Block& block) {
+  auto keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(block.alias), keys, tensor.dtype());
+  auto* impl = made.unsafeGetTensorImpl();
+  auto shift = shift_of(tensor, block), item = static_cast<int64_t>(tensor.itemsize());
+  TORCH_CHECK(shift % item == 0, "streamrace: pinned memory that begins between two numbers of its type: copy it first");
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), shift / item + tensor.storage_offset());
+  if (tensor.is_conj()) impl->_set_conj(true);
+  if (tensor.is_neg()) impl->_set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  return made;
+}
+
+void record_stream(Block& block, int64_t stream) {
+  auto& recorded = block.recorded;
+  if (stream == block.stream || std::find(recorded.begin(), recorded.end(), stream) != recorded.end()) return;
+  recorded.push_back(stream);
+  trace().note(Kind::kRecordStream, {block.number, stream});
+}
+
+void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
+  size_t held = storage->nbytes();
+  if (nbytes == held) return;
+  auto fresh = device_allocator()->allocate(nbytes);
+  if (size_t common = std::min(held, nbytes)) {
+    static const int64_t kernel = name_id("cudaMemcpyAsync DtoD");
+    auto *from = block_of(storage), *to = static_cast<Block*>(fresh.get_context());
+    auto bytes = [common](Block& block) {
+      auto whole = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(block.alias), c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>());
+      whole.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(common)});
+      return whole;
+    };
+    Accesses accesses;
+    add_access(bytes(*from), *from, accesses.reads);
+    add_access(bytes(*to), *to, accesses.writes);
+    if (recorder().on) recorder().copy(trace().ops + 1, {bytes(*to), to}, {bytes(*from), from});
+    auto& costs = device().costs;
+    auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(kernel), static_cast<int64_t>(2 * common), nullptr, 0, 0, nullptr)) : 2000;
+    auto copied = [to = to->data, from = from->data, common] { std::memcpy(to, from, common); };
+    bool real = dry().fits(static_cast<int64_t>(common)) && dry().known(accesses.reads);
+    device().launch(Device::current(), kernel, accesses, nominal, dry().on ? Effect() : copied, site);
+    if (dry().on && real) copied();
+    dry().wrote(accesses.writes, real);
+  }
+  storage->set_data_ptr_noswap(std::move(fresh));
+  storage->set_nbytes(nbytes);
+}
+
+c10::DeviceAllocator* device_allocator() {
+  static auto* one = new DeviceAllocator;
+  return one;
+}
+
+REGISTER_ALLOCATOR(c10::kCUDA, device_allocator())
+
+}  // namespace simgpu

@@ -1,0 +1,377 @@
+// What Python asks of the device beyond torch's own ways in: plain functions, called through ctypes (the library
+// may not link torch's Python part, as it is loaded before it), and a few operators where a tensor is passed.
+#include <ATen/EmptyTensor.h>
+#include <pthread.h>
+#include <torch/library.h>
+#include <unistd.h>
+
+#include <exception>
+#include <thread>
+
+#include "callsite.h"
+#include "deviations.h"
+#include "dry.h"
+#include "fallback.h"
+#include "generator.h"
+#include "operators.h"
+#include "packed.h"
+#include "recorder.h"
+#include "probes.h"
+
+namespace simgpu {
+namespace {
+
+std::string problem;
+
+template <typename Do>
+int64_t told(Do work) {  // an error goes to Python as a sentence (simgpu_problem)
+  try {
+    return work();
+  } catch (const std::exception& failure) {
+    problem = failure.what();
+    return -1;
+  }
+}
+
+void add(const at::TensorList tensors, bool written, Accesses& accesses) {
+  for (const auto& one : tensors)
+    if (one.is_cuda()) place_of(one, written, accesses);
+}
+
+using Callback = void (*)(int64_t ticket, int64_t moment);
+Callback run_python = nullptr;
+
+Effect python(int64_t ticket, int64_t moment) {
+  if (ticket < 0) return nullptr;
+  return [ticket, moment] {
+    if (!python_alive) return;
+    bool before = std::exchange(executing, true);
+    run_python(ticket, moment);
+    executing = before;
+  };
+}
+
+// Work with accesses that its issuer names, and Python functions (by ticket) as its effects at start and end.
+// `group` below 0: a kernel of `duration`. Else this rank's part in collective `number` of `group`, whose end is
+// open until all `members` have come.
+int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kernel, int64_t stream, int64_t duration,
+              int64_t ticket, int64_t group, int64_t number, at::IntArrayRef members, int64_t root, int64_t issuer, int64_t nominal,
+              int64_t late) {
+  int64_t site = call_site();
+  Lock lock;
+  Accesses accesses;
+  add(reads, false, accesses);
+  add(writes, true, accesses);
+  int64_t name = name_id(std::string(kernel));
+  if (group < 0) {
+    device().launch(stream, name, accesses, duration, python(ticket, 1), site);
+    dry().wrote(accesses.writes, false);
+    return trace().ops;
+  }
+  auto& time = timeline();
+  time.now += device().costs.launch_ns;
+  auto work = std::make_shared<Work>();
+  auto change = deviations().next(stream, name, trace().ops + 1, duration);
+  work->duration = duration + change.longer;
+  work->read = python(ticket, 0);
+  work->effect = python(ticket, 1);
+  work->group = group;
+  work->number = number;
+  work->late = late + change.late;
+  work->members.assign(members.begin(), members.end());
+  int64_t issued = time.now;
+  time.collective(stream, work);
+  trace().launch(stream, name, accesses, site, issued, work->start, work->end, nominal, work, root, issuer);
+  time.catch_up_if_free();
+  dry().wrote(accesses.writes, false);
+  return trace().ops;
+}
+
+// Does it hold what a live run would hold there?
+bool known(const at::Tensor& tensor) {
+  Lock lock;
+  Block* block = tensor.is_cuda() ? block_of(tensor.storage().unsafeGetStorageImpl()) : pinned_block_of(tensor);
+  if (!dry().on || !block) return true;
+  Accesses accesses;
+  add_access(tensor, *block, accesses.reads);
+  return dry().known(accesses.reads);
+}
+
+// The host reads the tensor: it waits for the current stream, and gets nothing.
+void look(const at::Tensor& tensor, c10::string_view name) {
+  int64_t site = call_site();
+  Lock lock;
+  Accesses accesses;
+  place_of(tensor, false, accesses);
+  device().launch(Device::current(), name_id(std::string(name)), accesses, 2000, nullptr, site);
+  device().synchronize(Device::current(), How::kRead, site);
+}
+
+// Its bytes were written, by someone who knows the values or does not.
+void wrote(const at::Tensor& tensor, bool known) {
+  Lock lock;
+  Accesses accesses;
+  place_of(tensor, true, accesses);
+  dry().wrote(accesses.writes, known);
+}
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  Lock lock;
+  Block* block = block_of(tensor.storage().unsafeGetStorageImpl());
+  TORCH_CHECK(block || tensor.numel() == 0, "streamrace: this tensor's memory does not come from the simulated GPU's allocator");
+  return block ? alias(tensor, *block) : at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+}
+
+std::vector<int64_t> place(const at::Tensor& tensor) {  // block, first byte, end
+  Block* block = block_of(tensor.storage().unsafeGetStorageImpl());
+  if (!block) return {-1, 0, 0};
+  Accesses accesses;
+  Lock lock;
+  bool on = std::exchange(trace().on, true);
+  add_access(tensor, *block, accesses.reads);
+  trace().on = on;
+  if (accesses.reads.empty()) return {block->number, 0, 0};
+  return {block->number, accesses.reads[0].lo, accesses.reads[0].hi};
+}
+
+void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
+  int64_t site = call_site();
+  Lock lock;
+  resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
+}
+
+void tell_hidden(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
+  hides(name, arguments, when);
+}
+
+void take_whole_(const std::string& name) { take_whole(name); }
+
+TORCH_LIBRARY(simgpu, m) {
+  m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
+        "int[] members, int root, int issuer, int nominal, int late) -> int",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
+  m.def("default_generator() -> Generator?",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
+  m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
+  m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
+  m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
+  m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
+  m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
+  m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));
+  m.def("wrote(Tensor tensor, bool known) -> ()", torch::dispatch(c10::DispatchKey::CUDA, wrote));
+  m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
+}
+
+// A fork must not find the device locked by a thread that is not there in the child.
+Lock* while_forking;
+struct AtFork {
+  AtFork() {
+    pthread_atfork([] { while_forking = new Lock; }, [] { delete while_forking; },
+                   [] { new (&device_mutex()) std::recursive_mutex; });  // its owner has another number in the child
+  }
+} at_fork;
+
+// A thread that asks for the interpreter while that ends is ended by it (pthread_exit, until Python 3.13), and where it
+// stands within torch, a destructor on the way is no place to be ended in: the process aborted. Such a thread rests until
+// the process has ended, as it does from Python 3.14 on.
+std::thread::id ending;
+std::terminate_handler abort_as_before;
+[[noreturn]] void rest() {
+  if (std::current_exception() || std::this_thread::get_id() == ending) {
+    if (abort_as_before) abort_as_before();
+    std::abort();
+  }
+  for (;;) pause();
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+const char* simgpu_problem() { return problem.c_str(); }
+
+void simgpu_devices(int count, int index, int rank) {
+  device().count = count;
+  device().index = index;
+  timeline().rank = rank;
+}
+int simgpu_used() { return device().used(); }
+void simgpu_deferred(int on) { device().deferred = on != 0; }
+void simgpu_python_ends() {
+  python_alive = false;
+  ending = std::this_thread::get_id();
+  abort_as_before = std::set_terminate(rest);
+}
+
+void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
+                  double (*kernel)(const char*, int64_t, const int64_t*, int64_t, int64_t, int64_t*), double (*factor)(const char*, int64_t)) {
+  Lock lock;
+  device().costs = {launch_ns, synchronize_ns, query_ns, kernel, factor};
+  device().forget_factors();
+}
+
+int64_t simgpu_now() { return timeline().now; }
+int64_t simgpu_tail() {  // when all that was given to the device is done, as far as that is known
+  Lock lock;
+  int64_t last = 0;
+  for (int64_t id = 0; id < timeline().streams(); ++id) last = std::max(last, timeline().stream(id).known);
+  return last;
+}
+int64_t simgpu_effective() { return timeline().effective; }
+int64_t simgpu_current_stream() { return Device::current(); }
+void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
+int simgpu_index() { return device().index; }
+int simgpu_set_index(int index) {  // -1: there is a problem
+  return static_cast<int>(told([index] {
+    c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
+    return 0;
+  }));
+}
+int simgpu_synchronize() {
+  return static_cast<int>(told([] {
+    int64_t site = call_site();
+    Lock lock;
+    device().synchronize(site);
+    return 0;
+  }));
+}
+int64_t simgpu_advance(int64_t nanoseconds) {
+  Lock lock;
+  return timeline().now += nanoseconds;
+}
+int64_t simgpu_blocked() { return device().blocked; }
+int64_t simgpu_operations() { return trace().ops; }
+int64_t simgpu_flops() { return device().flops; }
+void simgpu_answers(int on) { device().answers = on != 0; }
+void simgpu_forget_factors() {
+  Lock lock;
+  device().forget_factors();
+}
+void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all streams are done
+  Lock lock;
+  Instant instant;
+  for (int64_t one = 0; one < timeline().streams(); ++one)
+    if (stream < 0 || one == stream) instant.join(timeline().position(one));
+  instant.join(timeline().position(std::max(stream, int64_t{0})));
+  timeline().shadow(instant, python(ticket, 1));
+}
+void simgpu_overrides(int (*overridden)(int, int64_t)) { event_overridden = overridden; }
+int64_t simgpu_drain() {
+  return told([] {
+    Lock lock;
+    device().meet(-1);
+    device().raise();
+    return int64_t{0};
+  });
+}
+
+void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+  give_call_sites(frame, define, backward);
+  Lock lock;
+  trace().on = on != 0;
+}
+const int64_t* simgpu_trace_take(int64_t* words, int everything) {
+  Lock lock;
+  return trace().take(words, everything != 0);
+}
+// Of words that were taken; `made`: how many bytes, launches, the last one's number. The bytes are there until the next call.
+const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at, int64_t* made) {
+  static auto* packed = new Packed;
+  Lock lock;
+  pack(words, count, *at, *packed);
+  made[0] = static_cast<int64_t>(packed->bytes.size()), made[1] = packed->operations, made[2] = packed->op;
+  return packed->bytes.data();
+}
+void simgpu_mark(int64_t number) {  // here stands a record that Python made
+  Lock lock;
+  trace().note(Kind::kMark, {number});
+}
+void simgpu_record(int on) {
+  Lock lock;
+  recorder().begin(on != 0);
+}
+const char* simgpu_recorded(int64_t number, int64_t* nbytes) {
+  Lock lock;
+  auto& bytes = recorder().bytes(number);
+  *nbytes = static_cast<int64_t>(bytes.size());
+  return bytes.data();
+}
+void simgpu_forget(int64_t number) {
+  Lock lock;
+  recorder().forget(number);
+}
+const char* simgpu_kernel_name(int64_t id) {
+  Lock lock;
+  return name_of(id);
+}
+
+void simgpu_failed(const char* sentence) { device().fail(sentence); }
+void simgpu_effects(Callback run) { run_python = run; }
+void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t)) {
+  timeline().exchange = {post, receive, promise};
+}
+void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
+void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
+
+void simgpu_deviate_never() { deviations().never(); }
+void simgpu_jitter(double percent, int64_t seed, int64_t rank) { deviations().jitter(percent, seed, rank); }
+int64_t simgpu_delay(int64_t stream, const char* kernel, int64_t occurrence, int64_t late, int64_t longer) {
+  Lock lock;
+  return deviations().delay(stream, name_id(kernel), occurrence, {late, longer});
+}
+void simgpu_delay_operation(int64_t op, int64_t late, int64_t longer) {
+  Lock lock;
+  deviations().delay_operation(op, {late, longer});
+}
+int simgpu_delay_met(int64_t delay) { return deviations().met(delay); }
+
+void simgpu_probes_begin() {
+  Lock lock;
+  probes().begin();
+}
+const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
+  Lock lock;
+  return probes().take(from, most, words);
+}
+
+void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {
+  Lock lock;
+  dry().begin(real, asked);
+}
+void simgpu_dry_refusal(const char* sentence) { dry().refusal = sentence; }
+const char* simgpu_dry_dissent() {
+  Lock lock;
+  problem.clear();
+  for (auto& name : dry().dissent) problem += name + "\n";
+  return problem.c_str();
+}
+
+void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }
+void simgpu_memory(int64_t total, int64_t allowed) {
+  Lock lock;
+  size_memory(total, allowed);
+}
+
+// What versions of torch before today's do not ask for themselves (streamrace/device/versions.py). Nine statistics of three pools
+// of four numbers, then what is free and what there is.
+const int64_t* simgpu_memory_told() {
+  static std::vector<int64_t> told;
+  auto all = device_allocator()->getDeviceStats(0);
+  auto [free, total] = memory_info();
+  told.clear();
+  for (auto* stat : {&all.allocation, &all.segment, &all.active, &all.inactive_split, &all.allocated_bytes, &all.reserved_bytes,
+                     &all.active_bytes, &all.inactive_split_bytes, &all.requested_bytes})
+    for (auto& pool : *stat) told.insert(told.end(), {pool.current, pool.peak, pool.allocated, pool.freed});
+  told.insert(told.end(), {static_cast<int64_t>(free), static_cast<int64_t>(total)});
+  return told.data();
+}
+void simgpu_memory_do(int what) {
+  if (what == 0) device_allocator()->emptyCache();
+  if (what == 1) device_allocator()->resetPeakStats(0);
+  if (what == 2) device_allocator()->resetAccumulatedStats(0);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
+}  // namespace simgpu

@@ -1,0 +1,147 @@
+#include "device.h"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "deviations.h"
+#include "gpu_trace.h"
+#include "probes.h"
+
+namespace simgpu {
+
+Device& device() {
+  static auto* one = new Device;
+  return *one;
+}
+
+int64_t& Device::current() {
+  thread_local int64_t stream = 0;
+  return stream;
+}
+
+int64_t Device::next_stream(bool high_priority) {
+  if (taken_[0] + taken_[1] == 0)  // torch makes all of them when the first is asked for
+    for (int64_t stream = 1; stream < kHost; ++stream) tell(&Told::trace_gpu_stream_creation, stream);
+  int64_t number = taken_[high_priority]++ % kPool;
+  return 1 + (high_priority ? kPool : 0) + number;
+}
+
+void Device::name(int64_t stream) {
+  used_ = true;
+  if (!trace().on) return;
+  if (stream >= static_cast<int64_t>(named_.size())) named_.resize(stream + 1);
+  if (named_[stream]) return;
+  named_[stream] = true;
+  trace().note(Kind::kStreamName, {stream});
+}
+
+Marker Device::record(int64_t stream) {
+  name(stream);
+  Marker marker{++trace().markers, timeline().position(stream)};
+  trace().note(Kind::kRecord, {marker.number, stream});
+  return marker;
+}
+
+void Device::wait(int64_t stream, const Marker& marker, int64_t site) {
+  name(stream);
+  timeline().wait(stream, marker.instant);
+  trace().note(Kind::kWait, {stream, marker.number, site});
+}
+
+void Device::host_wait(const Marker& marker, How how, int64_t site) {
+  timeline().now += costs.synchronize_ns;
+  int64_t before = timeline().now;
+  timeline().synchronize(marker.instant);
+  blocked += timeline().now - before;
+  trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(how), site, timeline().now, before});
+  raise();
+}
+
+bool Device::query(const Marker& marker, int64_t site) {
+  timeline().now += costs.query_ns;
+  bool passed = answers && timeline().passed(marker.instant);
+  int64_t now = timeline().now;
+  if (passed) {
+    timeline().catch_up();
+    trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
+    raise();
+  } else {
+    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, marker.number});
+  }
+  return passed;
+}
+
+void Device::synchronize(int64_t stream, How how, int64_t site) {
+  tell(&Told::trace_gpu_stream_synchronization, stream);
+  host_wait(record(stream), how, site);
+}
+
+void Device::synchronize(int64_t site) {
+  tell(&Told::trace_gpu_device_synchronization);
+  for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
+    if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
+      host_wait(record(stream), How::kSynchronize, site);
+}
+
+WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect,
+                       int64_t site) {
+  name(stream);
+  auto& time = timeline();
+  double factor = 1;
+  if (costs.factor) {
+    auto known = factors_.find({kernel, stream});
+    if (known == factors_.end()) known = factors_.emplace(std::pair{kernel, stream}, costs.factor(name_of(kernel), stream)).first;
+    factor = known->second;
+  }
+  if (factor > 0) time.now += costs.launch_ns;  // 0: as if it were not there, but for the order that it has
+  int64_t issued = time.now, start, end;
+  auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
+  duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
+  WorkPtr work = time.launch(stream, duration, std::move(effect), start, end);
+  trace().launch(stream, kernel, accesses, site, issued, start, end, nominal, work);
+  if (deferred) time.catch_up_if_free();
+  else meet(stream), raise();
+  return work;
+}
+
+void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site) {
+  name(kHost);
+  int64_t now = timeline().now;
+  timeline().catch_up();
+  trace().launch(kHost, kernel, accesses, site, now, now, now, 0, nullptr);
+  for (auto& access : accesses.reads) probes().read(trace().ops, access);
+  int64_t marker = ++trace().markers;
+  trace().note(Kind::kRecord, {marker, kHost});
+  trace().note(Kind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});
+}
+
+void Device::meet(int64_t stream) {
+  if (stream < 0) timeline().drain();
+  else timeline().synchronize(timeline().position(stream));
+  trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream});
+}
+
+Effect Device::guarded(int64_t kernel, Effect effect) {
+  return [this, kernel, effect = std::move(effect)] {
+    try {
+      effect();
+    } catch (const std::exception& failure) {
+      fail(std::string(name_of(kernel)) + ": " + failure.what());
+    }
+  };
+}
+
+void Device::fail(const std::string& error) {
+  if (error_.empty()) error_ = error;  // the others may follow from the first
+}
+
+void Device::raise() {
+  if (error_.empty()) return;
+  std::string message = std::move(error_);
+  error_.clear();
+  TORCH_CHECK(message.rfind("streamrace: ", 0) != 0, message);  // a sentence of ours, for which there was no better place
+  TORCH_CHECK(false, "CUDA error: a kernel that ran asynchronously failed (told at the first wait after it): ", message);
+}
+
+}  // namespace simgpu

@@ -1,0 +1,134 @@
+// Streams and events, as torch's own code uses them: autograd's engine records and waits through here, so
+// the order that it makes is in the trace.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "allocator.h"
+#include "callsite.h"
+#include "gpu_trace.h"
+
+namespace simgpu {
+
+int (*event_overridden)(int, int64_t) = nullptr;
+
+namespace {
+
+// Does something else happen at this place of the program (streamrace/device/overrides.py)? To be asked without the lock.
+bool overridden(bool waits, int64_t stream) { return event_overridden && python_alive && event_overridden(waits, stream); }
+
+struct Event {
+  Marker marker;
+  bool timed = false;
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return c10::kCUDA; }
+
+  c10::Device exchangeDevice(c10::Device to) const override {
+    setDevice(to);
+    return getDevice();
+  }
+  c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().index)}; }
+  void setDevice(c10::Device to) const override {
+    if (to.index() < 0 || to.index() == device().index) return;
+    TORCH_CHECK(to.index() < device().count, "CUDA error: invalid device ordinal");
+    // A rank says so before it uses its device; what it has used it keeps.
+    TORCH_CHECK(!device().used(), "streamrace: this process uses cuda:", device().index, ", and a process has one simulated "
+                "GPU: cuda:", to.index(), " belongs to another rank. Run one process for each GPU.");
+    device().index = to.index();
+  }
+  void uncheckedSetDevice(c10::Device to) const noexcept override {
+    if (to.index() >= 0 && !device().used()) device().index = to.index();
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device().count); }
+
+  c10::Stream stream(int64_t number) const { return c10::Stream(c10::Stream::UNSAFE, getDevice(), number); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(Device::current()); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
+    Lock lock;
+    return stream(device().next_stream(high));
+  }
+  c10::Stream getNewStream(c10::Device, int priority) const override {
+    Lock lock;
+    return stream(device().next_stream(priority < 0));
+  }
+  c10::Stream exchangeStream(c10::Stream to) const noexcept override {
+    int64_t before = Device::current();
+    Device::current() = to.id();
+    return stream(before);
+  }
+  void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_10 { return reinterpret_cast<void*>(one.id()); }
+
+  void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+    Lock lock;
+    bool fresh = !*event;
+    if (fresh) *event = new Event;
+    auto address = reinterpret_cast<uintptr_t>(*event);
+    if (fresh) tell(&Told::trace_gpu_event_creation, address);
+    auto* one = static_cast<Event*>(*event);
+    one->marker = device().record(on.id());
+    one->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    tell(&Told::trace_gpu_event_record, address, on.id());
+  }
+  void block(void* event, const c10::Stream& on) const override {
+    if (!event || overridden(true, on.id())) return;  // never recorded: no wait
+    int64_t site = call_site();
+    Lock lock;
+    device().wait(on.id(), static_cast<Event*>(event)->marker, site);
+    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), on.id());
+  }
+  bool queryEvent(void* event) const override {
+    if (!event) return true;
+    int64_t site = call_site();
+    Lock lock;
+    return device().query(static_cast<Event*>(event)->marker, site);
+  }
+  void synchronizeEvent(void* event) const override {
+    if (!event || overridden(false, Device::current())) return;
+    int64_t site = call_site();
+    Lock lock;
+    tell(&Told::trace_gpu_event_synchronization, reinterpret_cast<uintptr_t>(event));
+    device().host_wait(static_cast<Event*>(event)->marker, How::kSynchronize, site);
+  }
+  // torch's futures do so for the streams on which their callbacks run.
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
+    Lock lock;
+    if (Block* block = block_of(data)) record_stream(*block, on.id());
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (!event) return;
+    Lock lock;
+    tell(&Told::trace_gpu_event_deletion, reinterpret_cast<uintptr_t>(event));
+    delete static_cast<Event*>(event);
+  }
+  double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
+    Lock lock;
+    TORCH_CHECK(from && to, "Both events must be recorded before calculating elapsed time.");
+    auto &first = static_cast<Event*>(from)->marker.instant, &last = static_cast<Event*>(to)->marker.instant;
+    TORCH_CHECK(timeline().passed(first) && timeline().passed(last),
+                "CUDA error: device not ready (synchronize the events before asking for the time between them)");
+    first.settle(), last.settle();
+    return static_cast<double>(last.known - first.known) / 1e6;
+  }
+
+  bool queryStream(const c10::Stream& one) const override {
+    int64_t site = call_site();
+    Lock lock;
+    return device().query(device().record(one.id()), site);
+  }
+  void synchronizeStream(const c10::Stream& one) const override {
+    int64_t site = call_site();
+    Lock lock;
+    device().synchronize(one.id(), How::kSynchronize, site);
+  }
+  void synchronizeDevice(const c10::DeviceIndex) const OVERRIDE_SINCE_6 {
+    int64_t site = call_site();
+    Lock lock;
+    device().synchronize(site);
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+
+}  // namespace
+}  // namespace simgpu

@@ -1,0 +1,125 @@
+// The host's own use of pinned memory.
+#include <ATen/record_function.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "callsite.h"
+#include "dry.h"
+#include "fallback.h"
+#include "operators.h"
+#include "recorder.h"
+
+namespace simgpu {
+namespace {
+
+using at::Tensor;
+
+// They look at a tensor's kind alone; _to_copy leaves the reading to a copy_, which may be the device's.
+bool asks(const std::string& name) {
+  auto ends = [&](const char* with) { return name.size() >= strlen(with) && name.compare(name.size() - strlen(with), strlen(with), with) == 0; };
+  return name == "aten::is_pinned" || name == "aten::_to_copy" || name == "aten::is_same_size" || name == "aten::is_set_to" || ends("_like") ||
+      name.rfind("aten::new_", 0) == 0 || name.rfind("aten::sym_", 0) == 0;
+}
+
+// What an operator of the host's writes, for who records: known when it has written it.
+struct Writing final : at::ObserverContext {
+  int64_t op = 0;
+  std::vector<std::pair<Access, const char*>> places;
+};
+
+// What the host's kernels do to pinned memory are accesses too, on its own clock. They are seen where the
+// dispatcher is entered; this watch is set when memory is pinned for the first time.
+std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
+  if (executing || !PyGILState_GetThisThreadState()) return nullptr;  // a thread of gloo, for which the device waits
+  auto schema = function.operator_schema();
+  if (!schema || asks(schema->name()) || schema->name() == "simgpu::host_looks") return nullptr;
+  auto inputs = function.inputs();
+  auto look = [&](const std::function<void(const Tensor&, bool)>& see) {
+    for (size_t i = 0; i < inputs.size() && i < schema->arguments().size(); ++i) {
+      const auto& argument = schema->arguments()[i];
+      bool written = (argument.alias_info() && argument.alias_info()->isWrite()) || hides(schema->name(), argument.name());
+      if (inputs[i].isTensor()) see(inputs[i].toTensor(), written);
+      else if (inputs[i].isTensorList())
+        for (const Tensor& one : inputs[i].toTensorList()) see(one, written);
+    }
+  };
+  bool any = false, device_too = false, only_looks = true;
+  look([&](const Tensor& one, bool) {
+    if (!one.defined()) return;
+    device_too |= one.is_cuda();
+    any |= one.is_cpu() && one.has_storage();
+  });
+  if (!any || device_too) return nullptr;
+  for (auto& result : schema->returns()) only_looks &= result.alias_info() && !result.alias_info()->isWrite();
+  if (only_looks && !schema->returns().empty()) return nullptr;  // a view
+  Lock lock;
+  Accesses accesses;
+  std::vector<const char*> written_at;
+  look([&](const Tensor& one, bool written) {
+    Block* block = one.defined() ? pinned_block_of(one) : nullptr;
+    if (!block) return;
+    add_access(one, *block, written ? accesses.writes : accesses.reads);
+    written_at.resize(accesses.writes.size(), block->data);
+  });
+  if (accesses.reads.empty() && accesses.writes.empty() && !trace().on) {
+    timeline().catch_up();
+    return nullptr;
+  }
+  if (accesses.reads.empty() && accesses.writes.empty()) return nullptr;
+  device().host_access(name_id(schema->name()), accesses, call_site());
+  if (dry().on) {
+    bool known = dry().known(accesses.reads);
+    if (!known) dry().refuse_later(schema->name().c_str());
+    dry().wrote(accesses.writes, known);
+  }
+  if (!recorder().on || accesses.writes.empty()) return nullptr;
+  auto writing = std::make_unique<Writing>();
+  writing->op = trace().ops;
+  for (size_t i = 0; i < accesses.writes.size(); ++i) writing->places.emplace_back(accesses.writes[i], written_at[i]);
+  return writing;
+}
+
+void after_operator(const at::RecordFunction&, at::ObserverContext* context) {
+  if (!context) return;
+  auto* writing = static_cast<Writing*>(context);
+  Lock lock;
+  std::string bytes;
+  for (auto& [access, data] : writing->places)
+    each_run(access, [&, data = data](int64_t lo, int64_t hi) { bytes.append(data + lo, static_cast<size_t>(hi - lo)); });
+  recorder().wrote(writing->op, bytes);
+  for (auto& [access, data] : writing->places) recorder().known({access}, data);
+}
+
+// What Python does past the dispatcher (streamrace/device/host.py). `how` empty: it only reads, now; else it gets an address.
+void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view how) {
+  int64_t site = call_site();
+  Lock lock;
+  Block* block = tensor.is_cuda() ? block_of(tensor.storage().unsafeGetStorageImpl()) : pinned_block_of(tensor);
+  if (!block) return;
+  if (!tensor.is_cuda() && !name.empty()) {
+    Accesses accesses;
+    add_access(tensor, *block, accesses.reads);
+    if (accesses.reads.empty()) timeline().catch_up();
+    else device().host_access(name_id(std::string(name)), accesses, site);
+    if (dry().on && !dry().known(accesses.reads)) dry().refuse(std::string(name).c_str());
+  }
+  if (!tensor.is_cuda() && how == "numpy") recorder().given(*block);
+  if (!tensor.is_cuda() && how == "numpy released") recorder().released(*block);
+  if (!how.empty()) trace().note(Kind::kExport, {block->number, name_id(std::string(how)), site, timeline().now});
+}
+
+TORCH_LIBRARY_FRAGMENT(simgpu, m) {
+  m.def("host_looks(Tensor tensor, str name, str how) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, host_looks));
+}
+
+}  // namespace
+
+void watch_pinned_memory() {
+  static bool watched = false;
+  if (watched) return;
+  watched = true;
+  at::addGlobalCallback(at::RecordFunctionCallback(&on_operator, &after_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+}
+
+}  // namespace simgpu

@@ -1,0 +1,81 @@
+// What the host did, in the order in which it did it: words of 64 bits that streamrace/device/tracing.py makes into
+// records. Nothing is written while nobody traces.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "timeline.h"
+
+namespace simgpu {
+
+enum class Kind : int64_t {
+  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout,
+  kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable
+};
+
+// Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
+struct Access {
+  int64_t block, lo, hi, layout;
+};
+
+struct Accesses {
+  std::vector<Access> reads, writes;
+};
+
+class Trace {
+ public:
+  bool on = false;
+  int64_t ops = 0, markers = 0;
+
+  void note(Kind kind, std::initializer_list<int64_t> words);
+  void note(Kind kind, int64_t first, const std::vector<int64_t>& rest);
+  // `work` null: the times are known.
+  void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
+              int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);
+  int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
+  const std::vector<int64_t>& layout(int64_t id) const { return *keys_[id - 1]; }  // an item's bytes, then size, stride, ...
+  // The finished part of the buffer, valid until the next call of anything here.
+  const int64_t* take(int64_t* words, bool everything);
+  bool full() const { return full_.load(std::memory_order_relaxed); }  // time to take what there is
+
+ private:
+  static constexpr size_t kBatch = 1 << 15;
+  size_t full_at_ = kBatch;  // words, so that a long run does not keep its trace in memory
+  std::atomic<bool> full_{false};
+  std::vector<int64_t> words_, taken_;
+  std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
+  std::map<std::vector<int64_t>, int64_t> layouts_;
+  std::vector<const std::vector<int64_t>*> keys_;  // of the map, by number
+
+  const std::vector<Access>& in_few(const std::vector<Access>& accesses, std::vector<Access>& made);
+};
+
+Trace& trace();
+
+// Each run of bytes that an access covers, in the order of its dimensions from the widest stride to the narrowest.
+template <typename Do>
+void each_run(const Access& access, Do run) {
+  if (access.layout == 0) return run(access.lo, access.hi);
+  const auto& layout = trace().layout(access.layout);  // bytes of an item, then size and stride of each dimension
+  size_t dims = (layout.size() - 1) / 2;
+  int64_t width = layout[0];
+  size_t inner = 0;  // the narrowest dimensions may lie without holes
+  while (inner < dims && layout[2 + 2 * inner] == width) width *= layout[1 + 2 * inner++];
+  std::vector<int64_t> at(dims, 0);
+  for (int64_t lo = access.lo;;) {
+    run(lo, lo + width);
+    size_t dim = inner;
+    while (dim < dims && ++at[dim] == layout[1 + 2 * dim]) {
+      lo -= (at[dim] - 1) * layout[2 + 2 * dim];
+      at[dim++] = 0;
+    }
+    if (dim == dims) return;
+    lo += layout[2 + 2 * dim];
+  }
+}
+
+int64_t name_id(const std::string& name);
+const char* name_of(int64_t id);
+
+}  // namespace simgpu

@@ -1,0 +1,219 @@
+"""The simulated face of ``torch.cuda``.
+
+torch's own Python code stays as it is. It calls functions of ``torch._C`` that a CPU build lacks: they are given
+here, over the guard that the C++ part registers. What would need a real GPU is refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from streamrace.device import memory, streams, work
+from streamrace.device.library import functions
+from streamrace.device.overrides import overridden
+from streamrace.device.refusals import refusal
+
+_CUDA = 1  # c10::DeviceType
+
+
+class DeviceProperties:
+    """What ``torch.cuda.get_device_properties`` returns. The numbers are those of an A100 of 80 GiB."""
+
+    name = "Simulated GPU"
+    major, minor = 8, 0
+    total_memory = memory.total()
+    multi_processor_count = 108
+    is_integrated = is_multi_gpu_board = 0
+    max_threads_per_multi_processor = 2048
+    warp_size = 32
+    regs_per_multiprocessor = 65536
+    shared_memory_per_block = 49152
+    shared_memory_per_block_optin = 166912
+    shared_memory_per_multiprocessor = 167936
+    L2_cache_size = 40 << 20
+    clock_rate = 1_410_000  # kHz
+    cycles_per_ns = clock_rate / 1e6
+    gcnArchName = name  # noqa: N815 - torch's word
+    uuid = "simulated"
+
+    def __repr__(self) -> str:
+        return f"_CudaDeviceProperties(name='{self.name}', major=8, minor=0, total_memory={self.total_memory >> 20}MB)"
+
+
+def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, _CUDA
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+    torch._C._accelerator_setStream(
+        torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+    )
+
+
+def _exchange_device(index: int) -> int:
+    before: int = torch._C._accelerator_getDeviceIndex()
+    if index >= 0:
+        torch._C._accelerator_setDeviceIndex(index)
+    return before if index >= 0 else -1
+
+
+def _synchronize() -> None:
+    if not overridden("device.synchronize", torch.cuda.current_stream()):
+        torch._C._accelerator_synchronizeDevice(torch._C._accelerator_getDeviceIndex())
+
+
+def _sleep(cycles: int) -> None:
+    """A kernel that does nothing for so many cycles of the device's clock."""
+    work.launch(
+        "torch.cuda._sleep",
+        stream=torch.cuda.current_stream().stream_id,
+        duration=round(cycles / DeviceProperties.cycles_per_ns),
+    )
+
+
+class _Runtime(ModuleType):
+    """``torch.cuda.cudart()``: what programs call of it."""
+
+    class cudaError:  # noqa: N801 - CUDA's name
+        success = 0
+
+    def __init__(self) -> None:
+        super().__init__("torch._C._cudart")
+
+    def cudaMemGetInfo(self, _: int) -> tuple[int, int]:  # noqa: N802
+        free, total = torch._C._accelerator_getMemoryInfo(torch._C._accelerator_getDeviceIndex())
+        return free, total
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802
+        return 0
+
+    cudaProfilerStop = cudaProfilerStart  # noqa: N815
+
+    def cudaDeviceSynchronize(self) -> int:  # noqa: N802
+        torch.cuda.synchronize()
+        return 0
+
+    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
+        return f"error {code}"
+
+    def cudaHostRegister(self, *_: int) -> NoReturn:  # noqa: N802
+        refusal("pinning memory that exists already (cudaHostRegister)", "use tensor.pin_memory()")()
+
+    cudaHostUnregister = cudaHostRegister  # noqa: N815
+
+
+class _Nvtx(ModuleType):
+    """Ranges of a profiler that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._C._nvtx")
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_, **__: 0
+
+
+def _given(count: int) -> dict[str, Any]:
+    """Functions of ``torch._C`` that a CUDA build has."""
+    c: Any = torch._C
+    return {
+        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_init": lambda: None,
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_getDevice": c._accelerator_getDeviceIndex,
+        "_cuda_setDevice": c._accelerator_setDeviceIndex,
+        "_cuda_exchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
+        "_cuda_getCurrentRawStream": lambda index: c._accelerator_getStream(index).stream_id,
+        "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
+        "_cuda_setStream": _set_stream,
+        "_cuda_synchronize": _synchronize,
+        "_cuda_canDeviceAccessPeer": lambda one, other: True,
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_getArchFlags": lambda: "sm_80",
+        "_cuda_sleep": _sleep,
+        **memory.given(),
+        "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace has every block of it (--trace)"),
+        "_cuda_resetPeakHostMemoryStats": lambda: None,
+        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
+        "_host_emptyCache": lambda: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_set_sync_debug_mode": lambda mode: None,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_attach_out_of_memory_observer": lambda observer: None,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cudart": _Runtime(),
+        "_nvtx": _Nvtx(),
+    }
+
+
+def see(count: int) -> None:
+    """Let the process see ``count`` devices, of which it uses the first until it says ``torch.cuda.set_device``."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    functions().devices(count, 0, int(os.environ.get("RANK", "0")))
+    c._cuda_getDeviceCount = cuda.device_count = lambda: count
+    cuda.is_available = lambda: count > 0
+    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+
+
+def _current_stream(device: Any = None) -> torch.Stream:
+    """As torch's own, in a third of its time: DeepSpeed asks once for each shard of a parameter."""
+    c: Any = torch._C
+    index = c._accelerator_getDeviceIndex() if device is None else torch.cuda._utils._get_device_index(device, True)
+    number = c._accelerator_getStream(index).stream_id
+    return torch.Stream.__new__(streams.Stream, stream_id=number, device_index=index, device_type=_CUDA)
+
+
+def install(*, count: int = 1) -> None:
+    """Give ``torch.cuda`` its face. Called once, right after torch is imported."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    for name, value in _given(count).items():
+        setattr(c, name, value)
+    c._has_cuda = True
+    cuda._cudart = c._cudart
+    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda._is_in_bad_fork = c._cuda_isInBadFork
+    properties = DeviceProperties()
+    cuda._get_device_properties = lambda index: properties
+    cuda._CudaDeviceProperties = DeviceProperties
+    cuda.is_available = lambda: count > 0
+    cuda.device_count = lambda: count
+    cuda.is_bf16_supported = lambda including_emulation=True: True
+    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+    for module in (cuda, cuda.streams):
+        module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
+    cuda.current_stream = _current_stream
+    cuda.nvtx._nvtx = c._nvtx
+    cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
+    cuda.init()
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """As CUDA: a process that used the GPU cannot hand it on. A child of one that did not may use it."""
+    cuda: Any = torch.cuda
+    if functions().used():
+        cuda._is_in_bad_fork = lambda: True
+        cuda._initialized = False
+    # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
+    # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
+    # seen under load). So it is asked for while there is but this thread.
+    torch.set_num_threads(torch.get_num_threads())
+
+
+def take_over() -> None:
+    """Let this fork go on with the device of the process that it was forked from, which had no work left on it.
+
+    No GPU can do that. For who runs a test again and again from the same state (the pytest plugin).
+    """
+    cuda: Any = torch.cuda
+    cuda._is_in_bad_fork = torch._C._cuda_isInBadFork  # type: ignore[attr-defined]
+    cuda._initialized = True

@@ -1,0 +1,186 @@
+"""One rank's simulated GPU, as the harness that runs a program on it sees it: costs, trace, and looks at values.
+
+The program itself needs none of this: it says ``torch.cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamrace.device import collectives, costs, cuda, dry, probes, recording, tracing, work
+from streamrace.device import timing as deviations
+from streamrace.device.clocked import NOTHING, clocked
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.library import functions
+from streamrace.device.overrides import Override, overrides
+from streamrace.device.tokens import Jitter
+from streamrace.device.trace import Label, Phase, TraceWriter
+
+COMPUTE = "compute"
+"""The name of the default stream."""
+
+
+class Device:
+    """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError where there is none.
+
+    In a dry run (:mod:`streamrace.device.dry`) it is the device of rank 0, whose tensors hold nothing.
+
+    ``timing``: durations; ``rank`` of ``world``; ``devices``: of one node, of which this rank uses number ``index``.
+    """
+
+    def __init__(
+        self, timing: HardwareTiming, *, rank: int = 0, world: int = 1, devices: int = 1, index: int = 0
+    ) -> None:
+        self.rank, self._world = rank, world
+        self._timing = timing
+        self._devices, self._index = devices, index
+        self._functions = functions()
+        self._named: dict[str, torch.Stream] = {}
+        self._writer: TraceWriter | None = None
+        self._tracer: tracing.Tracer | None = None
+
+    def begin(
+        self,
+        file: Path,
+        info: dict[str, Any],
+        *,
+        skipped: tuple[str, ...] = (),
+        weightless: str = NOTHING,
+        record: bool = False,
+    ) -> None:
+        """From here on work is timed and traced.
+
+        ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
+        :class:`streamrace.device.tracing.Tracer`. ``weightless``: see :class:`streamrace.device.clocked.Clocked`.
+        """
+        timing = self._timing
+        cuda.see(self._devices)
+        torch.cuda.set_device(self._index)
+        costs.use(clocked(timing, self.rank, weightless=weightless))
+        drawn = []
+        if timing.jitter:
+            drawn = [Jitter(max(1, round(100 * timing.jitter)), timing.seed)]
+            self._functions.jitter(drawn[0].percent, timing.seed, self.rank)
+        delays = [[op, *delay] for (rank, op), delay in timing.delays.items() if rank == self.rank]
+        for op, late, longer in delays:
+            self._functions.delay_operation(op, late, longer)
+        timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
+        header = {**info, **timed, "delays": delays, **dry.info()}
+        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=header)
+        self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record, packed=True)
+        if record:
+            probes.begin()
+        self.name_stream(torch.cuda.default_stream(), COMPUTE)
+
+    # -- what a rank reports of itself -----------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The host's clock, in virtual nanoseconds."""
+        return int(self._functions.now())
+
+    @property
+    def blocked(self) -> int:
+        """Virtual nanoseconds that the host stood still."""
+        return int(self._functions.blocked())
+
+    @property
+    def operations(self) -> int:
+        """Pieces of work that were given to the device."""
+        return int(self._functions.operations())
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations that were given to the device (:func:`streamrace.device.costs.flops`)."""
+        return int(self._functions.flops())
+
+    def flush(self) -> None:
+        """Hand on what is finished of the trace."""
+        assert self._tracer is not None
+        self._tracer.flush()
+
+    def finish(self) -> None:
+        """Let everything end, and let the other ranks know that nothing more comes from this one. Once."""
+        assert self._tracer is not None and self._writer is not None
+        collectives.leave()
+        if tracing.recording():  # what the host read: of memory, the program's own probes say it
+            self._tracer.flush(everything=True)
+            self._writer.write(probes.collected(probes.READ))
+        self._tracer.close()
+        self._writer.close()
+
+    # -- what stands in the trace beside the work -----------------------------------------------------
+
+    def phase(self, step: int, micro_batch: int, name: str) -> None:
+        """What the host does from here on."""
+        tracing.note(Phase(step, micro_batch, name))
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        """What stands in the tensor's memory."""
+        if tensor.is_cuda:
+            block, lo, hi = work.place(tensor)
+            if hi > lo:
+                tracing.note(Label(block, lo, hi, kind, name))
+
+    def label_whole(self, tensor: Tensor, kind: str, name: str) -> None:
+        """What stands in the whole block of memory that the tensor is of."""
+        if tensor.is_cuda:
+            self.label(tensor.new_empty(0).set_(tensor.untyped_storage()), kind, name)
+
+    # -- looks that take no time and order nothing -----------------------------------------------------
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """The tensor's memory as it is now, as a CPU tensor: once all work has ended, its value."""
+        return work.alias(tensor.detach())
+
+    def observe(self, tensors: list[Tensor], look: Callable[[list[Tensor]], None], *, finally_: bool = False) -> None:
+        """Look at tensors as the current stream would see them now; with ``finally_``, as when all streams are done.
+
+        ``look`` is called when that moment has come. A detector built on a real device cannot do this; it exists to
+        check those that can. In a dry run there is nothing to look at.
+        """
+        if dry.active():
+            return
+        aliases = [self.value(tensor) for tensor in tensors]
+        stream = -1 if finally_ else torch.cuda.current_stream().stream_id
+        self._functions.observe(stream, work.ticket(lambda: look(aliases)))
+
+    def probe(
+        self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
+    ) -> None:
+        """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded."""
+        if not tracing.recording():
+            self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
+            return
+        probes.probe(kind, name, tensor, look, finally_=finally_)
+
+    # -- streams, and what orders them -------------------------------------------------------------------
+
+    @property
+    def overrides(self) -> list[Override]:
+        """Calls that do something else (:mod:`streamrace.device.overrides`)."""
+        return overrides
+
+    def default_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.default_stream()
+
+    def current_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
+
+    def synchronize(self) -> None:
+        """Block the host until all streams are done."""
+        torch.cuda.synchronize()
+
+    def name_stream(self, stream: torch.Stream, name: str) -> None:
+        """Give it the name by which reports show it and timings stretch it."""
+        self._named[name] = stream
+        tracing.name_stream(stream.stream_id, name)
+
+    def stream_called(self, name: str) -> Any:
+        """The stream that was given this name. None: there is none."""
+        return self._named.get(name)

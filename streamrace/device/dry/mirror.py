@@ -1,0 +1,127 @@
+"""What a collective gives where all other ranks bring what this one brings: gloo's part in a dry run.
+
+It has the methods of gloo's group that :mod:`streamrace.device.nccl` and ``torch.distributed`` call. What cannot be known from
+one rank alone (what another one sends) raises :class:`Elsewhere`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from streamrace.device.collectives import Work
+
+_Op: Any = c10d.ReduceOp.RedOpType
+
+
+class Elsewhere(RuntimeError):
+    """The value lies with another rank, and there is none. ``what`` gives it in a live run."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"streamrace: {what} has no value in a dry run, where only one rank is there")
+
+
+class Mirror:
+    """Rank ``rank`` of ``size`` ranks that do the same. Tensors are the host's."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        for one in tensors:
+            one.copy_(self._reduced(one, opts.reduceOp if opts is not None else _Op.SUM))
+        return _done(tensors)
+
+    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        if opts.rootRank == self._rank:
+            self.allreduce(tensors, opts)
+        return _done(tensors)
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        if opts.rootRank != self._rank:
+            raise Elsewhere("a broadcast from another rank")
+        return _done(tensors)
+
+    def _allgather_base(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        output.view(self._size, -1).copy_(given.reshape(1, -1))
+        return _done([output])
+
+    def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+        for one in outputs[0]:
+            if one.numel() != inputs[0].numel():
+                raise Elsewhere("an all-gather of tensors of different sizes")
+            one.copy_(inputs[0])
+        return _done(outputs[0])
+
+    def _reduce_scatter_base(self, output: Tensor, given: Tensor, opts: Any) -> Work:
+        mine = given.reshape(self._size, -1)[self._rank]
+        output.view(-1).copy_(self._reduced(mine, opts.reduceOp))
+        return _done([output])
+
+    def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
+        outputs[0].copy_(self._reduced(inputs[0][self._rank], opts.reduceOp))
+        return _done(outputs)
+
+    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
+        return self.allgather(outputs, inputs) if outputs else _done([])
+
+    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
+        if opts.rootRank != self._rank:
+            raise Elsewhere("a scatter from another rank")
+        outputs[0].copy_(inputs[0][self._rank])
+        return _done(outputs)
+
+    def alltoall_base(
+        self, output: Tensor, given: Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
+    ) -> Work:
+        """Each rank sends the same, so each part that comes is this rank's own part of what it sends."""
+        parts = given.split(list(into)) if into else given.chunk(self._size)
+        places = output.split(list(out)) if out else output.chunk(self._size)
+        if any(len(place) != len(parts[self._rank]) for place in places):
+            raise Elsewhere("an all-to-all in which ranks send different sizes")
+        for place in places:
+            place.copy_(parts[self._rank])
+        return _done([output])
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+        for one in outputs:
+            if one.numel() != inputs[self._rank].numel():
+                raise Elsewhere("an all-to-all in which ranks send different sizes")
+            one.copy_(inputs[self._rank])
+        return _done(outputs)
+
+    def send(self, tensors: Sequence[Tensor], dst: int, tag: int) -> Work:
+        return _done(tensors)
+
+    def recv(self, tensors: Sequence[Tensor], src: int, tag: int) -> Work:
+        raise Elsewhere("a receive from another rank")
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Work:
+        raise Elsewhere("a receive from another rank")
+
+    def barrier(self, opts: Any = None) -> Work:
+        return _done([])
+
+    def _reduced(self, one: Tensor, op: Any) -> Tensor:
+        kind = op.op if hasattr(op, "op") else op
+        if kind in (_Op.SUM, _Op.AVG):
+            return one * self._size if kind == _Op.SUM else one
+        if kind == _Op.PRODUCT:
+            return one**self._size
+        if kind == _Op.BXOR:
+            return one if self._size % 2 else torch.zeros_like(one)
+        return one  # the largest, the smallest, all bits of the same
+
+
+def _done(result: Sequence[Tensor]) -> Work:
+    return Work(None, result, ())

@@ -1,0 +1,46 @@
+"""How long an optimizer step of a program takes in virtual time, whatever the program's loop looks like.
+
+A step ends with the last ``Optimizer.step()`` before the next backward pass: ZeRO-3 calls torch's optimizer once for
+each part of its partition. It is timed by the device: by when all work given to it so far is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from streamrace.device.library import functions
+
+_ends: list[int] = []
+_open: list[bool] = [True]  # was there a backward pass since the last end?
+
+
+def install() -> None:
+    """Watch from now on."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    autograd: Any = torch.autograd
+    plain = autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        _open[0] = True
+        return plain(*args, **kwargs)
+
+    backward.__doc__, backward.__name__, backward.__qualname__ = plain.__doc__, plain.__name__, plain.__qualname__
+    autograd.backward = backward
+    register_optimizer_step_post_hook(_stepped)
+
+
+def _stepped(*_: Any) -> None:
+    now = functions().tail()
+    if _open[0]:
+        _open[0] = False
+        _ends.append(now)
+    else:
+        _ends[-1] = now
+
+
+def ends() -> tuple[int, ...]:
+    """Virtual nanoseconds at which each step so far was done on the device."""
+    return tuple(_ends)

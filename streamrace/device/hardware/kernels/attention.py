@@ -1,0 +1,37 @@
+"""Attention in one kernel (flash), forward and backward. Eager attention is products and softmax: those are elsewhere.
+
+What it reaches depends on the keys that a query meets: each query has a fixed cost beside them, told in keys. A causal
+mask halves the work and not the rest (FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608).
+"""
+
+from __future__ import annotations
+
+import math
+
+from streamrace.device.hardware.facts import fact
+from streamrace.device.hardware.kernels.gpu import Gpu
+from streamrace.device.hardware.kernels.signature import Signature
+
+FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
+BACKWARD = f"{FORWARD}_backward"
+_CAUSAL = 1  # the first of its switches
+_HEAD = 128  # from here on a head's size changes little
+
+
+def nanoseconds(one: Signature, gpu: Gpu) -> float | None:
+    """What the arithmetic takes; None for what is no attention."""
+    backward = one.name == BACKWARD
+    if not (backward or one.name == FORWARD) or len(one.shapes) < 4:
+        return None
+    at = 1 if backward else 0
+    query, key, value = one.shapes[at : at + 3]
+    causal = bool(one.switches & _CAUSAL)
+    products = 3 * query[-1] + 2 * value[-1] if backward else query[-1] + value[-1]
+    extra = fact(f"kernels.attention.extra_keys{'_causal' * causal}{'_backward' * backward}")
+    keys = (key[-2] + extra) * (0.5 if causal else 1.0)
+    reached = gpu.attention_backward if backward else gpu.attention
+    if query[-1] < _HEAD:  # between what is known of 64 and of 128, and on below, by the head's logarithm
+        reached *= fact("kernels.attention.small_head") ** math.log2(_HEAD / query[-1])
+    dtype = one.dtypes[at] if at < len(one.dtypes) else "bfloat16"
+    took: float = 2 * math.prod(query[:-1]) * keys * products / (gpu.peak(dtype) * reached)
+    return took

@@ -1,0 +1,344 @@
+"""Starts a program on the simulated GPU: ``streamrace device [--ranks N] [--trace FILE] script.py its arguments``.
+
+``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`streamrace.device.dry`).
+``--timing TOKEN`` runs it in a timing of one's own (:mod:`streamrace.device.timing`).
+The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
+``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`streamrace.device.trace`). ``--ranks`` runs the script
+in N processes, as ``torchrun --nproc-per-node N -m streamrace.device script.py`` does too; ``--trace`` then names a folder.
+``--record`` lets the traces be replayed (:mod:`streamrace.device.recording`): in a folder too.
+``--without stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`streamrace.device.overrides`); it may be given
+several times.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from streamrace.device.compiling import BuildError
+from streamrace.device.dry import World
+from streamrace.device.hardware import ProfileError
+from streamrace.device.packages import starting
+from streamrace.device.packed import Packed
+from streamrace.device.parts import PartWriter
+from streamrace.device.ranks import RankFailed
+from streamrace.device.ranks.interrupts import held
+from streamrace.device.scripts import Program, WrongUse, fail
+from streamrace.device.timing import Timing, timed
+from streamrace.device.tokens import TokenError
+from streamrace.device.trace import TraceRecord, TraceWriter, file_of
+
+UNWRITTEN = "the trace cannot be written: "  # begins the sentence that says why
+_USAGE = (
+    "usage: streamrace device [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
+    "[--trace FILE [--record]] [--timing TOKEN] [--without PLACE]... (script.py | -m module) [arguments]"
+)
+
+
+def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
+    """Give this process a simulated GPU. torch may not be imported yet. Does nothing the second time.
+
+    ``devices``: how many ``torch.cuda.device_count()`` tells; the process uses one of them, ``index`` until it says
+    ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
+    Raises RuntimeError or :class:`streamrace.device.compiling.BuildError`.
+    """
+    from streamrace.device import library, overlay
+
+    overlay.install()
+    if library.active():
+        return
+    f = library.load()
+    f.devices(devices, index, 0)
+    f.deferred(deferred)
+    from streamrace.device import sanitizer
+
+    switch_on = sanitizer.postpone()
+    from streamrace.device import (
+        adapters,
+        c10d,
+        costs,
+        cuda,
+        foreign,
+        hidden,
+        host,
+        imports,
+        refusals,
+        rnn,
+        storage,
+        versions,
+        work,
+    )
+
+    versions.install()
+    cuda.install(count=devices)
+    storage.install()
+    costs.use(costs.Costs())
+    work.install()
+    hidden.install()
+    rnn.install()
+    foreign.install()
+    host.install()
+    refusals.install()
+    imports.install()
+    c10d.install()
+    adapters.install()
+    atexit.register(f.python_ends)
+    switch_on()
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    module: bool = False,
+    ranks: int = 0,
+    trace: Path | None = None,
+    slow: Mapping[str, float] | None = None,
+    timing: Timing | None = None,
+    record: bool = False,
+    dry: World | None = None,
+    tell_waits: bool = False,
+    keep: int = 0,
+) -> int:
+    """Run a program on the simulated GPU, to its end; gives its exit status.
+
+    ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
+    as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
+    rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`streamrace.device.costs.Costs`.
+    ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
+    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
+    also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
+    comes then is in parts that somebody reads and removes (:mod:`streamrace.device.parts`); 0: it is one file.
+
+    Raises :class:`streamrace.device.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
+    there can be no device or no trace, :class:`streamrace.device.ranks.RankFailed` for the first of ``ranks`` that ends badly.
+    """
+    program = Program(arguments[0], tuple(arguments[1:]), module=module)
+    file = None if trace is None else partial(file_of, trace)
+    return _run(
+        program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits, keep=keep
+    )
+
+
+def _run(
+    program: Program,
+    ranks: int,
+    file: Callable[[int], Path] | None,
+    slow: Mapping[str, float] = MappingProxyType({}),
+    timing: Timing = Timing(),  # noqa: B008 - it is frozen
+    *,
+    record: bool = False,
+    dry: World | None = None,
+    tell_waits: bool = False,
+    without: Sequence[str] = (),
+    keep: int = 0,
+) -> int:
+    _ = program.folder
+    here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    if dry:
+        from streamrace.device.dry import install
+
+        install(dry)
+    program.find()
+    if hidden := starting.hidden(sys.path):
+        raise WrongUse(hidden)
+    if tell_waits or without:
+        from streamrace.device import overrides
+
+        try:
+            overrides.leave_out(without)
+        except ValueError as problem:
+            raise WrongUse(str(problem)) from None
+        overrides.tell()  # also what was left out
+    if slow:
+        from streamrace.device import costs
+
+        costs.use(replace(costs.current(), slow=slow))
+
+    def rank(number: int) -> int:
+        try:
+            path = file and file(number)
+            with timed(timing, rank=number), traced(path, record=record, token=str(timing), keep=keep):
+                _held = program.run()  # what it holds at its end is looked at
+        except BaseException as error:
+            if _unwritten:  # which is no fault of the program, though it may be told of it
+                raise RuntimeError(f"{UNWRITTEN}{_unwritten[0]}") from None
+            status = fail(error, ("streamrace.device.launch", "streamrace.device.scripts"))
+            starting.explain(error)
+            return status
+        return 0
+
+    if not ranks:
+        return rank(int(os.environ.get("RANK", "0")))
+    from streamrace.device.ranks.processes import run as run_ranks
+
+    run_ranks(ranks, lambda number: sys.exit(rank(number)))
+    return 0
+
+
+@contextmanager
+def traced(
+    trace: Path | None,
+    *,
+    skipped: tuple[str, ...] = (),
+    record: bool = False,
+    token: str = "t1",
+    keep: int = 0,
+) -> Iterator[None]:
+    """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
+
+    ``skipped``, ``record``: see :class:`streamrace.device.tracing.Tracer`. ``token``: the timing of the run, for a recording.
+    ``keep``: see :func:`run`.
+    """
+    from streamrace.device import collectives, dry, probes, recording
+    from streamrace.device.tracing import Tracer
+
+    writer: TraceWriter | None = None
+    tracer = None
+    if trace is not None:
+        rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        info = {**recording.info(token, record=record), **dry.info()}
+        with _writing():
+            if keep:
+                writer = PartWriter(trace, rank=rank, world=world, info=info, keep=keep)
+            else:
+                writer = TraceWriter(trace, rank=rank, world=world, info=info)
+        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record, packed=True)
+        if not dry.active():
+            probes.begin()
+    done = False
+    try:
+        yield
+        _join_threads()
+        done = True
+    except SystemExit as leaving:
+        done = not leaving.code
+        raise
+    finally:
+        with held():  # Ctrl-C may come twice: as a job's, and passed on by who started this
+            collectives.leave(done=done)
+            if tracer is not None and writer is not None:
+                tracer.flush(everything=True)
+                if not dry.active():
+                    _written(writer, probes.collected())
+                tracer.close(done=done)
+                with _writing():
+                    writer.close()
+
+
+_unwritten: list[OSError] = []  # what kept this process from writing its trace
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        _unwritten.append(problem)
+        raise
+
+
+def _written(writer: TraceWriter, records: Iterable[TraceRecord | Packed]) -> None:
+    with _writing():
+        writer.write(records)
+
+
+def _join_threads() -> None:
+    """The interpreter waits for a program's threads before it ends; the trace ends earlier, and is to have them."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def main(arguments: list[str], told: Callable[[str], None] | None = None) -> int:
+    """The command line. Gives an exit status: 2 for a wrong call. ``told``: gets why a program's trace is not whole."""
+    given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
+    needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
+    flags = {"--dry": False, "--record": False}
+    without: list[str] = []
+    while arguments and arguments[0] in (*given, *flags, "--without"):
+        if arguments[0] in flags:
+            flags[arguments[0]], arguments = True, arguments[1:]
+            continue
+        if len(arguments) < 2:
+            return _wrong(f"{arguments[0]} needs a {needs.get(arguments[0], 'number')}")
+        if arguments[0] == "--without":
+            without.append(arguments[1])
+        else:
+            given[arguments[0]] = arguments[1]
+        arguments = arguments[2:]
+    trace, ranks = given["--trace"], given["--ranks"]
+    dry, record = flags.values()
+    if record and not trace:
+        return _wrong("--record needs a --trace to be written into")
+    for option in ("--ranks", "--world", "--per-node"):
+        if given[option] and not (given[option].isdecimal() and int(given[option]) > 0):
+            return _wrong(f"{option} needs a number, not '{given[option]}'")
+    if not dry and (given["--world"] or given["--per-node"] or given["--hardware"]):
+        return _wrong("--world, --per-node and --hardware are a dry run's: add --dry")
+    if dry and ranks:
+        return _wrong("--ranks starts ranks, and a dry run is one process: say --world")
+    if dry and record:
+        return _wrong("a dry run has no values, and a recording is made of them: leave --dry or --record out")
+    try:
+        timing = Timing.parse(given["--timing"])
+        world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0"), given["--hardware"])
+        world.profile()
+    except (TokenError, ValueError, ProfileError) as problem:
+        return _wrong(str(problem))
+    if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
+        return _wrong("name a script or a module to run")
+    module = arguments[0] == "-m"
+    name, *rest = arguments[1:] if module else arguments
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun
+    if ranks and launched:
+        return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
+    if dry and launched:
+        return _wrong("a dry run is one process, but this is one of several ranks (WORLD_SIZE is set)")
+    several = bool(ranks) or launched or record  # a recording is a folder
+    if trace and several:
+        Path(trace).mkdir(parents=True, exist_ok=True)
+
+    def file(rank: int) -> Path:
+        return file_of(Path(trace), rank) if several else Path(trace)
+
+    try:
+        program = Program(name, tuple(rest), module=module)
+        return _run(
+            program,
+            int(ranks or "0"),
+            file if trace else None,
+            timing=timing,
+            record=record,
+            dry=world if dry else None,
+            without=without,
+        )
+    except WrongUse as problem:
+        return _wrong(str(problem))
+    except (BuildError, RuntimeError) as problem:
+        print(f"streamrace: {problem}", file=sys.stderr)
+        _tell(str(problem), told)
+        return 2
+    except RankFailed as failed:
+        print(f"streamrace: {failed}; the others were ended", file=sys.stderr)
+        _tell(failed.reason, told)
+        return failed.status
+
+
+def _tell(reason: str, told: Callable[[str], None] | None) -> None:
+    _, unwritten, why = reason.partition(UNWRITTEN)
+    if unwritten and told is not None:
+        told(unwritten + why)
+
+
+def _wrong(problem: str) -> int:
+    print(f"streamrace: {problem}\n{_USAGE}", file=sys.stderr)
+    return 2

@@ -1,0 +1,141 @@
+"""The C++ part as Python sees it: loads it before torch, and gives its functions types.
+
+torch asks for its CUDA hooks once, while it is imported, so the library has to be there before and may link only
+``libtorch_cpu`` and ``libc10``. Python therefore reaches it through ctypes; a second library, linked with torch's
+Python part, was rejected: a handful of functions of numbers needs none, and tensors go through operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_void_p
+from typing import Any
+
+from streamrace.device.build import library, torch_folder
+
+_KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64, c_int64, POINTER(c_int64))
+_Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
+_ReportedFrame = CFUNCTYPE(c_int, c_void_p)
+_Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
+_Backward = CFUNCTYPE(c_int64, c_int64)
+_Effect = CFUNCTYPE(None, c_int64, c_int64)
+_Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
+_Receive = CFUNCTYPE(c_int, c_double)
+_Promise = CFUNCTYPE(None, c_int64)
+_HandOn = CFUNCTYPE(None)
+_Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
+_Overridden = CFUNCTYPE(c_int, c_int, c_int64)
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "problem": (c_char_p, ()),
+    "devices": (None, (c_int, c_int, c_int)),
+    "used": (c_int, ()),
+    "deferred": (None, (c_int,)),
+    "python_ends": (None, ()),
+    "costs": (None, (c_int64, c_int64, c_int64, _KernelCost, _Factor)),
+    "now": (c_int64, ()),
+    "effective": (c_int64, ()),
+    "tail": (c_int64, ()),
+    "current_stream": (c_int64, ()),
+    "set_stream": (None, (c_int64,)),
+    "index": (c_int, ()),
+    "set_index": (c_int, (c_int,)),
+    "synchronize": (c_int, ()),
+    "advance": (c_int64, (c_int64,)),
+    "blocked": (c_int64, ()),
+    "operations": (c_int64, ()),
+    "flops": (c_int64, ()),
+    "answers": (None, (c_int,)),
+    "forget_factors": (None, ()),
+    "observe": (None, (c_int64, c_int64)),
+    "drain": (c_int64, ()),
+    "trace": (None, (c_int, _ReportedFrame, _Define, _Backward)),
+    "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
+    "trace_packed": (c_void_p, (POINTER(c_int64), c_int64, POINTER(c_int64), POINTER(c_int64))),
+    "record": (None, (c_int,)),
+    "recorded": (c_void_p, (c_int64, POINTER(c_int64))),
+    "forget": (None, (c_int64,)),
+    "mark": (None, (c_int64,)),
+    "kernel_name": (c_char_p, (c_int64,)),
+    "failed": (None, (c_char_p,)),
+    "effects": (None, (_Effect,)),
+    "exchange": (None, (_Post, _Receive, _Promise)),
+    "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
+    "promised": (None, (c_int, c_int64)),
+    "hand_on": (None, (_HandOn,)),
+    "overrides": (None, (_Overridden,)),
+    "deviate_never": (None, ()),
+    "jitter": (None, (c_double, c_int64, c_int64)),
+    "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
+    "delay_operation": (None, (c_int64, c_int64, c_int64)),
+    "delay_met": (c_int, (c_int64,)),
+    "probes_begin": (None, ()),
+    "probes_take": (POINTER(c_int64), (c_int64, c_int64, POINTER(c_int64))),
+    "memory": (None, (c_int64, c_int64)),
+    "memory_told": (POINTER(c_int64), ()),
+    "memory_do": (None, (c_int,)),
+    "dry": (None, (c_int64, _Asked)),
+    "dry_refusal": (None, (c_char_p,)),
+    "dry_dissent": (c_char_p, ()),
+}
+
+
+class Functions:
+    """The library's functions, without their prefix. ``keep`` holds callbacks, which C++ knows by address."""
+
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        self.keep: dict[str, Any] = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, f"simgpu_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the simulated GPU has no function '{name}'")
+
+    def callback(self, name: str, kind: Any, function: Any) -> Any:
+        made = self.keep[name] = kind(function)
+        return made
+
+
+KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (
+    _KernelCost,
+    _Factor,
+    _ReportedFrame,
+    _Define,
+    _Backward,
+    _Effect,
+)
+Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden
+
+_functions: Functions | None = None
+
+
+def load() -> Functions:
+    """Load the device into this process. Raises RuntimeError when torch is there already."""
+    global _functions
+    if _functions is None:
+        if "torch" in sys.modules:
+            raise RuntimeError(
+                "torch is imported already, and it asks for its GPU only then: start the program with "
+                "'streamrace device script.py', or call streamrace.device.launch.start() before torch is imported"
+            )
+        built, folder = library(), torch_folder() / "lib"
+        for name in ("libgomp.so.1", "libc10.so", "libtorch_cpu.so"):
+            if (folder / name).exists():
+                ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+        _functions = Functions(ctypes.CDLL(str(built), ctypes.RTLD_GLOBAL))
+    return _functions
+
+
+def functions() -> Functions:
+    """The functions of the device of this process. Raises RuntimeError when it has none."""
+    if _functions is None:
+        raise RuntimeError("this process has no simulated GPU: start it with 'streamrace device script.py'")
+    return _functions
+
+
+def active() -> bool:
+    """Has this process a simulated GPU?"""
+    return _functions is not None

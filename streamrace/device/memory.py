@@ -1,0 +1,60 @@
+"""How much memory the device has, and what ``torch.cuda`` reports of its allocator.
+
+The numbers are the allocator's own: torch takes them through its interface for allocators of any device
+(``c10::DeviceAllocator``), so ``torch.accelerator`` has the same. ``STREAMRACE_MEMORY=24GiB`` gives the device another
+size; the memory itself is the host's, and is taken only where a tensor is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+
+from streamrace.device.library import functions
+
+_GIB = 1 << 30
+_DEFAULT = 80 * _GIB  # an A100's
+_ALL = (1 << 63) - 1
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB}
+
+
+def total() -> int:
+    """Bytes of the device. Raises ValueError where the environment says no size."""
+    wanted = os.environ.get("STREAMRACE_MEMORY", "")
+    if not wanted:
+        return _DEFAULT
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|)", wanted)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(
+            f"streamrace: STREAMRACE_MEMORY says how much memory the device has, as in 24GiB, not '{wanted}'"
+        )
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def unlimited() -> None:
+    """Let a program take more than there is."""
+    functions().memory(total(), _ALL)
+
+
+def given() -> dict[str, Any]:
+    """Functions of ``torch._C`` that a CUDA build has."""
+    c: Any = torch._C
+    size = total()
+    fraction = [1.0]
+
+    def limit(allowed: float, _: int) -> None:
+        fraction[0] = allowed
+        functions().memory(size, int(size * allowed))
+
+    limit(1.0, 0)
+    return {
+        "_cuda_memoryStats": c._accelerator_getDeviceStats,
+        "_cuda_resetPeakMemoryStats": c._accelerator_resetPeakStats,
+        "_cuda_resetAccumulatedMemoryStats": c._accelerator_resetAccumulatedStats,
+        "_cuda_emptyCache": lambda *_: c._accelerator_emptyCache(),
+        "_cuda_setMemoryFraction": limit,
+        "_cuda_getMemoryFraction": lambda _: fraction[0],
+    }

@@ -1,0 +1,450 @@
+"""The backend ``nccl`` of ``torch.distributed`` on the simulated GPU.
+
+torch's own code makes it where it would make its ``ProcessGroupNCCL``: ``init_process_group("nccl")``,
+``"cpu:gloo,cuda:nccl"`` or nothing. When collectives run, on which stream, and what they cost:
+:mod:`streamrace.device.collectives`.
+
+A group that also has a backend for the CPU gives that work to gloo. Two ranks that send are a group of their own with
+a stream for each direction, so two ranks that both send first do not wait for each other; NCCL has one stream for both
+and relies on buffers there. As in NCCL a message's tag is ignored.
+"""
+
+# torch's stubs give most of these methods overloads that the compiled class calls under other names.
+# mypy: disable-error-code="override, assignment"
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from streamrace.device import collectives, streams, tracing, versions
+from streamrace.device.collectives import CollectiveCall, Work, check
+from streamrace.device.reductions import Reduction
+from streamrace.device.trace import Group
+
+_TIMEOUT = timedelta(minutes=10)
+
+
+class _Options:
+    """``ProcessGroupNCCL.Options``."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self._timeout = _TIMEOUT
+
+
+class ProcessGroupNCCL(dist.ProcessGroup):
+    """One process group of one rank. ``host``: it has gloo for tensors on the CPU as well."""
+
+    Options: Any = _Options
+    host = False  # set while torch makes a group, see streamrace.device.c10d
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+
+    def __init__(self, store: dist.Store, rank: int, size: int, options: _Options) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self.options = options
+        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+        self._name = options.group_name
+        self._group = self._declare("", self._ranks)
+        self.link = f"nccl {','.join(map(str, self._ranks))}"
+        self._stream: streams.Stream | None = None
+        self._numbers: dict[int, int] = {}
+        self._directions: dict[int, streams.Stream] = {}
+        self._batch: list[Callable[[torch.Stream], torch.Stream]] | None = None
+        self._batched: list[Tensor] = []
+        self._carrier, self._gloo, known = self._meet(store)
+        # torch keeps a group's name with its backends. The device's are not among them: what this class does not
+        # override is refused by torch.
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, known)
+
+    def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
+        """Meet the others; gives what carries the device's values, what the host's, if any, and what torch knows."""
+        rank, size = self.rank(), self.size()
+        collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
+        carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
+        host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
+        return carrier, host, host or carrier
+
+    def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
+        collectives.issue(job, stream=stream)
+
+    # -- collectives ---------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.AllreduceOptions()
+        if gloo := self._host_group(tensors):
+            return gloo.allreduce(tensors, opts)
+        sums = Reduction(opts.reduceOp, tensors[0].dtype)
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return sums.all_reduce(self._carrier, ins[0], outs[0])
+
+        works = [self._issue("all_reduce", [one], [one], move, opts, sums=sums, result=[one]) for one in tensors]
+        return _together(works)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        plain = c10d.AllreduceOptions()
+        if opts is not None:
+            plain.reduceOp, plain.asyncOp, plain.timeout = opts.reduceOp, opts.asyncOp, opts.timeout
+        return _together([self.allreduce([one], plain) for one in tensors])
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.BroadcastOptions()
+        if gloo := self._host_group(tensors):
+            return gloo.broadcast(tensors, opts)
+        sends = opts.rootRank == self.rank()
+        to = c10d.BroadcastOptions()
+        to.rootRank = opts.rootRank
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier.broadcast([_bytes(one) for one in ins or outs], to)
+
+        read, written = (tensors, []) if sends else ([], tensors)
+        return self._issue("broadcast", read, written, move, opts, root=opts.rootRank, result=tensors)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.ReduceOptions()
+        if gloo := self._host_group(tensors):
+            return gloo.reduce(tensors, opts)
+        receives = opts.rootRank == self.rank()
+        sums = Reduction(opts.reduceOp, tensors[0].dtype)
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return sums.reduce(self._carrier, ins[0], outs[0] if outs else torch.empty_like(ins[0]), opts.rootRank)
+
+        written = tensors if receives else []
+        return self._issue("reduce", tensors, written, move, opts, root=opts.rootRank, sums=sums, result=tensors)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:  # noqa: A002
+        opts = opts or c10d.AllgatherOptions()
+        if gloo := self._host_group([output, input]):
+            return gloo._allgather_base(output, input, opts)
+        self._same(input, output, input.numel() * self.size() == output.numel(), "all-gather")
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier._allgather_base(_bytes(outs[0]), _bytes(ins[0]), c10d.AllgatherOptions())
+
+        return self._issue("all_gather", [input], [output], move, opts, result=[output])
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.AllgatherOptions()
+        if gloo := self._host_group(inputs):
+            return gloo.allgather(outputs, inputs, opts)
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier.allgather([[_bytes(one) for one in outs]], [_bytes(ins[0])], c10d.AllgatherOptions())
+
+        return self._issue("all_gather", inputs, outputs[0], move, opts, result=outputs[0])
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return _together([self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:  # noqa: A002
+        opts = opts or c10d.ReduceScatterOptions()
+        if gloo := self._host_group([output, input]):
+            return gloo._reduce_scatter_base(output, input, opts)
+        self._same(input, output, input.numel() == output.numel() * self.size(), "reduce-scatter")
+        sums = Reduction(opts.reduceOp, input.dtype)
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return sums.reduce_scatter(self._carrier, ins, outs[0])
+
+        return self._issue("reduce_scatter", [input], [output], move, opts, sums=sums, result=[output])
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.ReduceScatterOptions()
+        if gloo := self._host_group(outputs):
+            return gloo.reduce_scatter(outputs, inputs, opts)
+        if len({one.numel() for one in inputs[0]}) > 1:
+            _refuse("a reduce_scatter of parts of different sizes")
+        sums = Reduction(opts.reduceOp, outputs[0].dtype)
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return sums.reduce_scatter(self._carrier, ins, outs[0])
+
+        return self._issue("reduce_scatter", inputs[0], outputs, move, opts, sums=sums, result=outputs)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return _together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if gloo := self._host_group(inputs):
+            return gloo.gather(outputs, inputs, opts)
+        to = c10d.GatherOptions()
+        to.rootRank = opts.rootRank
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier.gather([[_bytes(one) for one in outs]] if outs else [], [_bytes(ins[0])], to)
+
+        into, whole = outputs[0] if outputs else [], inputs[0].nbytes * self.size()
+        return self._issue("gather", inputs, into, move, opts, root=opts.rootRank, nbytes=whole, result=into)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if gloo := self._host_group(outputs):
+            return gloo.scatter(outputs, inputs, opts)
+        to = c10d.ScatterOptions()
+        to.rootRank = opts.rootRank
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier.scatter([_bytes(outs[0])], [[_bytes(one) for one in ins]] if ins else [], to)
+
+        parts, whole = inputs[0] if inputs else [], outputs[0].nbytes * self.size()
+        return self._issue("scatter", parts, outputs, move, opts, root=opts.rootRank, nbytes=whole, result=outputs)
+
+    def all_to_all_single(self, output: Tensor, input: Tensor, out: Any, into: Any, opts: Any = None) -> Any:  # noqa: A002
+        opts = opts or c10d.AllToAllOptions()
+        if gloo := self._host_group([output, input]):
+            return gloo.alltoall_base(output, input, out, into, opts)
+        out, into = ([rows * _row_bytes(one) for rows in of] for of, one in ((out, output), (into, input)))
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            return self._carrier.alltoall_base(_bytes(outs[0]), _bytes(ins[0]), out, into, c10d.AllToAllOptions())
+
+        splits = (tuple(out), tuple(into))
+        return self._issue("all_to_all", [input], [output], move, opts, splits=splits, result=[output])
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = opts or c10d.AllToAllOptions()
+        if gloo := self._host_group(outputs):
+            return gloo.alltoall(outputs, inputs, opts)
+        out, into = [one.nbytes for one in outputs], [one.nbytes for one in inputs]
+
+        def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
+            given, whole = torch.cat([_bytes(one) for one in ins]), torch.empty(sum(out), dtype=torch.uint8)
+            transfer = self._carrier.alltoall_base(whole, given, out, into, c10d.AllToAllOptions())
+            transfer.wait()
+            for one, part in zip(outs, whole.split(out), strict=True):
+                _bytes(one).copy_(part)
+
+        splits = (tuple(out), tuple(into))
+        return self._issue("all_to_all", inputs, outputs, move, opts, splits=splits, result=outputs)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """NCCL's barrier is an all-reduce of one element, and its wait blocks the host."""
+        work = self.allreduce([torch.zeros(1, device="cuda")])
+        work._blocks = True
+        if opts is None or opts.asyncOp:
+            return work
+        work.wait()
+        return Work(None, (), ())
+
+    # -- point to point -------------------------------------------------------------------------
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
+        if gloo := self._host_group(tensors):
+            return gloo.send(tensors, dst, tag)
+        return self._between("send", tensors, self.rank(), dst, lambda ins, _: self._carrier.send(ins, dst, 0))
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
+        if gloo := self._host_group(tensors):
+            return gloo.recv(tensors, src, tag)
+        return self._between("recv", tensors, src, self.rank(), lambda _, outs: self._carrier.recv(outs, src, 0))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        if gloo := self._host_group(tensors):
+            return gloo.recv_anysource(tensors, tag)
+        _refuse("a receive from any rank", "NCCL has none either")
+
+    def batch(self) -> None:
+        """What is sent and received from here on is one launch, as between ncclGroupStart and ncclGroupEnd."""
+        self._batch = []
+
+    def run_batch(self) -> Work:
+        """It begins when the group's stream gets to it; all its parts are under way at once."""
+        batch, self._batch, held, self._batched = self._batch or [], None, self._batched, []
+        stream = self._own_stream()
+        stream.come_behind(torch.cuda.current_stream())
+        used = [launch(stream) for launch in batch]
+        for one in used:
+            stream.come_behind(one)
+        return Work(stream.record_event(), held, held, stream=stream)
+
+    def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
+        if src == dst:
+            _refuse("a rank that sends to itself")
+        check(*tensors)
+        pair = (self._ranks[src], self._ranks[dst])
+        group = self._declare(f":{src}>{dst}", pair, self._ranks)
+        if group not in self._directions:
+            self._directions[group] = streams.hidden(f"nccl {pair[0]}>{pair[1]}")
+        stream = self._directions[group]
+        reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
+
+        def launch(behind: torch.Stream) -> torch.Stream:
+            stream.come_behind(behind)
+            job = CollectiveCall(
+                kernel, reads, writes, move, pair, group, self._next(group),
+                root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
+            )  # fmt: skip
+            self._give(job, stream)
+            return stream
+
+        if self._batch is not None:
+            self._batch.append(launch)
+            self._batched += tensors
+            return Work(None, tensors, ())
+        launch(torch.cuda.current_stream())
+        return Work(stream.record_event(), tensors, tensors, stream=stream)
+
+    # -- how work is issued ---------------------------------------------------------------------
+
+    def _issue(
+        self, kernel: str, reads: Any, writes: Any, move: collectives.Move, opts: Any, *,
+        root: int = -1, nbytes: int = 0, result: Sequence[Tensor] = (), sums: Reduction | None = None,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+    ) -> Work:  # fmt: skip
+        if self._batch is not None:
+            _refuse("a collective within a batch of sends and receives")
+        check(*reads, *writes)
+        reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
+        job = CollectiveCall(
+            kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
+            root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
+            reduction=reduction, scale=scale, splits=splits,
+        )  # fmt: skip
+        current = torch.cuda.current_stream()
+        if versions.on_current_stream(opts):
+            self._give(job, current)
+            return Work(None, result, ())
+        stream = self._own_stream()
+        stream.come_behind(current)
+        self._give(job, stream)
+        versions.record(opts, [*reads, *writes], stream)
+        return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
+
+    def _own_stream(self) -> streams.Stream:
+        """Taken from torch's pool when it is first needed, as a communicator's is."""
+        if self._stream is None:
+            self._stream = streams.Stream(priority=-1 if self.options.is_high_priority_stream else 0)
+            tracing.streams.setdefault(self._stream.stream_id, self.link)
+        return self._stream
+
+    def rename(self, name: str) -> None:
+        """The name of the group, by which reports show its stream and a timing stretches its link."""
+        self.link = name
+        if self._stream is not None:
+            self._stream.rename(name)
+
+    def _declare(self, what: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
+        """The number of a group, the same on all its ranks."""
+        number = zlib.crc32(f"{self._name}:{self._ranks}{what}".encode()) & 0x7FFFFFFF
+        tracing.groups.setdefault(number, Group(number, ranks, origin))
+        return number
+
+    def _next(self, group: int) -> int:
+        self._numbers[group] = self._numbers.get(group, 0) + 1
+        return self._numbers[group]
+
+    def _host_group(self, tensors: Sequence[Tensor]) -> Any:
+        """gloo, where the tensors are the host's and the group has a backend for them."""
+        if not tensors or not tensors[0].is_cpu or self._gloo is None:
+            return None
+        collectives.drain()  # the host will wait for other ranks, whose device may wait for this one's
+        return self._gloo
+
+    def _same(self, one: Tensor, other: Tensor, fits: bool, what: str) -> None:
+        if one.dtype != other.dtype:
+            raise ValueError("output tensor must have the same type as input tensor")
+        if not fits:
+            raise ValueError(f"{what}: {list(one.shape)} and {list(other.shape)} do not fit {self.size()} ranks")
+
+    # -- what torch asks of a backend -------------------------------------------------------------
+
+    all_gather_into_tensor = _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "nccl"
+
+    def name(self) -> str:
+        return "nccl"
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type == "cuda":
+            return self
+        if device.type == "cpu" and self._gloo is not None:
+            return self._gloo
+        raise RuntimeError(f"No backend type associated with device type {device.type}")
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cuda")] if self._gloo is None else [torch.device("cpu"), torch.device("cuda")]
+
+    @property
+    def uid(self) -> int:
+        return self._group
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self._own_stream()
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.options._timeout = timeout
+
+    _add_ephemeral_timeout = _set_default_timeout
+
+    def _group_start(self) -> None:
+        pass
+
+    _group_end = _group_start
+
+    def shutdown(self) -> None:
+        collectives.drain()
+
+    def abort(self) -> None:
+        pass
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        _refuse("monitored_barrier", "NCCL has none either")
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.batch()
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        return self.run_batch()
+
+
+def _gloo(store: dist.Store, rank: int, size: int, options: _Options) -> Any:
+    kind: Any = dist.ProcessGroupGloo
+    how = kind._Options()
+    how._devices = [kind.create_device(hostname="127.0.0.1")]
+    how._timeout = options._timeout
+    return kind(store, rank, size, how)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return tensor.nbytes // tensor.shape[0] if tensor.dim() and tensor.shape[0] else tensor.itemsize
+
+
+def _together(works: list[Any]) -> Any:
+    """Collectives issued as one: whoever waits for the last waits for all, as they share a stream."""
+    last = works[-1]
+    if isinstance(last, Work):
+        last._result = [one for work in works for one in work._result]
+        last._held = [one for work in works for one in work._held]
+    return last
+
+
+def _refuse(what: str, why: str = "") -> NoReturn:
+    raise RuntimeError(f"streamrace: {what} cannot be simulated" + (f": {why}" if why else ""))

@@ -1,0 +1,130 @@
+"""Lines put into source files that are not edited: what is imported, or run, is compiled as if they stood there.
+
+``STREAMRACE_OVERLAY`` names a file of JSON with the lines (:func:`write`). Each statement keeps the number of its line, and
+what is put in has that of the statement beside it: a trace names the same places with the lines as without. Which files
+were compiled with them is noted beside that file (:func:`used`), so that nobody takes a run without them for one with.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import json
+import os
+import runpy
+import tokenize
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from streamrace.device.untrusted import read_json
+
+VARIABLE = "STREAMRACE_OVERLAY"
+_USED = ".used"
+_installed: list[str] = []
+
+
+class Insertion(NamedTuple):
+    """``text``, a line with its indentation and without its end, is put in front of ``line`` (from 1).
+
+    ``at``: the line by whose number it goes.
+    """
+
+    line: int
+    text: str
+    at: int
+
+
+def put_in(lines: Sequence[str], insertions: Sequence[Insertion]) -> tuple[list[str], list[int]]:
+    """The lines with what is put in, and by which number each goes. Of several in front of one line the order stays."""
+    made: list[str] = []
+    numbers: list[int] = []
+    for number, line in enumerate([*lines, None], 1):
+        for one in insertions:
+            if one.line == number:
+                made.append(one.text)
+                numbers.append(one.at)
+        if line is not None:
+            made.append(line)
+            numbers.append(number)
+    return made, numbers
+
+
+def lines_of(path: Path) -> list[str]:
+    """As Python counts them, without their ends. Raises OSError, SyntaxError, UnicodeDecodeError."""
+    with tokenize.open(path) as file:
+        return file.read().removesuffix("\n").split("\n")
+
+
+def write(files: Mapping[Path, Sequence[Insertion]], file: Path) -> dict[str, str]:
+    """Write what is to be put into ``files`` (absolute paths); gives the environment of a process that has it."""
+    data = {str(path.resolve()): [list(one) for one in those] for path, those in files.items()}
+    file.write_text(json.dumps(data) + "\n", encoding="utf-8")
+    _noted(file).unlink(missing_ok=True)
+    return {VARIABLE: str(file.absolute())}
+
+
+def used(file: Path) -> set[Path]:
+    """The files that were compiled with what :func:`write` wrote there."""
+    try:
+        return {Path(line) for line in _noted(file).read_text(encoding="utf-8").splitlines()}
+    except OSError:
+        return set()
+
+
+def install() -> None:
+    """Compile what is imported from here on with the lines of ``STREAMRACE_OVERLAY``, where that is set. Once."""
+    place = os.environ.get(VARIABLE)
+    if not place or place in _installed:
+        return
+    _installed.append(place)
+    overlay = _Overlay(Path(place))
+    loader: Any = importlib.machinery.SourceFileLoader
+    plain = loader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
+        made = overlay.code(self.path)  # neither taken from __pycache__ nor put there
+        return plain(self, name) if made is None else made
+
+    def compiled(source: Any, filename: Any, mode: str, **how: Any) -> Any:
+        made = overlay.code(filename)
+        return compile(source, filename, mode, **how) if made is None else made
+
+    loader.get_code = get_code
+    runner: Any = runpy
+    runner.compile = compiled  # a script is no module: this is how runpy comes to its code
+
+
+class _Overlay:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._of = {path: [Insertion(*one) for one in those] for path, those in read_json(file).items()}
+
+    def code(self, filename: str | bytes) -> CodeType | None:
+        """Of a file with such lines; None: it has none."""
+        path = os.path.realpath(os.fsdecode(filename))
+        if path not in self._of:
+            return None
+        made, numbers = put_in(lines_of(Path(path)), self._of[path])
+        tree = ast.parse("\n".join(made) + "\n", filename=path)
+        _renumber(tree, numbers)
+        with _noted(self._file).open("a", encoding="utf-8") as noted:
+            noted.write(path + "\n")
+        code: CodeType = compile(tree, os.fsdecode(filename), "exec", dont_inherit=True)
+        return code
+
+
+def _renumber(tree: ast.Module, numbers: Sequence[int]) -> None:
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword, ast.alias, ast.pattern)):
+            continue
+        node.lineno = numbers[node.lineno - 1]
+        end = node.end_lineno or 0
+        node.end_lineno = max(node.lineno, numbers[end - 1]) if end else node.lineno
+        if node.end_lineno == node.lineno and (node.end_col_offset or 0) < node.col_offset:
+            node.end_col_offset = node.col_offset
+
+
+def _noted(file: Path) -> Path:
+    return file.with_name(file.name + _USED)

@@ -1,0 +1,160 @@
+"""Calls that order something, taken out of a program that is not edited: by the place that they are made from.
+
+A :class:`Override` says what happens there instead. What asks: the methods of :class:`streamrace.device.streams.Stream`,
+``torch.cuda.synchronize``, ``Work.wait`` and ``Tensor.record_stream``; for an event's own ``wait`` and
+``synchronize``, which are compiled, the device (``csrc/guard.cpp``) where an override, :func:`count` or :func:`tell`
+needs it. What is a part of another of these calls, or of autograd's engine, is no call of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from streamrace.device import tracing
+from streamrace.device.asked import LEFT_OUT, Asked
+from streamrace.device.library import Overridden, functions
+from streamrace.device.trace import NOBODY, Frame
+
+OPERATIONS = (
+    "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
+    "device.synchronize", "work.wait", "tensor.record_stream",
+)  # fmt: skip
+
+
+class Override(NamedTuple):
+    """What to do at one place instead of the call that stands there.
+
+    ``operation``: one of :data:`OPERATIONS`. ``function``: the qualified name ends with it. ``file``: the path ends
+    with it. ``instead`` gets the stream that the call was about (of ``event.synchronize``: the current one). ``line``:
+    of the file, where a function has several such calls (0: all of them).
+    """
+
+    operation: str
+    function: str
+    file: str
+    instead: Callable[[Any], object]
+    line: int = 0
+
+    def stands_at(self, frame: Frame) -> bool:
+        """Is this the place?"""
+        return (
+            frame.function.endswith(self.function) and frame.file.endswith(self.file) and self.line in (0, frame.line)
+        )
+
+
+class Site(NamedTuple):
+    """A call that orders something. ``operation``: one of :data:`OPERATIONS`."""
+
+    operation: str
+    file: str
+    line: int
+    function: str
+
+
+overrides: list[Override] = []
+"""Those of this process. They hold while its work is traced: call sites are known then."""
+
+_counted: list[dict[Site, int]] = []
+_told = False
+_here = threading.local()
+
+
+def put(more: Iterable[Override]) -> None:
+    """Let these hold, too. Raises ValueError for one that could never stand anywhere."""
+    for override in more:
+        if override.operation not in OPERATIONS:
+            raise ValueError(
+                f"no override can take out '{override.operation}' here: choose one of {', '.join(OPERATIONS)}"
+            )
+        overrides.append(override)
+    if any(override.operation.startswith("event.") for override in overrides):
+        _listen()
+
+
+def count() -> dict[Site, int]:
+    """From here on: where such calls are made, in the order of the program, and how often. Those that an override takes
+    out are not among them, nor is ``record_stream``, which orders no work. The caller may change the numbers.
+    """
+    if not _counted:
+        _counted.append({})
+        _listen()
+    return _counted[0]
+
+
+def tell() -> None:
+    """From here on the trace says from where each such call is made (:class:`streamrace.device.trace.Asked`)."""
+    global _told
+    if not _told:
+        _told = True
+        _listen()
+
+
+def leave_out(places: Iterable[str]) -> None:
+    """Do nothing at these places, each as ``stream.wait_event@file.py:12``. Raises ValueError where one is none."""
+    put([_left_out(place) for place in places])
+
+
+def _left_out(place: str) -> Override:
+    operation, _, rest = place.partition("@")
+    file, _, line = rest.rpartition(":")
+    if not file or not (line.isdecimal() and line.isascii()) or len(line) > 9:
+        raise ValueError(f"'{place}' is no place of a wait: it is stream.wait_event@file.py:12")
+    return Override(operation, "", file, lambda _: None, int(line))
+
+
+def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = lambda: NOBODY) -> bool:
+    """Does an override stand at this place? Then it was done instead of the call.
+
+    ``block``: the number of the one that the call is about.
+    """
+    if not _counted and not _told and not any(override.operation == operation for override in overrides):
+        return False
+    if getattr(_here, "inside", False):
+        if _told and operation == "tensor.record_stream":
+            tracing.note(Asked("", "", 0, "", stream.stream_id, block()))
+        return False
+    frame = tracing.caller()
+    if frame is None:
+        return False
+    for override in overrides:
+        if override.operation == operation and override.stands_at(frame):
+            if _told:
+                tracing.note(Asked(f"{LEFT_OUT}{operation}", *frame, stream.stream_id))
+            part(override.instead, stream)
+            return True
+    for counts in _counted if operation != "tensor.record_stream" else ():
+        site = Site(operation, frame.file, frame.line, frame.function)
+        counts[site] = counts.get(site, 0) + 1
+    if _told:
+        tracing.note(Asked(operation, *frame, stream.stream_id, block()))
+    return False
+
+
+def part(call: Callable[..., object], *arguments: object) -> None:
+    """Make a call that is a part of one that was asked about: it is none of its own."""
+    before, _here.inside = getattr(_here, "inside", False), True
+    try:
+        call(*arguments)
+    finally:
+        _here.inside = before
+
+
+def _listen() -> None:
+    """Let the device ask, before an event is waited for."""
+
+    def asked(waits: int, stream: int) -> int:
+        if torch._C._current_graph_task_id() >= 0:
+            return 0
+        try:
+            about = torch.cuda.Stream(stream_id=stream, device_index=torch.cuda.current_device(), device_type=1)
+            return int(overridden("event.wait" if waits else "event.synchronize", about))
+        except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+            functions().failed(f"an override went wrong: {problem}".encode())
+            return 0
+
+    f = functions()
+    f.overrides(f.callback("overrides", Overridden, asked))

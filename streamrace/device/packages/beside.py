@@ -1,0 +1,85 @@
+"""What a release asks for and the environment has not: installed beside it, the same way.
+
+What is there in a version that the release does not want is left as it is, and told: two versions of torch or numpy
+would have to be one in the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from streamrace.device.packages import installing, names
+from streamrace.device.packages.installing import Tell
+from streamrace.device.packages.names import Package, PackageError
+
+# Never beside a release: these decide what the simulated GPU is, ask for a real one, or are built for one torch.
+_NEVER = ("torch", "torchaudio", "torchvision", "triton", "pytorch-triton")
+_NEVER_BEGINNING = ("nvidia-", "cuda-")
+
+
+def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
+    """The folders of those of ``wanted`` that the environment does not have, and behind them what these ask for.
+
+    Raises :class:`PackageError` for one of ``wanted`` that cannot be had. What cannot be had of what they ask for is
+    told.
+    """
+    found = [installing.make(one, folder, tell) for one in wanted if not one.is_(names.here(one.name))]
+    versions = {one.name: one.version for one in wanted}
+    for place in found:  # grows on the way
+        owner = installing.package_in(place)
+        for requirement in _asks(place):
+            name = canonicalize_name(requirement.name)
+            if name in _NEVER or name.startswith(_NEVER_BEGINNING):
+                continue
+            there = versions.get(name) or names.here(name)
+            other = _given(name, found) if there is None else None
+            if other and owner:
+                tell(f"{owner.said} asks for {name}: that of {other.said} is taken")
+                versions[name] = other.version
+            elif there is None:
+                more = _beside(owner, requirement, folder, tell)
+                made = more and installing.package_in(more)
+                if more and made:
+                    found.append(more)
+                    versions[name] = made.version
+            elif not requirement.specifier.contains(there, prereleases=True) and owner:
+                tell(f"{owner.said} asks for {name}{requirement.specifier}, and {there} is here: it is left")
+    return found
+
+
+def _asks(place: Path) -> list[Requirement]:
+    one = installing.distribution(place)
+    found = []
+    for text in (one.requires if one else None) or []:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # of an old release: pip does not read it, either
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found.append(requirement)
+    return found
+
+
+def _given(name: str, found: Sequence[Path]) -> Package | None:
+    """What has the module of this name already: fbgemm-gpu-cpu is fbgemm-gpu, built for a machine without one."""
+    module = name.replace("-", "_")
+    for place in found:
+        if (place / module / "__init__.py").is_file() or (place / f"{module}.py").is_file():
+            return installing.package_in(place)
+    return None
+
+
+def _beside(owner: Package | None, requirement: Requirement, folder: Path, tell: Tell) -> Path | None:
+    asks = f"{owner.said if owner else 'it'} asks for {requirement.name}{requirement.specifier}, which is not here"
+    try:
+        place = installing.make_some(requirement, folder, tell)
+    except PackageError as problem:
+        tell(f"{asks} ({problem}): going on without")
+        return None
+    made = installing.package_in(place)
+    tell(f"{asks}: {made.said if made else 'nothing'} beside it")
+    return place

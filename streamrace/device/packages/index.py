@@ -1,0 +1,101 @@
+"""What the package index has, and what pip says where it does not have it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+from packaging.version import InvalidVersion, Version
+
+from streamrace.device.packages.names import Package, PackageError
+from streamrace.device.ranks import bound
+
+_LIST_S = 120
+_RETRIES = "1"  # pip's own five take a minute where there is no network
+
+
+def pip(
+    words: Sequence[str], *, seconds: float, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run pip in this environment, with what the user has configured it to be.
+
+    Without what leads a build astray: another release, or an accelerator that needs Intel's package. Raises
+    :class:`subprocess.TimeoutExpired`, OSError.
+    """
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DS_ACCELERATOR")}
+    command = [sys.executable, "-m", "pip", *words, "--no-input", "--disable-pip-version-check"]
+    environment = {"PIP_RETRIES": _RETRIES, **clean, **(more or {})}
+    return subprocess.run(
+        bound.command(command), capture_output=True, text=True, timeout=seconds, check=False, env=environment
+    )
+
+
+def releases(name: str) -> list[str]:
+    """All final releases of a package that this Python can have, oldest first. Raises :class:`PackageError`."""
+    try:
+        done = pip(["index", "versions", "--quiet", name], seconds=_LIST_S)
+        told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+        if not told:  # quiet pips say nothing at all
+            done = pip(["index", "versions", name], seconds=_LIST_S)
+            told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+    except subprocess.TimeoutExpired:
+        raise PackageError(f"the package index did not tell the releases of {name} within {_LIST_S} s") from None
+    if done.returncode or not told:
+        raise PackageError(f"the releases of {name} cannot be listed: {reason(done.stderr, Package(name, ''))}")
+    return [str(one) for one in final(told[1].split(","))]
+
+
+def final(texts: Iterable[str]) -> list[Version]:
+    """Those that are neither pre-releases nor development releases, oldest first."""
+    found = set()
+    for text in texts:
+        try:
+            one = Version(text.strip())
+        except InvalidVersion:
+            continue
+        if not one.is_prerelease:
+            found.add(one)
+    return sorted(found)
+
+
+def reason(said: str, package: Package) -> str:
+    """Why pip could not have it, from what it ``said`` on standard error: the end of a sentence."""
+    listed = re.search(r"from versions: ([^)]*)\)", said)
+    there = final(listed[1].split(",")) if listed else []
+    if listed and there:
+        return f"there is no such release; {nearest(package.version, there)}"
+    if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", said):
+        return "the package index cannot be reached"
+    python = (
+        re.search(rf"[ ;:]{re.escape(package.version)} Requires-Python ([^;\n]*)", said) if package.version else None
+    )
+    if python:
+        return f"it needs another Python ({python[1].strip()})"
+    if listed or "No matching distribution found" in said:
+        return f"the package index has no {package.name}"
+    if "No module named pip" in said:
+        return "this environment has no pip (python -m ensurepip)"
+    if is_broken(said):
+        raised = re.findall(r"^ *(\w+(?:Error|Exception|Exit): .*)$", said, re.MULTILINE)
+        return f"its build ends with {raised[-1].rstrip('.')}" if raised else "it does not build here"
+    errors = [line.strip() for line in said.splitlines() if "ERROR" in line or "error" in line]
+    return errors[-1] if errors else "pip does not say why"
+
+
+def is_broken(said: str) -> bool:
+    """Is what pip ``said`` about a build that failed, and not about an index?"""
+    return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
+
+
+def nearest(version: str, there: Sequence[Version]) -> str:
+    """Which of those ``there`` stand beside a version: the end of a sentence."""
+    if not version:
+        return f"the newest is {there[-1]}"
+    wanted = Version(version)
+    below = [one for one in there if one < wanted][-1:]
+    above = [one for one in there if one > wanted][:1]
+    names = " and ".join(str(one) for one in (*below, *above))
+    return f"the nearest {'are' if below and above else 'is'} {names}"

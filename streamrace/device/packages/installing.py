@@ -1,0 +1,189 @@
+"""One release in a folder of its own, made once: ``.releases/deepspeed-0.13.4``.
+
+It is installed alone (``pip install --no-deps --target``), byte-compiled, so that its first run is not slower than the
+second, and put in its place when it is whole. Two commands that want it at once make it once: a lock beside it says so,
+and dies with the process that holds it (flock(2)).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import Distribution, PathDistribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from streamrace.device import torches
+from streamrace.device.compiling import BuildError
+from streamrace.device.packages import index
+from streamrace.device.packages.names import Package, PackageError
+
+Tell = Callable[[str], None]
+
+_BUILD_S = 900
+_PART = ".part"
+_HOOK = Path(__file__).with_name("hook")
+# Their builds import torch, so they are not isolated from it; and not more often than they have to (hook/). Of old
+# releases some want it in each step, and some do not build with today's.
+_BUILT_WITH_TORCH = frozenset({"deepspeed"})
+_WAYS: tuple[dict[str, str], ...] = (
+    {"PYTHONPATH": str(_HOOK)},
+    {},
+    {"PYTHONPATH": str(_HOOK), "STREAMRACE_BUILD_WITHOUT_TORCH": "1"},
+)
+
+
+def place_of(package: Package, folder: Path) -> Path:
+    """Where the release lies below ``folder``, when it is there."""
+    return folder.absolute() / f"{package.name}-{package.version}"
+
+
+def distribution(place: Path) -> Distribution | None:
+    """What is installed in ``place``; None where that is not one package."""
+    found = [*place.glob("*.dist-info")]
+    return PathDistribution(found[0]) if len(found) == 1 else None
+
+
+def package_in(place: Path) -> Package | None:
+    """Which release is installed in ``place``, by its own word."""
+    one = distribution(place)
+    try:
+        return Package(canonicalize_name(one.metadata["Name"]), str(Version(one.version))) if one else None
+    except (InvalidVersion, TypeError, KeyError):
+        return None
+
+
+def make(package: Package, folder: Path, tell: Tell) -> Path:
+    """Where the release lies; it is installed there unless it is already.
+
+    ``tell`` is called with a sentence when it is installed, with its size, and when another command does that now.
+    Raises :class:`PackageError`: no such release, one that does not build, no index to be reached, a folder that cannot
+    be written.
+    """
+    place = place_of(package, folder)
+    if place.is_dir():
+        return place
+    try:
+        with _alone(place, tell):
+            if not place.is_dir():
+                tell(f"{package.said}: installing into {folder}/, once")
+                if package.name == "torch":
+                    _torch(package, place)
+                else:
+                    _pip(package, str(package), place)
+                tell(f"{package.said}: installed, {_size(place)}")
+    except OSError as error:
+        raise PackageError(f"{package.said} cannot be installed in {folder}: {error.strerror}") from error
+    return place
+
+
+def make_some(requirement: Requirement, folder: Path, tell: Tell) -> Path:
+    """The newest release that a requirement allows, of those below ``folder``; where none does, it is installed.
+
+    Of those that are there: so that the same command runs the same when a newer one comes out. Raises
+    :class:`PackageError`.
+    """
+    name = canonicalize_name(requirement.name)
+    key = folder.absolute() / f"{name}-any"
+    try:
+        if there := _fitting(requirement, name, key.parent):
+            return there
+        with _alone(key, tell):
+            return _fitting(requirement, name, key.parent) or _pip(
+                Package(name, ""), f"{name}{requirement.specifier}", key
+            )
+    except OSError as error:
+        raise PackageError(f"{name} cannot be installed in {folder}: {error.strerror}") from error
+
+
+def _fitting(requirement: Requirement, name: str, folder: Path) -> Path | None:
+    lying = [place for place in folder.glob(f"{name}-*") if place.is_dir()]
+    able = [(place, one) for place in lying if (one := package_in(place)) and one.name == name]
+    fitting = [pair for pair in able if requirement.specifier.contains(pair[1].version, prereleases=True)]
+    return max(fitting, key=lambda pair: pair[1].key)[0] if fitting else None
+
+
+def _pip(package: Package, requirement: str, key: Path) -> Path:
+    """Install into a folder of another name first: what was cut off is not taken for whole.
+
+    ``key``: where it is to lie; where no version was asked for, the place of which the lock is held.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
+    words = ["install", "--quiet", "--no-deps", "--target", str(made / "it")]
+    said, first = package.said.strip(), ""
+    ways: tuple[dict[str, str], ...] = ({},)
+    if package.name in _BUILT_WITH_TORCH:
+        words.append("--no-build-isolation")
+        ways = _WAYS
+    try:
+        for way in ways:
+            # a build that lists a set lists it in the same order each time
+            done = index.pip([*words, requirement], seconds=_BUILD_S, more={"PYTHONHASHSEED": "0", **way})
+            if not (done.returncode and index.is_broken(done.stderr)):
+                break
+            first = first or done.stderr
+        if done.returncode:
+            raise PackageError(f"{said} cannot be installed: {index.reason(first or done.stderr, package)}")
+        there = package_in(made / "it")
+        if there is None or there.name != package.name or (package.version and not package.is_(there.version)):
+            raise PackageError(f"{said} cannot be installed: pip gave {there.said if there else 'nothing'} instead")
+        place = key if package.version else place_of(there, key.parent)
+        with suppress(OSError):  # somebody else may have been faster
+            (made / "it").rename(place)
+        if not place.is_dir():
+            raise PackageError(f"{said} cannot be installed in {key.parent}: the folder cannot be written")
+        return place
+    except subprocess.TimeoutExpired:
+        raise PackageError(f"{said} cannot be installed: it took over {_BUILD_S} s") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _torch(package: Package, place: Path) -> None:
+    try:
+        torches.make(package.version, place)
+    except BuildError as error:
+        raise PackageError(f"{package.said} cannot be installed: {error}") from error
+
+
+@contextmanager
+def _alone(place: Path, tell: Tell) -> Iterator[None]:
+    """Within, no other command makes ``place``. What a killed one has left of it is removed."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    file = place.parent / f".{place.name}.lock"
+    waits = False
+    while True:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waits:
+                    tell(f"{place.name.removesuffix('-any')}: another command is installing it; waiting for that")
+                waits = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), file.stat()):
+                break
+        os.close(lock)  # of a command that ended just now, and took it away
+    try:
+        for left in place.parent.glob(f".{place.name}.*{_PART}"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        with suppress(OSError):
+            file.unlink()
+        os.close(lock)
+
+
+def _size(place: Path) -> str:
+    size = sum(file.stat().st_size for file in place.rglob("*") if not file.is_symlink())
+    return f"{size / 1e6:,.0f} MB" if size >= 10**7 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,123 @@
+"""Does a release start here: is it what a program imports, and what did it lack where it ended by an import?
+
+A release may ask for what its time had, and today's environment has not. What that is, it says itself, by the exception
+that ends the program: it is told as one sentence, behind the traceback and in the verdict.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from streamrace.device import packages
+
+_said: Path | None = None  # where this process, and those that it forks, write what a release lacked
+_ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+
+def hidden(path: Sequence[str], places: Mapping[str, Path] | None = None) -> str:
+    """Which of the releases a program would not import, as a sentence; empty where there is none.
+
+    ``path``: where it imports from, in that order. ``places``: of the releases, by ``NAME==VERSION``; None: those with
+    which this process runs. A program beside a checkout of the package imports the checkout.
+    """
+    for package, place in (packages.running() if places is None else places).items():
+        for module in _modules(place):
+            for entry in path:
+                if Path(entry or ".").absolute() == place:
+                    break
+                if any((Path(entry) / name).is_file() for name in (f"{module}/__init__.py", f"{module}.py")):
+                    return (
+                        f"the program would import {module} from {Path(entry).absolute()}, and not {package}: move the "
+                        "program to a folder of its own, or take what stands there out of the import path"
+                    )
+    return ""
+
+
+def note_in(file: Path) -> None:
+    """Where :func:`explain` writes what it says, in this process and in those that it forks."""
+    global _said
+    _said = file
+
+
+def noted(file: Path) -> str:
+    """What was written there, by the first process that did; empty where nothing was."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def explain(error: BaseException) -> None:
+    """If a program ended as a release lacked something, say it on standard error. To be called behind its traceback."""
+    if not (places := packages.running()):
+        return
+    sentence = next((one for one in (_lacked(cause, places) for cause in _causes(error)) if one), "")
+    if sentence:
+        print(f"streamrace: {sentence}", file=sys.stderr, flush=True)
+        if _said is not None:
+            with suppress(OSError), _said.open("x", encoding="utf-8") as file:
+                file.write(sentence + "\n")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The first one first: an ImportError in an ``except`` is what the release tried instead."""
+    seen: list[BaseException] = []
+    now: BaseException | None = error
+    while now is not None and now not in seen:
+        seen.append(now)
+        now = now.__cause__ or now.__context__
+    return reversed(seen)
+
+
+def _lacked(error: BaseException, places: Mapping[str, Path]) -> str:
+    """Of an error in a release: what it asked for in vain, or that it was being imported when it broke off."""
+    what = _what(error)
+    trace, at, importing = error.__traceback__, ("", ""), False
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        for package, place in places.items():
+            if Path(code.co_filename).is_relative_to(place):
+                importing |= code.co_name == "<module>"
+                at = package.replace("==", " "), f"{code.co_filename[len(str(place)) + 1 :]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    release, line = at
+    if release and what is not None:
+        return f"{release} asks for {what[0]} ({line}), and it is not here: {what[1]}, or take another release"
+    if release and importing:
+        said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        return (
+            f"{release} cannot be imported here ({line}, {said}): something that it uses may be newer than it; name an "
+            "older one with --package NAME==VERSION, or take another release"
+        )
+    return ""
+
+
+def _what(error: BaseException) -> tuple[str, str] | None:
+    """What was not there, and how to have it; None where the error is of another kind."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        if top in sys.modules:
+            return f"the module {error.name}", f"add --package {top}==VERSION of a release of {top} that has it"
+        return f"the module {error.name}", f"add --package NAME==VERSION of the package that has {top}"
+    if isinstance(error, ImportError) and (found := _NAME.search(str(error))):
+        name, module = found.groups()
+    elif isinstance(error, AttributeError) and (found := _ATTRIBUTE.search(str(error))):
+        module, name = found.groups()
+    else:
+        return None
+    top = module.partition(".")[0]
+    return f"{module}.{name}", f"add --package {top}==VERSION of a release of {top} that has it"
+
+
+def _modules(place: Path) -> list[str]:
+    """What can be imported from a folder of packages, by its own name."""
+    return sorted(
+        one.name.removesuffix(".py")
+        for one in place.iterdir()
+        if one.suffix == ".py" or (one / "__init__.py").is_file()
+    )

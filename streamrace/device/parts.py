@@ -1,0 +1,89 @@
+"""A long trace in parts: the first is kept, the others are there until the judge, who reads along, has read them.
+
+So a run of any length leaves a folder of a bounded size. The kept part is the beginning, whole: a trace with gaps could
+be judged again and called clean. It ends with an :class:`Onward`, at which every reader stops with an error, but those
+that say that they can do with a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from streamrace.device.onward import Onward
+from streamrace.device.packed import Packed
+from streamrace.device.trace import Collective, Launch, TraceError, TraceReader, TraceRecord, TraceWriter
+
+_PART = 4 << 20  # bytes of a part that is not kept
+
+
+class PartWriter(TraceWriter):
+    """Writes one rank's trace, of which ``keep`` bytes are kept, and a little more: a part ends between two batches."""
+
+    def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any], keep: int) -> None:
+        self._path, self._most = path, keep
+        self._part = self._operations = 0
+        self._op = -1
+        super().__init__(path, rank=rank, world=world, info=info)
+
+    def write(self, records: Iterable[TraceRecord | Packed]) -> None:
+        if self._file.tell() >= self._most:
+            self._go_on()
+        super().write(map(self._counted, records))
+
+    def _counted(self, record: TraceRecord | Packed) -> TraceRecord | Packed:
+        if isinstance(record, Packed):
+            if record.operations:
+                self._operations += record.operations
+                self._op = record.op
+        elif isinstance(record, (Launch, Collective)):
+            self._operations += 1
+            self._op = record.op
+        return record
+
+    def _go_on(self) -> None:
+        following = part_of(self._path, self._part + 1).open("wb")
+        super().write([Onward(self._part + 1, self._operations, self._op)])
+        self._file.close()
+        self._file, self._part, self._most = following, self._part + 1, _PART
+
+
+class PartReader(TraceReader):
+    """Reads a trace and its further parts. ``first``: where the first of them ends, as soon as that is read.
+    ``thinned``: it came to where the next one is gone.
+
+    ``kept``: of a trace that was thinned what is there is all that is wanted. Raises :class:`streamrace.device.trace.TraceError`.
+    """
+
+    def __init__(self, path: Path, *, kept: bool = False) -> None:
+        super().__init__(path)
+        self._kept = kept
+        self._part = self._thinned = 0
+        self.first: Onward | None = None
+        self.thinned = False
+
+    def _go_on(self, record: Onward) -> None:
+        if record.part != self._part + 1:
+            raise TraceError(f"trace {self._path} is damaged: part {record.part} comes behind part {self._part}")
+        self.first = self.first or record
+        try:
+            following = part_of(self._path, record.part).open("rb")
+        except FileNotFoundError:
+            if not self._kept:
+                super()._go_on(self.first)
+            self.thinned = True
+            return
+        self._file.close()
+        self._file, self._part = following, record.part
+
+    def thin(self, *, done: bool = False) -> None:
+        """Remove the parts behind the first that were read to their end; ``done``: all of them were."""
+        for part in range(self._thinned + 1, self._part + done):
+            part_of(self._path, part).unlink(missing_ok=True)
+            self._thinned = part
+
+
+def part_of(path: Path, part: int) -> Path:
+    """Where a further part of a trace lies."""
+    return path.with_name(f"{path.name}.{part}") if part else path

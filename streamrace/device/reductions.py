@@ -1,0 +1,97 @@
+"""Reductions as NCCL offers them, made of gloo's.
+
+``AVG`` and ``PREMUL_SUM`` multiply each rank's numbers before the sum, in the tensor's type, as NCCL does for floating
+point numbers (``AVG`` of integers divides the sum). Booleans are summed as their maximum. What NCCL does not know
+(``BAND``, ``BOR``, ``BXOR``) is refused with its words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from streamrace.device import tracing
+from streamrace.device.onward import Unrepeatable
+
+_Op: Any = c10d.ReduceOp.RedOpType
+_REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)
+
+
+class Reduction:
+    """One collective's reduction of tensors of one type."""
+
+    def __init__(self, op: Any, dtype: torch.dtype) -> None:
+        kind = op.op if hasattr(op, "op") else op
+        if kind in _REFUSED:
+            raise ValueError(f"Cannot use ReduceOp.{kind.name} with NCCL")
+        if dtype == torch.bool and kind == _Op.AVG:
+            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+        self._kind = kind
+        self._floats = dtype.is_floating_point
+        self._scale = op.factor if kind == _Op.PREMUL_SUM else None
+        self._op: Any = c10d.ReduceOp(_Op.SUM if kind in (_Op.AVG, _Op.PREMUL_SUM) else kind)
+        if dtype == torch.bool and kind == _Op.SUM:
+            self._op = c10d.ReduceOp(_Op.MAX)
+
+    def described(self, gloo: Any) -> tuple[str, float | None]:
+        """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
+        if isinstance(self._scale, Tensor):
+            tracing.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))
+            return "SUM", None
+        if self._kind == _Op.AVG and not self._floats:
+            return "AVG", None
+        scale = 1.0 / gloo.size() if self._kind == _Op.AVG else self._scale
+        return str(self._op.op.name), scale
+
+    def all_reduce(self, gloo: Any, given: Tensor, into: Tensor) -> Any:
+        opts = c10d.AllreduceOptions()
+        opts.reduceOp = self._op
+        into.copy_(self._before(gloo, given))
+        return self._after(gloo, gloo.allreduce([_numbers(into)], opts), into)
+
+    def reduce(self, gloo: Any, given: Tensor, into: Tensor, root: int) -> Any:
+        opts = c10d.ReduceOptions()
+        opts.reduceOp, opts.rootRank = self._op, root
+        into.copy_(self._before(gloo, given))
+        return self._after(gloo, gloo.reduce([_numbers(into)], opts), into)
+
+    def reduce_scatter(self, gloo: Any, given: list[Tensor], into: Tensor) -> Any:
+        """``given``: one tensor of all parts, or each part by itself, which gloo sums in another order."""
+        opts = c10d.ReduceScatterOptions()
+        opts.reduceOp = self._op
+        parts = [_numbers(self._before(gloo, one)) for one in given]
+        if len(parts) == 1:
+            return self._after(gloo, gloo._reduce_scatter_base(_numbers(into), parts[0], opts), into)
+        return self._after(gloo, gloo.reduce_scatter([_numbers(into)], [parts], opts), into)
+
+    def _before(self, gloo: Any, given: Tensor) -> Tensor:
+        scale = self._scale
+        if self._kind == _Op.AVG and given.is_floating_point():
+            scale = 1.0 / gloo.size()
+        if scale is None:
+            return given
+        return given * (scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=given.dtype))
+
+    def _after(self, gloo: Any, transfer: Any, into: Tensor) -> Any:
+        if self._kind == _Op.AVG and not into.is_floating_point():
+            return _Divided(transfer, into, gloo.size())
+        return transfer
+
+
+class _Divided:
+    """A transfer whose sum is divided when it has come."""
+
+    def __init__(self, transfer: Any, into: Tensor, by: int) -> None:
+        self._transfer, self._into, self._by = transfer, into, by
+        self.is_completed = transfer.is_completed
+
+    def wait(self) -> None:
+        self._transfer.wait()
+        self._into.copy_(torch.div(self._into, self._by, rounding_mode="trunc"))
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor

@@ -1,0 +1,221 @@
+"""What cannot be simulated is refused when it is asked for: by its name, and with what to do instead.
+
+What only shows while a library is imported is in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused: what it would
+compile are kernels for a GPU that is not there, so the same operators run one by one, and the program gets one warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+
+def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
+    """A function that says what cannot be simulated, and what to do."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(f"streamrace: {what} cannot be simulated: {instead}")
+
+    return refuse
+
+
+_GRAPHS = ("CUDA graphs", "run the same operators without a graph")
+_POOL = ("a memory pool of one's own (MemPool)", "allocate as usual")
+_ALLOCATOR = ("another allocator", "use torch's own, which is simulated")
+_SNAPSHOT = ("a snapshot of the allocator", "the trace has every allocation and free (--trace)")
+_POINTER = ("memory that torch does not know (caching_allocator_alloc)", "use torch.empty")
+_FILES = ("GPUDirect Storage", "read the file on the host and copy it to the device")
+_TUNING = ("the choice among CUDA's kernels (TunableOp)", "leave it off: the CPU's kernels give the values")
+_COMMUNICATOR = ("torch.cuda.nccl (one process with many GPUs)", "use torch.distributed, one process for each GPU")
+_COMPILED = ("a kernel compiled at run time (NVRTC, jiterator)", "compute it with torch's own operators")
+_HANDLE = ("a handle of cuBLAS or cuSOLVER", "call torch's own operators")
+_IPC = (
+    "a CUDA tensor in another process (CUDA IPC)",
+    "send tensor.cpu(); between ranks use torch.distributed; let a DataLoader's workers return tensors of the host",
+)
+_CONTEXT = ("a green context", "use torch.cuda.Stream()")
+
+# Functions of torch._C that a build with CUDA has.
+_OF_TORCH: dict[str, tuple[str, str]] = {
+    "_graph_pool_handle": _GRAPHS,
+    "_cuda_beginAllocateToPool": _POOL,
+    "_cuda_beginAllocateCurrentThreadToPool": _POOL,
+    "_cuda_endAllocateToPool": _POOL,
+    "_cuda_releasePool": _POOL,
+    "_cuda_customAllocator": _ALLOCATOR,
+    "_cuda_changeCurrentAllocator": _ALLOCATOR,
+    "_cuda_getAllocator": _ALLOCATOR,
+    "_cuda_cudaHostAllocator": _ALLOCATOR,
+    "_cuda_cudaCachingAllocator_enable": _ALLOCATOR,
+    "_cuda_cudaCachingAllocator_raw_alloc": _POINTER,
+    "_cuda_cudaCachingAllocator_raw_delete": _POINTER,
+    "_cuda_memorySnapshot": _SNAPSHOT,
+    "_cuda_record_memory_history": _SNAPSHOT,
+    "_cuda_record_memory_history_legacy": _SNAPSHOT,
+    "_cuda_allocationTraceback": _SNAPSHOT,
+    "_cuda_setMemoryMetadata": _SNAPSHOT,
+    "_cuda_getMemoryMetadata": _SNAPSHOT,
+    "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
+    "_cuda_getCurrentBlasHandle": _HANDLE,
+    "_cuda_getCurrentSolverHandle": _HANDLE,
+    "_cuda_jiterator_compile_and_launch_kernel": _COMPILED,
+    **{f"_gds_{what}_{of}": _FILES for what in ("register", "deregister") for of in ("handle", "buffer")},
+    **{f"_gds_{what}_storage": _FILES for what in ("load", "save")},
+    **{
+        f"_cuda_tunableop_{name}": _TUNING
+        for name in (
+            "enable", "tuning_enable", "set_rotating_buffer_size", "set_numerical_check_tolerances", "read_file",
+            "set_max_tuning_iterations", "set_max_tuning_duration", "set_filename", "get_validators", "get_results",
+            "get_rotating_buffer_size", "get_max_tuning_iterations", "get_max_tuning_duration", "get_filename",
+        )
+    },
+    "_cuda_record_untuned_enable": _TUNING,
+    **{
+        f"_nccl_{name}": _COMMUNICATOR
+        for name in ("unique_id", "init_rank", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+    },
+}  # fmt: skip
+
+
+def install() -> None:
+    """Put them where a program would meet what is not there."""
+    c: Any = torch._C
+    cuda: Any = torch.cuda
+    for name, sentence in _OF_TORCH.items():
+        setattr(c, name, refusal(*sentence))
+    for name in ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled"):
+        setattr(c, name, lambda: False)
+    for name in ("_graph_pool_handle", "_cuda_isCurrentStreamCapturing"):
+        setattr(cuda.graphs, name, getattr(c, name))  # torch imported them by name
+    cuda.graphs.CUDAGraph.__new__ = staticmethod(refusal(*_GRAPHS))
+    for module in (cuda, cuda.graphs):
+        module.make_graphed_callables = refusal(*_GRAPHS)
+        module.graph.__init__ = refusal(*_GRAPHS)
+    cuda.memory.MemPool.__init__ = refusal(*_POOL)
+    cuda.memory.MemPool.__new__ = staticmethod(refusal(*_POOL))
+    cuda.memory.CUDAPluggableAllocator.__init__ = refusal(*_ALLOCATOR)
+    cuda._compile_kernel = refusal(*_COMPILED)
+    if hasattr(cuda, "green_contexts"):  # since 2.10
+        cuda.green_contexts.GreenContext.create = staticmethod(refusal(*_CONTEXT))
+    _between_processes()
+    _other_libraries()
+    _compile()
+    c._jit_override_can_fuse_on_gpu(False)  # TorchScript would make kernels for the GPU: it runs one by one too
+
+
+def _between_processes() -> None:
+    storage: Any = torch.UntypedStorage
+    plain = storage._share_cuda_
+
+    def share(self: torch.UntypedStorage, *arguments: Any) -> Any:
+        return refusal(*_IPC)() if self.device.type == "cuda" else plain(self, *arguments)
+
+    storage._share_cuda_ = share
+    storage._new_shared_cuda = refusal(*_IPC)
+
+
+def _other_libraries() -> None:
+    """``__cuda_array_interface__`` would let cupy or numba use the memory past the simulated clock."""
+    tensor: Any = torch.Tensor
+    plain = tensor.__cuda_array_interface__
+
+    def interface(self: torch.Tensor) -> Any:
+        if self.device.type != "cuda":
+            return plain.__get__(self)
+        raise AttributeError(
+            "streamrace: __cuda_array_interface__ cannot share the simulated GPU's memory with other libraries, whose "
+            "kernels do not run on it: share a copy on the host (tensor.cpu())"
+        )
+
+    tensor.__cuda_array_interface__ = property(interface)
+
+
+def _compile() -> None:
+    plain: Any = torch.compile
+
+    @functools.wraps(plain)
+    def compile(model: Any = None, **how: Any) -> Any:
+        if model is None:
+            return lambda one: compile(one, **how)
+        _say_that_it_is_eager()
+        if not isinstance(model, torch.nn.Module):
+            return model
+        torch.compiler.set_stance("force_eager")
+        how = {name: value for name, value in how.items() if name not in ("mode", "options")}
+        return plain(model, **how | {"backend": "eager"})  # a module that holds the other, as its state's names show
+
+    module: Any = torch
+    module.compile = compile
+
+
+@functools.cache
+def _say_that_it_is_eager() -> None:
+    warnings.warn(
+        "streamrace: torch.compile runs eagerly here, operator by operator: there is no GPU to make kernels for. "
+        "What is judged is the program without fusion and without CUDA graphs.",
+        stacklevel=3,
+    )
+
+
+# -- in modules that are not there yet when the device is, see streamrace.device.imports ------------------------
+
+
+def extensions(module: ModuleType) -> None:
+    """``torch.utils.cpp_extension``: what has sources in CUDA's language. C++ alone is compiled as ever."""
+    cpp: Any = module
+    sentence = (
+        "needs CUDA's compiler and a GPU: install the library without its CUDA kernels, or use torch's own operators"
+    )
+
+    def refuse(what: str) -> NoReturn:
+        raise RuntimeError(f"streamrace: {what} cannot be simulated: it {sentence}")
+
+    def guard(name: str) -> None:
+        plain = getattr(cpp, name)
+        signature = inspect.signature(plain)
+
+        @functools.wraps(plain)
+        def call(*arguments: Any, **how: Any) -> Any:
+            given = signature.bind(*arguments, **how).arguments  # by name or by place
+            sources = given.get("sources", ())
+            files = [sources] if isinstance(sources, str) else list(sources)
+            if given.get("with_cuda") or given.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
+                refuse(f"the CUDA extension '{given['name']}' (torch.utils.cpp_extension.{name})")
+            return plain(*arguments, **how)
+
+        setattr(cpp, name, call)
+
+    guard("load")
+    guard("load_inline")
+    cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")
+
+
+def triton(module: ModuleType) -> None:
+    """``triton.runtime.jit``: a kernel may be defined, which libraries do when they are imported, but not launched."""
+    jit: Any = module
+
+    def run(self: Any, *_: Any, **__: Any) -> NoReturn:
+        name = getattr(getattr(self, "fn", None), "__name__", "?")
+        refusal(f"the Triton kernel '{name}'", "take the way without Triton: Triton compiles for a GPU that is there")()
+
+    jit.JITFunction.run = run
+
+
+def has_triton(module: ModuleType) -> None:
+    """``torch.utils._triton``: torch asks here whether it may make kernels with Triton."""
+    asked: Any = module
+    for name in ("has_triton_package", "has_triton", "has_triton_tma", "has_triton_tma_device"):
+        if hasattr(asked, name):
+            setattr(asked, name, functools.cache(lambda: False))
+
+
+def backend(name: str) -> None:
+    """The backends of torch.distributed that are not simulated. Raises RuntimeError for those."""
+    if name in ("mpi", "ucc", "xccl"):
+        refusal(f"the backend '{name}' of torch.distributed", "use 'nccl' for the GPU and 'gloo' for the host")()

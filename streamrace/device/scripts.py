@@ -1,0 +1,129 @@
+"""A program of the user's, run as ``python script.py`` or ``python -m module`` would run it.
+
+What both the simulated GPU and the NaN watch need of it: is it there, where are its neighbours imported from, and
+what of a traceback is the program's. Imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from streamrace.device.frames import roomy
+
+
+class WrongUse(Exception):
+    """A program cannot be run as it was asked for. One sentence."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """``name``: a script's path, a folder with a ``__main__.py``, or a ``module``. ``arguments``: those behind it."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """From where its neighbours are imported. Raises :class:`WrongUse` where there is no such script."""
+        if self.module:
+            return Path.cwd()
+        place = _script(self.name)
+        return place if place.is_dir() else place.parent
+
+    def find(self) -> None:
+        """Let its neighbours be imported. Raises :class:`WrongUse` where there is no such program.
+
+        A module is looked for in its package, which is imported for it, and torch maybe with it.
+        """
+        folder = self.folder
+        if not sys.flags.safe_path:  # this command's place until now
+            sys.path[0] = str(folder)
+        if self.module:
+            _find_module(self.name)
+
+    @roomy
+    def run(self) -> dict[str, Any]:
+        """Run it as ``__main__``, to its end; gives what its names stand for then. Whatever it raises comes through."""
+        sys.argv = [self.name, *self.arguments]
+        if self.module:
+            return runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        return runpy.run_path(str(_script(self.name)), run_name="__main__")
+
+
+def fail(error: BaseException, ours: Sequence[str]) -> int:
+    """Print what a program raised as the interpreter would, or the program's own hook; gives its exit status.
+
+    ``ours``: modules whose frames are no part of the program. Not re-raised: above us stand our frames.
+    """
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    strip(error, ours)
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def strip(error: BaseException, ours: Sequence[str]) -> None:
+    """Take our frames and runpy's out of the tracebacks, so that they show what the program did."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        waiting += [one.__cause__, one.__context__]
+        frames = list(_traces(one.__traceback__))
+        run = [place for place, trace in enumerate(frames) if _module_of(trace) == "runpy"]
+        behind = frames[run[-1] + 1 if run else 0 :]
+        kept = [trace for trace in behind if not _module_of(trace).startswith(tuple(ours))]
+        following: TracebackType | None = None
+        for trace in reversed(kept):
+            trace.tb_next = following
+            following = trace
+        one.__traceback__ = following
+
+
+def _script(script: str) -> Path:
+    place = Path(script).absolute()
+    if not place.exists():
+        raise WrongUse(f"there is no script '{script}'")
+    if place.is_dir() and not (place / "__main__.py").exists():
+        raise WrongUse(f"'{script}' is a folder without a __main__.py: give the script")
+    return place
+
+
+def _find_module(name: str) -> None:
+    """Is there such a module? A package that fails while it is imported is left to runpy."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            return
+        spec = None
+    except Exception:
+        return
+    if spec is None:
+        raise WrongUse(f"there is no module '{name}' to run")
+
+
+def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _module_of(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", ""))

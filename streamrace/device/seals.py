@@ -1,0 +1,21 @@
+"""Whether a trace is as it was closed: a recording that was changed is not replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import get_args
+
+from streamrace.device.onward import Seal
+from streamrace.device.trace import TraceRecord
+
+
+def sealed(path: Path) -> bool:
+    """Is the file as :meth:`streamrace.device.trace.TraceWriter.close` left it? Raises OSError."""
+    import msgpack
+
+    code = get_args(TraceRecord).index(Seal)
+    data = path.read_bytes()
+    seal = len(msgpack.packb((code, bytes(hashlib.sha256().digest_size))))
+    body, end = data[:-seal], data[-seal:]
+    return bool(end == msgpack.packb((code, hashlib.sha256(body).digest())))

@@ -1,0 +1,162 @@
+"""What the texts of all timings have in common: versions, names, numbers, stretches and jitter.
+
+Two kinds of tokens are made of it: of a recorded run (:mod:`streamrace.replay.tokens`), whose operations are named by what
+they do in training, and of a program on the simulated GPU (:mod:`streamrace.device.timing`), whose are named by stream and kernel.
+
+All but letters, digits and ``_ . : -`` (in the value of an option also ``/``) is percent-encoded in names and
+values, so neither a comma within a name nor a shell misleads: of all characters a token can hold, sh, bash and
+zsh give none a meaning where it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+VERSION = 1
+LONGEST = 10_000  # characters
+MOST_DEVIATIONS = 64
+MOST_NS = 10**15
+MOST_FACTOR = 10**6
+MOST_PERCENT = 10**4
+MOST_COUNT = 10**9  # of ranks, steps, micro-batches, occurrences
+_MOST_SEED = 10**15
+
+How = Literal["late", "long"]
+SIGNS: dict[How, str] = {"long": "+", "late": "@+"}
+LENGTH = r"(\+|@\+)([0-9]+)(ns|us|ms|s)"  # of a delay, as a regular expression with three groups
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # longest first
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.:-]")
+_STRETCH = re.compile(r"x([0-9]+):(.*)", re.DOTALL)
+_JITTER = re.compile(r"jitter:([0-9]+):([0-9]+)")
+
+
+class TokenError(Exception):
+    """Not a token. One sentence: what is wrong, at which part, and what a token looks like."""
+
+
+class Wrong(Exception):
+    """What is wrong with a part, as the end of a sentence that begins with the part."""
+
+
+class Stretch(NamedTuple):
+    """All of ``what`` takes ``factor`` (2 or more) times as long.
+
+    ``what``: ``stream:compute``, ``kernel:aten::copy_``, ``link:nccl hpz``, ``rank:1``, ``host``, ``host:2``.
+    """
+
+    what: str
+    factor: int
+
+
+class Jitter(NamedTuple):
+    """Every kernel and collective is stretched by up to ``percent`` (1 or more), drawn from ``seed``."""
+
+    percent: int
+    seed: int
+
+
+def error(subject: str, wrong: Wrong, example: str) -> TokenError:
+    return TokenError(f"{subject} {wrong}; a token looks like {example}")
+
+
+def shown(part: str) -> str:
+    """A part as it is quoted in a sentence."""
+    return ascii(part if len(part) <= 80 else f"{part[:77]}...")
+
+
+def parts_of(text: str) -> list[str]:
+    """What stands behind the version, white space around the text left out. Raises :class:`Wrong`."""
+    if len(text) > LONGEST:
+        raise Wrong(f"has {len(text)} characters, and a token at most {LONGEST}")
+    version, *parts = text.split(",")
+    if version != f"t{VERSION}":
+        known = re.fullmatch(r"t[0-9]+", version)
+        what = "is of another version" if known else "does not begin with the version of a token"
+        raise Wrong(f"{what}: this release reads t{VERSION}")
+    return parts
+
+
+def read_common(part: str) -> Stretch | Jitter | None:
+    """A stretch or a jitter; None where it is neither. Raises :class:`Wrong`."""
+    if found := _STRETCH.fullmatch(part):
+        return Stretch(decoded(found[2]), number(found[1]))
+    if found := _JITTER.fullmatch(part):
+        return Jitter(number(found[1]), number(found[2]))
+    return None
+
+
+def written_common(deviation: Stretch | Jitter) -> str:
+    if isinstance(deviation, Stretch):
+        return f"x{deviation.factor}:{encoded(deviation.what)}"
+    return f"jitter:{deviation.percent}:{deviation.seed}"
+
+
+def check_common(deviation: Stretch | Jitter) -> None:
+    """Are its numbers within bounds? Raises :class:`Wrong`."""
+    if isinstance(deviation, Stretch):
+        within("a factor", deviation.factor, 2, MOST_FACTOR)
+    else:
+        within("a jitter", deviation.percent, 1, MOST_PERCENT, "%")
+        within("a seed", deviation.seed, 0, _MOST_SEED)
+
+
+def check_counts(deviations: list[object]) -> None:
+    """Raises :class:`Wrong` for more than a token holds."""
+    if len(deviations) > MOST_DEVIATIONS:
+        raise Wrong(f"goes beyond the {MOST_DEVIATIONS} deviations that a token holds at most")
+    if sum(isinstance(one, Jitter) for one in deviations) > 1:
+        raise Wrong("gives a second jitter, and a timing has one")
+
+
+def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:
+    if not least <= value <= most:
+        raise Wrong(f"is out of bounds: {what} is from {least} to {most} {unit}".rstrip())
+
+
+def written_length(how: How, ns: int) -> str:
+    """A delay in the longest unit that gives a whole number."""
+    unit, size = next((unit, size) for unit, size in _UNITS.items() if ns % size == 0)
+    return f"{SIGNS[how]}{ns // size}{unit}"
+
+
+def read_length(sign: str, count: str, unit: str) -> tuple[How, int]:
+    """The groups of :data:`LENGTH`. Raises :class:`Wrong`."""
+    return "long" if sign == SIGNS["long"] else "late", number(count) * _UNITS[unit]
+
+
+def number(digits: str) -> int:
+    if len(digits) > 18:  # Python reads digits in quadratic time, and refuses very many
+        raise Wrong("has a number of more than 18 digits")
+    return int(digits)
+
+
+def encoded(name: str, also: str = "") -> str:
+    def encode(found: re.Match[str]) -> str:
+        # Python's text can hold halves of characters that UTF-8 cannot: "surrogatepass" brings those through too.
+        character = found[0]
+        return (
+            character if character in also else "".join(f"%{b:02X}" for b in character.encode("utf-8", "surrogatepass"))
+        )
+
+    return _NOT_PLAIN.sub(encode, name)
+
+
+def decoded(text: str, also: str = "") -> str:
+    bare = re.sub(r"%[0-9A-Fa-f]{2}", "", text)
+    if odd := next((found[0] for found in _NOT_PLAIN.finditer(bare) if found[0] not in also), ""):
+        instead = "'%25' where no code follows" if odd == "%" else repr(encoded(odd))
+        raise Wrong(f"has {odd!a}, which a token writes as {instead}")
+    try:
+        return unquote_to_bytes(text).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise Wrong("has percent codes that are not UTF-8") from None
+
+
+def rounded(ns: int) -> int:
+    """The next power of two of microseconds: short in a token, and with room for small differences."""
+    us = 1
+    while us * _UNITS["us"] < ns:
+        us *= 2
+    return us * _UNITS["us"]

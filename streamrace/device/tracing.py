@@ -1,0 +1,287 @@
+"""Makes records (:mod:`streamrace.device.trace`) of the words that the C++ part wrote, in batches.
+
+In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
+nothing; ``Reuse`` records who got it again. What the host itself does to pinned memory is a launch on a stream called
+"host", for which the host waits at once, so such accesses are ordered as the host's own.
+
+What is finished is handed on while the program runs, some 32,000 words at a time. Where it only goes into a file, most
+of it is packed as it is to stand there by the C++ part (``csrc/packed.cpp``), and no objects are made of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streamrace.device.callsites import CallSites
+from streamrace.device.library import Backward, Define, HandOn, ReportedFrame, functions
+from streamrace.device.packed import Packed
+from streamrace.device.recording import Calls
+from streamrace.device.trace import (
+    HOST_STREAM,
+    Access,
+    Alloc,
+    Collective,
+    End,
+    Export,
+    Frame,
+    Free,
+    Group,
+    HostStep,
+    HostWait,
+    Launch,
+    Record,
+    RecordStream,
+    Reuse,
+    StreamName,
+    TraceRecord,
+    Transfer,
+    Wait,
+)
+
+HOST = 65  # the stream that stands for the host
+_HOW = ("synchronize", "read", "query", "asked", "copy", "met")
+_LAUNCH = 3
+_new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
+_Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
+# What the C++ part sent or asked for once in this process, for all its traces.
+_layouts: dict[int, _Layout | None] = {0: None}
+_sites: list[CallSites] = []
+# Filled by whoever makes them (streamrace.device.nccl).
+groups: dict[int, Group] = {}
+streams: dict[int, str] = {}
+_made: dict[int, str] = {}  # streams that the program made, and where
+_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part reports where they stand
+_numbers = itertools.count()
+_alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
+_tracing: list[Tracer] = []
+
+
+def took(number: int, alone: float, link: str) -> None:
+    """Collective ``number`` takes ``alone`` nanoseconds by itself, over ``link``."""
+    if _tracing:
+        _alone[number] = alone, link
+
+
+def caller() -> Frame | None:
+    """The place from which the device's own Python code was called; None while nobody traces."""
+    return _sites[0].caller() if _tracing else None
+
+
+def made(stream: int) -> None:
+    """The program makes a stream: the trace has it even where it is given no work."""
+    if _sites and (frame := _sites[0].caller()):
+        _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
+
+
+def note(record: TraceRecord) -> None:
+    """Write a record of the caller's own at this place of the trace, where there is one."""
+    if _tracing:
+        number = next(_numbers)
+        _marks[number] = record
+        functions().mark(number)
+
+
+def recording() -> bool:
+    """Is what happens written down to be replayed?"""
+    return bool(_tracing) and _tracing[0].records
+
+
+def name_stream(stream: int, name: str) -> None:
+    """Reports show the stream by this name, in this trace and in later ones."""
+    streams[stream] = name
+    functions().forget_factors()
+    note(StreamName(stream, name))
+
+
+def name_of_stream(stream: int) -> str:
+    """The name under which reports show it."""
+    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
+
+
+class Tracer:
+    """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
+
+    ``packed``: it may get some of them packed, if nothing is recorded to be replayed.
+    ``skipped``: further path endings whose frames are not recorded. The first tracer of a process decides.
+    ``record``: also what the work is, so that it can be replayed (:mod:`streamrace.device.recording`).
+    """
+
+    def __init__(
+        self,
+        write: Callable[[list[Any]], None],
+        *,
+        skipped: tuple[str, ...] = (),
+        record: bool = False,
+        packed: bool = False,
+    ) -> None:
+        self.records = record
+        self._packed = packed and not record
+        self._calls = Calls(self._kernel) if record else None
+        self._named: set[int] = set()
+        self._write = write
+        if not _sites:
+            _sites.append(CallSites(skipped))
+        self._sites = _sites[0]
+        self._sites.again()
+        self._kernels: dict[int, str] = {}
+        self._groups: set[int] = set()
+        self._flushing = threading.Lock()
+        f = functions()
+        reported, define = (
+            f.callback("reported", ReportedFrame, self._sites.reported),
+            f.callback("define", Define, self._sites.define),
+        )
+        f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
+        f.record(record)
+        f.trace(1, reported, define, f.callback("backward", Backward, self._sites.backward))
+        _tracing[:] = [self]
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
+        with self._flushing:
+            self._flush(everything)
+
+    def _hand_on(self) -> None:
+        """The C++ part asks for it, in the midst of the program, in any of its threads."""
+        if self._flushing.acquire(blocking=False):
+            try:
+                self._flush(False)
+            except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+                functions().failed(f"the trace cannot be written: {problem}".encode())
+            finally:
+                self._flushing.release()
+
+    def _flush(self, everything: bool) -> None:
+        count = ctypes.c_int64()
+        data = functions().trace_take(ctypes.byref(count), everything)
+        stacks, self._sites.fresh = self._sites.fresh, []
+        records: list[TraceRecord | Packed] = [*stacks]
+        if self._packed:
+            self._pack(data, count.value, records)
+        else:
+            self._make(data[: count.value], records)
+        if records:
+            self._write(records)
+
+    def _pack(self, data: Any, count: int, records: list[TraceRecord | Packed]) -> None:
+        """The records of so many words, as far as the C++ part can pack them."""
+        f = functions()
+        at, made = ctypes.c_int64(), (ctypes.c_int64 * 3)()
+        while at.value < count:
+            packed = f.trace_packed(data, count, ctypes.byref(at), made)
+            nbytes, operations, op = made
+            if nbytes:
+                records.append(Packed(ctypes.string_at(packed, nbytes), operations, op))
+            if at.value < count:
+                begin = at.value
+                at.value += 2 + data[begin + 1]
+                self._make(data[begin : at.value], records)
+
+    def _make(self, words: Sequence[int], records: list[TraceRecord | Packed]) -> None:
+        """The records of these words, as objects."""
+        at = 0
+        while at < len(words):
+            end = at + 2 + words[at + 1]
+            if words[at] == _LAUNCH:  # most of them are
+                launch = self._launch(words, at + 2, end)
+                records.append(launch)
+                if self._calls is not None:
+                    self._calls.launched(launch)
+                at = end
+                continue
+            record = self._record(words[at], words[at + 2 : end])
+            if isinstance(record, Collective):
+                if self._calls is not None:
+                    self._calls.launched(record)
+                if record.group in groups and record.group not in self._groups:
+                    self._groups.add(record.group)
+                    records.append(groups[record.group])
+            if record is not None:
+                records.append(record)
+            at = end
+
+    def close(self, *, done: bool = True) -> None:
+        """Let everything end, hand on the rest, and record no more. Not ``done``: the program broke off."""
+        f = functions()
+        if done and f.drain() < 0:
+            raise RuntimeError(f.problem().decode())
+        self.flush(everything=True)
+        _tracing.clear()
+        for stream in sorted(_made.keys() - self._named):
+            self._write([StreamName(stream, f"{name_of_stream(stream)}, made at {_made[stream]},")])
+        if self._calls is not None:
+            self._write(self._calls.missing())
+        if done:
+            self._write([End(f.now())])
+        f.record(0)
+        f.trace(0, f.keep["reported"], f.keep["define"], f.keep["backward"])
+        f.hand_on(HandOn())
+
+    def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
+        if kind == 4:
+            return self._collective(words)
+        if kind == 0:
+            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3])
+        if kind == 1:
+            return Free(words[0], words[1], quiet=True)
+        if kind == 2:
+            return RecordStream(*words)
+        if kind == 5:
+            return Record(*words)
+        if kind == 6:
+            return Wait(*words)
+        if kind == 7:
+            marker, how, stack, time, began = words
+            return HostWait(marker, _HOW[how], stack, time, began)
+        if kind == 8:
+            step, time, which = _HOW[words[0]], words[1], words[2]
+            return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
+        if kind == 9:
+            self._named.add(words[0])
+            return StreamName(words[0], name_of_stream(words[0]))
+        if kind == 11:
+            block, former, lo, hi, start, stack, last = words
+            return Reuse(block, former, lo, hi, start, stack, bool(last))
+        if kind == 12:
+            return Export(words[0], self._kernel(words[1]), words[2], words[3])
+        if kind == 13:
+            return self._marked(_marks.pop(words[0]))
+        if kind >= 14:
+            return self._calls.record(kind, words) if self._calls is not None else None
+        sizes, strides = tuple(words[2::2]), tuple(words[3::2])
+        _layouts[words[0]] = (words[1], sizes, strides)
+        return None
+
+    def _marked(self, record: TraceRecord) -> TraceRecord:
+        if self._calls is not None and isinstance(record, Transfer):
+            self._calls.reported(record.op)
+        return record
+
+    def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
+        op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]
+        made = _accesses(words, at + 10, end)
+        name = self._kernels.get(kernel) or self._kernel(kernel)
+        return _new(Launch, (op, stream, name, made[:reads], made[reads:], stack, issued, start, done, nominal))
+
+    def _collective(self, words: Sequence[int]) -> Collective:
+        op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
+        made = _accesses(words, 14, len(words))
+        fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
+        return Collective(*fixed, group, number, root, issuer, nominal, *_alone.pop(op, (-1.0, "")))
+
+    def _kernel(self, number: int) -> str:
+        name = self._kernels.get(number)
+        if name is None:
+            name = self._kernels[number] = functions().kernel_name(number).decode()
+        return name
+
+
+def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
+    layouts = _layouts
+    return tuple(
+        [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
+    )

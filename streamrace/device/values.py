@@ -1,0 +1,145 @@
+"""Operators and their arguments as plain data, and back: what a recording holds of a call.
+
+Numbers, text, None and lists stand for themselves. All else is a pair of a word and data: a tensor
+is its :data:`streamrace.device.trace.View`, a dtype, layout, device or memory format its name. Nothing else can
+be written down, and nothing else is read back; a name is looked up, never evaluated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from streamrace.device import adapters
+from streamrace.device.trace import View
+
+_NAMED: dict[type, tuple[str, dict[str, Any]]] = {
+    torch.dtype: ("dtype", {name: one for name in dir(torch) if isinstance(one := getattr(torch, name), torch.dtype)}),
+    torch.layout: ("layout", {"strided": torch.strided}),
+    torch.memory_format: (
+        "format",
+        {
+            str(one).removeprefix("torch."): one
+            for one in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+        },
+    ),
+}
+_WORDS = dict(_NAMED.values())
+# An operator that takes one of these reads a file or runs a script.
+_FOREIGN = ("filename", "path", "__torch__")
+
+
+class ValueFault(Exception):
+    """A value that cannot be written into a recording, or read from it. One sentence."""
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of the tensor's bytes in row order."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises :class:`ValueFault`."""
+    found: torch.dtype | None = _WORDS["dtype"].get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueFault(f"there is no dtype {name!r}")
+    return found
+
+
+def encoded(value: Any, view: Callable[[Tensor], View]) -> Any:
+    """``value`` as data that msgpack takes. Raises :class:`ValueFault`."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):
+        return ("tensor", view(value))
+    if isinstance(value, (list, tuple)):
+        return ("list", [encoded(item, view) for item in value])
+    if isinstance(value, complex):
+        return ("complex", (value.real, value.imag))
+    if isinstance(value, torch.device):
+        return ("device", value.type)
+    if isinstance(value, torch.Generator):
+        return ("generator", None)
+    word, names = _NAMED.get(type(value), ("", {}))
+    for name, one in names.items():
+        if one == value:
+            return (word, name)
+    raise ValueFault(f"an argument of type {type(value).__name__} cannot be recorded")
+
+
+def decoded(data: Any, tensor: Callable[[Any], Tensor], generator: torch.Generator) -> Any:
+    """The value that :func:`encoded` wrote down. Raises :class:`ValueFault`."""
+    if data is None or isinstance(data, (bool, int, float, str)):
+        return data
+    if not isinstance(data, (list, tuple)) or len(data) != 2:
+        raise ValueFault(f"an argument is damaged: {data!r:.80}")
+    word, value = data
+    if word == "tensor":
+        return tensor(value)
+    if word == "list" and isinstance(value, (list, tuple)):
+        return [decoded(item, tensor, generator) for item in value]
+    if word == "complex":
+        return complex(*value)
+    if word == "device" and value == "cpu":
+        return torch.device("cpu")
+    if word == "generator":
+        return generator
+    if word == "scratch":
+        return torch.empty(0, dtype=dtype_of(value))  # an "out=" whose shape is the kernel's affair
+    if isinstance(word, str) and isinstance(value, str) and value in _WORDS.get(word, ()):
+        return _WORDS[word][value]
+    raise ValueFault(f"an argument is damaged: {data!r:.80}")
+
+
+def operator(name: str) -> OpOverload:
+    """The operator ``aten::add.Tensor``. Raises :class:`ValueFault` for one that does not compute with tensors only."""
+    namespace, _, rest = adapters.FORMER.get(name, name).partition("::") if isinstance(name, str) else ("", "", "")
+    packet, _, overload = rest.partition(".")
+    found = None
+    if packet.isidentifier() and (namespace == "aten" or adapters.define(namespace)):
+        found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+    if not isinstance(found, OpOverload):
+        raise ValueFault(f"there is no operator {name!r}")
+    for argument in found._schema.arguments:
+        if argument.name in _FOREIGN[:2] or _FOREIGN[2] in str(argument.type):
+            raise ValueFault(f"the operator {name!r} does more than compute with tensors")
+    return found
+
+
+def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OpOverload:
+    """The overload that takes plain numbers where these arguments, as data, have them instead of tensors.
+
+    It makes such tensors of them itself as ``func`` got. Raises :class:`ValueFault` where there is none.
+    """
+    if func._overloadpacket.__name__.rstrip("_") in _TAKES_NUMBERS:
+        return func
+    schema = func._schema.arguments
+    given = [(one, args[at] if at < len(args) else kwargs.get(one.name)) for at, one in enumerate(schema)]
+    numbers = {one.name for one, value in given if str(one.type) == "Tensor" and isinstance(value, (bool, int, float))}
+    numbers |= {one.name for one, value in given if str(one.type) == "Tensor" and _is_complex(value)}
+    if not numbers:
+        return func
+    wanted = [(one.name, "number" if one.name in numbers else str(one.type)) for one in schema]
+    for name in func._overloadpacket.overloads():
+        other: OpOverload = getattr(func._overloadpacket, name)
+        if [(one.name, str(one.type)) for one in other._schema.arguments] == wanted:
+            return other
+    raise ValueFault(f"the operator '{func}' was given a number for a tensor, which a replay cannot repeat")
+
+
+# torch makes tensors of their numbers by itself (torch/csrc/utils/python_arg_parser.cpp).
+_TAKES_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "copy")
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == "complex"

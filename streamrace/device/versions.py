@@ -1,0 +1,124 @@
+"""What versions of torch before today's lack of that by which the simulated GPU reaches them.
+
+The device is written for today's torch. Here, and in ``csrc/versions.h``, stands what differs, and nothing else: how
+an older torch orders its work is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from streamrace.device import streams
+from streamrace.device.library import functions
+
+_STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
+               "inactive_split_bytes", "requested_bytes")  # fmt: skip
+_COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+_POOLS = ("all", "small_pool", "large_pool")
+_NUMBERS = ("current", "peak", "allocated", "freed")
+_CUDA = 1  # c10::DeviceType
+_CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
+_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
+_EMPTY, _PEAKS, _ACCUMULATED = range(3)
+
+
+def install() -> None:
+    """Give ``torch._C`` what it lacks. Called once, before anything else of the simulated GPU."""
+    c: Any = torch._C
+    for name, function in _LACKING.items():
+        if not hasattr(c, name):
+            setattr(c, name, function)
+    if torch.distributed.is_available():
+        _options()
+    if hasattr(torch, "_streambase"):  # before 2.6: classes that torch._dynamo asks for
+        torch._streambase._StreamBase.register(streams.Stream)
+        torch._streambase._EventBase.register(streams.Event)
+
+
+def of_gloo() -> AbstractContextManager[Any]:
+    """Inside, what gloo is given is made. Before 2.6 its threads do not know that the caller is in inference mode."""
+    return nullcontext() if _GLOO_FOLLOWS else torch.inference_mode(False)
+
+
+def on_current_stream(options: Any) -> bool:
+    """Does a collective run on the stream that issues it? Before 2.8 each runs on NCCL's own, and is waited for."""
+    blocks = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+    return bool(_CURRENT_STREAM) and not options.asyncOp and not blocks
+
+
+def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) -> None:
+    """Before 2.8 NCCL's own stream is recorded for what it uses, unless the caller waits or is told not to."""
+    avoided = not options.asyncOp or os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == "1"
+    for tensor in () if _CURRENT_STREAM or avoided else tensors:
+        tensor.record_stream(stream)
+
+
+def of_group(kind: Any) -> None:
+    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs."""
+    for name, value in {"_has_hooks": lambda _: False, "_shutdown": kind.shutdown, "options": None}.items():
+        setattr(kind, name, value)
+
+
+def _options() -> None:
+    """Before 2.8 most collectives are not told whether the caller goes on at once: torch's Python waits, then."""
+    from torch.distributed import distributed_c10d as c10d
+
+    told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
+    _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
+    kind: Any
+    for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
+        if not hasattr(kind, "asyncOp"):
+            setattr(kind, "asyncOp", property(lambda _: True, lambda _, wanted: None))  # noqa: B010
+
+
+def _statistics(_: int) -> dict[str, Any]:
+    told = iter(functions().memory_told()[: len(_STATISTICS) * len(_POOLS) * len(_NUMBERS)])
+    nothing = dict.fromkeys(_NUMBERS, 0)
+    return {
+        **dict.fromkeys(_COUNTS, 0),
+        "max_split_size": -1,
+        **{one: {pool: {what: next(told) for what in _NUMBERS} for pool in _POOLS} for one in _STATISTICS},
+        "oversize_allocations": nothing,
+        "oversize_segments": dict(nothing),
+    }
+
+
+def _information(_: int) -> tuple[int, int]:
+    end = len(_STATISTICS) * len(_POOLS) * len(_NUMBERS)
+    free, total = functions().memory_told()[end : end + 2]
+    return free, total
+
+
+def _doing(what: int) -> Callable[..., None]:
+    return lambda *_: functions().memory_do(what)
+
+
+def _stream(index: int) -> torch.Stream:
+    return torch.Stream(stream_id=functions().current_stream(), device_index=index, device_type=_CUDA)
+
+
+def _raise(failed: int) -> None:
+    if failed:
+        raise RuntimeError(functions().problem().decode())
+
+
+_LACKING: dict[str, Callable[..., Any]] = {
+    # since 2.6
+    "_accelerator_getStream": _stream,
+    "_accelerator_setStream": lambda stream: functions().set_stream(stream.stream_id),
+    "_accelerator_getDeviceIndex": lambda: functions().index(),
+    "_accelerator_setDeviceIndex": lambda index: _raise(functions().set_index(index)),
+    "_accelerator_synchronizeDevice": lambda _: _raise(functions().synchronize()),
+    # since 2.9
+    "_accelerator_getDeviceStats": _statistics,
+    "_accelerator_emptyCache": _doing(_EMPTY),
+    "_accelerator_resetPeakStats": _doing(_PEAKS),
+    "_accelerator_resetAccumulatedStats": _doing(_ACCUMULATED),
+    # since 2.10
+    "_accelerator_getMemoryInfo": _information,
+}

@@ -1,0 +1,59 @@
+"""Was a secondary partition of hpZ that training had written ever read? A clean verdict on hpZ rests on it.
+
+A model that stays below ``stage3_max_live_parameters`` is gathered once a step, from its primary partitions, and
+released only after it. Then nobody reads what was copied, and nothing can be said of the wait between the two. That the
+first forward pass reads what was copied when the model was made says nothing of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamrace.detectors.base import Detector, Unexercised
+from streamrace.device.trace import Collective, Launch, Stack, TraceRecord
+
+_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
+_TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used
+
+
+class SecondaryPartitions(Detector):
+    """Was what training wrote into a secondary partition ever read?
+
+    The secondary partitions are the memory that work issued in DeepSpeed's ``_partition_param_sec`` writes.
+    """
+
+    def __init__(self) -> None:
+        self._copying: set[tuple[int, int]] = set()  # rank and number of stacks
+        self._training: set[tuple[int, int]] = set()
+        self._secondary: set[tuple[int, int]] = set()  # rank and block, of those that training wrote
+        self.on = False
+        self.reads = 0
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """The next records of ``rank``."""
+        for record in records:
+            if isinstance(record, Stack):
+                if any(frame.function == _COPY for frame in record.frames):
+                    self._copying.add((rank, record.id))
+                if any(frame.function.startswith(_TRAINING) for frame in record.frames):
+                    self._training.add((rank, record.id))
+            elif isinstance(record, (Launch, Collective)):
+                place = (rank, record.stack)
+                self.on |= place in self._copying
+                if place not in self._training:
+                    continue
+                if place in self._copying:
+                    self._secondary.update((rank, block) for block, *_ in record.writes)
+                else:
+                    self.reads += any((rank, block) in self._secondary for block, *_ in record.reads)
+
+    def findings(self) -> list[Unexercised]:
+        """One if hpZ is on and nothing was read."""
+        if not self.on or self.reads:
+            return []
+        return [
+            Unexercised(
+                "hpZ is on, and no secondary partition that training wrote was ever read: the model stays below "
+                "stage3_max_live_parameters, or its parameters below stage3_param_persistence_threshold"
+            )
+        ]

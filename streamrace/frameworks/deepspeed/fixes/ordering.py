@@ -1,0 +1,66 @@
+"""What a fix is: a class with hooks, which :mod:`streamrace.frameworks.deepspeed.hooks` calls from DeepSpeed's own functions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+ALL_GATHER = "all-gather"
+"""The name of the stream on which DeepSpeed fetches parameters."""
+
+
+STOCK = (
+    "deepspeed/runtime/zero/partition_parameters.py:1951 Init._partition_param_sec: "
+    "get_accelerator().current_stream().synchronize()"
+)
+"""DeepSpeed's own synchronisation, in the pinned release: what all fixes but those that keep it take away."""
+
+
+class Where(StrEnum):
+    """The places between a copy into a secondary partition and the all-gather that reads it, in the order of a step."""
+
+    COPY = "after each copy"
+    MODULE = "after each module"
+    TURN = "at the turn to backward"
+    FETCH = "at each fetch"
+
+
+class Ordering:
+    """One rank's fix at work. Only the hooks that a fix overrides are put into DeepSpeed.
+
+    ``where`` it stands (None: nowhere); ``what`` it does there; whether it ``cures``: it left no race in any run, and
+    the tests hold it to that. ``stock``: DeepSpeed's own synchronisation stays, instead of :meth:`after_copy`.
+    """
+
+    where: ClassVar[Where | None] = None
+    what: ClassVar[str]
+    cures: ClassVar[bool] = False
+    stock: ClassVar[bool] = False
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def after_copy(self, stream: Any) -> None:
+        """A copy into a secondary partition was given to ``stream``."""
+
+    def after_partition(self, parameter: Any) -> None:
+        """``parameter`` was partitioned: its secondary partition was written, or was there already."""
+
+    def after_release(self) -> None:
+        """All parameters of a module that may be released were partitioned."""
+
+    def at_turn(self) -> None:
+        """The backward pass begins."""
+
+    def at_fetch(self, parameters: list[Any]) -> None:
+        """The secondary partitions of ``parameters`` will be read by the all-gather that comes next."""
+
+    def overrides(self, hook: str) -> bool:
+        """Does this fix do anything in ``hook``?"""
+        return getattr(type(self), hook) is not getattr(Ordering, hook)
+
+    def let_wait(self, event: Any) -> None:
+        """Let the all-gather stream wait for ``event``; the host goes on."""
+        gather = self.device.stream_called(ALL_GATHER)
+        if gather is not None:  # without overlap_comm there is only one stream, and nothing to order
+            gather.wait_event(event)

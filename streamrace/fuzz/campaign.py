@@ -1,0 +1,344 @@
+"""Executes many timings of a subject, drawn by Hypothesis, and makes the smallest one that fails."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+from unittest import SkipTest
+
+from hypothesis import Phase, Verbosity, find, settings
+from hypothesis.database import DirectoryBasedExampleDatabase, choices_to_bytes
+from hypothesis.errors import NoSuchExample
+
+from streamrace.fuzz.shrink import identity, shrink
+from streamrace.fuzz.strategy import timings_with_choices
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from streamrace.replay.tokens import Token
+
+_DRAWS_PER_TIMING = 4  # Hypothesis may draw so many to come to one that was not executed before
+_BY_HYPOTHESIS = 0.6  # this part of the budget of shrinking; the rest is left to make it minimal
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One timing and what it did. ``number`` counts from 1.
+
+    ``own``: some of its work no earlier timing had done (of the same worker's); else all came from theirs, in an order
+    that is the same wherever that matters.
+    """
+
+    number: int
+    deviations: tuple[Deviation, ...]
+    verdict: ReplayVerdict
+    own: bool = True
+
+    def row(self) -> dict[str, Any]:
+        """For a table: the deviations as in a token, the first wrong value in words."""
+        verdict, first = self.verdict, self.verdict.first
+        where = f"step {first.step}.{first.micro_batch} {first.phase} rank {first.rank}" if first else ""
+        return {
+            "number": self.number,
+            "deviations": written(self.deviations),
+            "diverged": verdict.diverged,
+            "wrong_values": len(verdict.wrong),
+            "bad_numbers": verdict.bad,
+            "loss_difference": verdict.loss,
+            "first_wrong": f"{first.name or first.kind} in {where}" if first else "",
+            "departed": verdict.departure is not None,
+        }
+
+
+class Share(NamedTuple):
+    """What one worker does: draw ``examples`` timings from ``seed``, for up to ``seconds``."""
+
+    seed: int
+    examples: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class CampaignResult:
+    """What a campaign found.
+
+    ``tried``: every timing that was drawn, each executed and judged once. ``smallest``: the smallest timing found that
+    diverges, None if none does; ``minimal``: it is known not to diverge without any one of its deviations.
+    ``shrinking``: how many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an
+    earlier campaign had left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C,
+    or by ``failure``, an engine's; what was known by then is here. ``twice``: timings that were drawn by two workers,
+    which are in ``tried`` once.
+
+    Hypothesis varies what it drew before, so the timings are no sample, and the part that diverges estimates nothing.
+    """
+
+    tried: tuple[Trial, ...]
+    smallest: tuple[Deviation, ...] | None
+    minimal: bool
+    shrinking: int
+    reused: int
+    from_database: bool
+    interrupted: bool
+    twice: int = 0
+    failure: Exception | None = None
+
+    @property
+    def timings(self) -> int:
+        return len(self.tried)
+
+    @property
+    def diverged(self) -> int:
+        return sum(one.verdict.diverged for one in self.tried)
+
+    @property
+    def own(self) -> int:
+        """How many timings had an order of their own (:class:`Trial`): for the others nothing had to be executed."""
+        return sum(one.own for one in self.tried)
+
+    @property
+    def first(self) -> int | None:
+        """The number of the first timing that diverged."""
+        return next((one.number for one in self.tried if one.verdict.diverged), None)
+
+    @property
+    def outcomes(self) -> int:
+        """In how many ways training went wrong: which values, how many numbers, by how much a loss differs."""
+        wrong = (one.verdict for one in self.tried if one.verdict.diverged)
+        return len({(one.wrong, one.bad, repr(one.loss)) for one in wrong})
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [one.row() for one in self.tried]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As data that JSON takes: a loss difference that is no number, or infinite, is null."""
+        rows = self.rows()
+        for row in rows:
+            row["loss_difference"] = row["loss_difference"] if math.isfinite(row["loss_difference"]) else None
+        same = (
+            "timings", "own", "diverged", "outcomes", "twice", "first", "minimal", "shrinking", "reused",
+            "from_database", "interrupted",
+        )  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in same},
+            "smallest": None if self.smallest is None else written(self.smallest),
+            "rows": rows,
+        }
+
+
+def campaign(
+    subject: Subject,
+    *,
+    examples: int,
+    seconds: float | None = None,
+    seed: int = 0,
+    database: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    shrinking: int = 150,
+    elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None = None,
+) -> CampaignResult:
+    """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
+
+    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
+    executed and how many of them diverged. Shrinking has a budget of its own: ``shrinking`` executions. The same
+    subject, seed and database give the same, unless ``seconds`` end it.
+
+    ``elsewhere`` executes the timings instead (:mod:`streamrace.fuzz.engines`); it gives each with the share that it is of.
+    What is in the database is tried here, and what diverges is made small here.
+    """
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    kept = None if database is None else DirectoryBasedExampleDatabase(database)
+    return _Campaign(subject, examples, end, seed, kept, progress, shrinking, elsewhere).result()
+
+
+def explore(subject: Subject, share: Share, report: Callable[[Trial], None]) -> None:
+    """Executes the timings of a worker's share, and reports each when it is done."""
+    end = math.inf if share.seconds is None else time.monotonic() + share.seconds
+    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
+    one.draw()
+
+
+def written(deviations: Sequence[Deviation]) -> str:
+    """The deviations as a token writes them."""
+    return ",".join(str(Token("x", {}, tuple(deviations))).split(",")[2:])
+
+
+def read(text: str) -> tuple[Deviation, ...]:
+    """What :func:`written` wrote."""
+    return Token.parse(",".join([*str(Token("x", {}, ())).split(","), *filter(None, [text])])).deviations
+
+
+class _Enough(KeyboardInterrupt):
+    """The budget is spent. Hypothesis ends at once for Ctrl-C alone: anything else it would keep as a failure."""
+
+
+@dataclass
+class _Campaign:
+    subject: Subject
+    examples: int
+    end: float
+    seed: int
+    database: DirectoryBasedExampleDatabase | None
+    progress: Callable[[int, int], None] | None
+    budget: int
+    elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None
+    tried: list[Trial] = field(default_factory=list)
+    known: dict[Hashable, bool] = field(default_factory=dict)
+    failing: list[tuple[Deviation, ...]] = field(default_factory=list)
+    choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those Hypothesis drew
+    shrinking: int = 0  # executions
+    twice: int = 0  # timings that came from two workers
+
+    def result(self) -> CampaignResult:
+        smallest, minimal, reused, from_database, interrupted = None, False, 0, False, False
+        failure: Exception | None = None
+        try:
+            if self.database is not None:
+                self._draw(self._explore, Phase.reuse)
+                reused, from_database = len(self.tried), bool(self.failing)
+            if self.elsewhere is None:
+                self.draw()
+            else:
+                failure = self._gather(self.elsewhere())
+            if self.failing and failure is None:
+                if not from_database:  # what was drawn is drawn again, which executes nothing, up to the first failing
+                    self._draw(self._shrink, Phase.generate, Phase.shrink)
+                found = shrink(self._run, min(self.failing, key=_size), budget=max(1, self.budget - self.shrinking))
+                smallest, minimal = found.deviations, found.minimal
+        except KeyboardInterrupt:
+            interrupted = True
+        if self.failing:
+            smallest = smallest or min(self.failing, key=_size)
+            self._keep()
+        return CampaignResult(
+            tuple(self.tried),
+            smallest,
+            minimal,
+            self.shrinking,
+            reused,
+            from_database,
+            interrupted or failure is not None,
+            self.twice,
+            failure,
+        )
+
+    def draw(self) -> None:
+        """Execute what is drawn, until that is enough."""
+        self._draw(self._note, Phase.generate)
+
+    def _gather(self, elsewhere: Iterable[tuple[Share, Trial]]) -> Exception | None:
+        """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing.
+
+        Gives what ended it before its time: what came until then is taken in all the same.
+        """
+        came: list[tuple[Share, Trial]] = []
+        diverged = 0
+        try:
+            for share, one in elsewhere:
+                came.append((share, one))
+                diverged += one.verdict.diverged
+                if self.progress is not None:
+                    self.progress(len(self.tried) + len(came), len(self.failing) + diverged)
+        except Exception as error:
+            return error
+        finally:  # in an order that does not depend on who was quicker
+            for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
+                key = identity(one.deviations)
+                if key in self.known:
+                    self.twice += 1
+                else:
+                    self.known[key] = one.verdict.diverged
+                    self.tried.append(replace(one, number=len(self.tried) + 1))
+                    if one.verdict.diverged:
+                        if not self.failing:  # draws depend on how many there may be
+                            self.seed, self.examples = share.seed, share.examples
+                        self.failing.append(one.deviations)
+        return None
+
+    def _draw(self, condition: Callable[[tuple[Deviation, ...]], bool], phase: Phase, *more: Phase) -> None:
+        """Let Hypothesis draw timings, and take those for which ``condition`` holds as failing."""
+        errors: list[Exception] = []
+
+        def holds(one: tuple[tuple[Deviation, ...], tuple[int, ...]]) -> bool:
+            self.choices.setdefault(*one)
+            try:
+                return condition(one[0])
+            except Exception as error:  # Hypothesis would take it for what it looks for, and shrink it
+                errors.append(error)
+                raise _Enough from error
+
+        # With a seed Hypothesis looks into no database, and for what is reused it needs none.
+        kept, random = (self.database, None) if phase is Phase.reuse else (None, Random(self.seed))
+        chosen = settings(
+            max_examples=self.examples * _DRAWS_PER_TIMING, phases=(phase, *more), database=kept,
+            deadline=None, derandomize=False, verbosity=Verbosity.quiet,
+        )  # fmt: skip
+        drawn = timings_with_choices(self.subject)
+        try:
+            find(drawn, holds, settings=chosen, random=random, database_key=_key(self.subject))
+        except (NoSuchExample, SkipTest, _Enough):  # SkipTest: there was nothing to reuse
+            if errors:
+                raise errors[0] from None
+
+    def _keep(self) -> None:
+        """In the database: the smallest failing timing that Hypothesis can draw again."""
+        if self.database is not None:
+            drawn = [one for one in self.failing if one in self.choices]
+            if drawn:
+                self.database.save(_key(self.subject), choices_to_bytes(self.choices[min(drawn, key=_size)]))
+
+    def _note(self, deviations: tuple[Deviation, ...]) -> bool:
+        """Never holds, so that Hypothesis goes on drawing."""
+        return self._explore(deviations) and False
+
+    def _explore(self, deviations: tuple[Deviation, ...]) -> bool:
+        if identity(deviations) not in self.known:
+            if len(self.tried) >= self.examples or time.monotonic() >= self.end:
+                raise _Enough
+            shared = self.subject.sharing.shared
+            known = shared.none
+            verdict = self._execute(deviations)
+            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict, own=shared.none == known))
+            if self.progress is not None:
+                self.progress(len(self.tried), len(self.failing))
+        return self.known[identity(deviations)]
+
+    def _shrink(self, deviations: tuple[Deviation, ...]) -> bool:
+        if identity(deviations) not in self.known and self.shrinking >= self.budget * _BY_HYPOTHESIS:
+            raise _Enough
+        return self._run(deviations)
+
+    def _run(self, deviations: Sequence[Deviation]) -> bool:
+        if identity(deviations) not in self.known:
+            self.shrinking += 1
+            self._execute(tuple(deviations))
+        return self.known[identity(deviations)]
+
+    def _execute(self, deviations: tuple[Deviation, ...]) -> ReplayVerdict:
+        verdict = self.subject.run(deviations)
+        self.known[identity(deviations)] = verdict.diverged
+        if verdict.diverged:
+            self.failing.append(deviations)
+        return verdict
+
+
+def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
+    """Sort key: a timing is smaller without jitter, which delays everything; with fewer deviations; with single
+    operations; with smaller amounts."""
+    amounts = [
+        one.ns if isinstance(one, OperationDelay) else one.factor for one in deviations if not isinstance(one, Jitter)
+    ]
+    wide = sum(isinstance(one, Stretch) for one in deviations)
+    return len(amounts) < len(deviations), len(deviations), wide, sum(amounts)
+
+
+def _key(subject: Subject) -> bytes:
+    """The key in the database. It is of one program: the same draws mean other timings in another program."""
+    what = subject.recording.info.get("scenario") or [list(one) for one in subject.operations]
+    return sha256(json.dumps(["timing", what], sort_keys=True, default=str).encode()).digest()

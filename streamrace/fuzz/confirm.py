@@ -1,0 +1,71 @@
+"""Compares a replay with real ranks: one timing, run live, against its replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamrace.device.trace import Phase, Probe, Probed
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import in_order
+from streamrace.replay.deviations import Deviation
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import READ, UsedValue
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A live run against a replay of the same timing.
+
+    ``compared``: values that training used in both; ``same``: those with the same bits, from the first in the order
+    of the program to the first that differs. ``differs``: that one. ``wrong``: the first value of the live run that
+    is not the reference's, ``replayed``: the replay's. ``departed``: the host read another value than it did when the
+    run was recorded, so the live program may have gone another way behind it, and is allowed to differ there.
+    """
+
+    compared: int
+    same: int
+    differs: UsedValue | None
+    wrong: UsedValue | None
+    replayed: UsedValue | None
+    departed: bool
+
+    @property
+    def confirmed(self) -> bool:
+        """The same divergence, or the same that there is none; and the same bits as far as the two can be compared."""
+        return self.wrong == self.replayed and (self.differs is None or self.departed)
+
+
+def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) -> Confirmation:
+    """``live`` is a recording of a run under ``subject.timing(deviations)``."""
+    outcome = subject.replayer.run(subject.timing(deviations))
+    verdict = subject.judged(outcome)
+    seen = checksums(live)
+    looks = subject.replayer.looks
+    places = [place for place in in_order(looks) if looks[place].kind != READ and looks[place] in seen]
+    differ = [place for place in places if seen[looks[place]] != outcome.checksums[place]]
+    wrong = [place for place in places if seen[looks[place]] != subject.reference.checksums[place]]
+    return Confirmation(
+        compared=len(places),
+        same=places.index(differ[0]) if differ else len(places),
+        differs=looks[differ[0]] if differ else None,
+        wrong=looks[wrong[0]] if wrong else None,
+        replayed=verdict.first,
+        departed=outcome.departure is not None,
+    )
+
+
+def checksums(live: Recording) -> dict[UsedValue, int]:
+    """Of the values that a run's training used."""
+    found: dict[UsedValue, int] = {}
+    for rank, records in live.records.items():
+        phase = Phase(0, 0, "init")
+        looks: dict[int, UsedValue] = {}
+        for record in records:
+            if isinstance(record, Phase):
+                phase = record
+            elif isinstance(record, Probe):
+                looks[record.probe] = UsedValue(rank, record.probe, *phase, record.kind, record.name)
+            elif isinstance(record, Probed):
+                found[looks[record.probe]] = record.checksum
+    return found

@@ -1,0 +1,109 @@
+"""A program that stands by itself: its files in a folder of its own, where it runs, again and again.
+
+Random generators that it does not seed have the same state each time, and so has the order of sets
+(:data:`SAME_ORDER`): what it does depends on its text.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from streamrace.detectors.order.races import Race
+from streamrace.detectors.places import is_there
+from streamrace.device.timing import Timing
+from streamrace.device.trace import TraceError, file_of
+from streamrace.fuzz.live.examine import Examination, LiveWitness
+from streamrace.fuzz.live.recorded import load
+from streamrace.fuzz.live.runs import LiveOutcome, Runner
+
+SAME_ORDER = {"PYTHONHASHSEED": "0"}
+"""Of the environment of a :class:`streamrace.fuzz.live.runs.Runner`."""
+
+_SAID = 4000  # characters of what a program printed last
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A program. ``files``: its text and those of the modules beside it, by name; the first is the one that is run.
+
+    ``ranks``: as a launcher starts it, so many processes; None: it is started by itself.
+    """
+
+    files: Mapping[str, str]
+    arguments: tuple[str, ...] = ()
+    ranks: int | None = None
+
+    @property
+    def name(self) -> str:
+        return next(iter(self.files))
+
+
+class AloneRuns:
+    """Runs it, each time in an empty folder. ``patience_s``: a run that takes longer is ended. Use :func:`standing`."""
+
+    def __init__(self, program: Alone, folder: Path, runner: Runner, patience_s: float) -> None:
+        self._program, self._folder, self._runner = program, folder, runner
+        self.patience_s = patience_s
+        self._runs = 0
+        self._text = folder / "program"
+        self._text.mkdir()
+        for name, text in program.files.items():
+            (self._text / name).write_text(text, encoding="utf-8")
+
+    def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
+        """Run it in ``timing``. Raises RuntimeError as :meth:`streamrace.fuzz.live.runs.Runner.run` does."""
+        return self.keep(timing, at_once=at_once)[0]
+
+    def keep(self, timing: Timing, *, at_once: bool = False) -> tuple[LiveOutcome, Path]:
+        """The same, and the folder of its traces."""
+        self._runs += 1
+        made = self._folder / f"run{self._runs}"
+        traces, work = made / "trace", made / "work"
+        traces.mkdir(parents=True)
+        work.mkdir()
+        one = self._program
+        place = file_of(traces, 0) if one.ranks is None else traces
+        words = ["--trace", str(place), "--timing", str(timing)]
+        words += [] if one.ranks is None else ["--ranks", str(one.ranks)]
+        words += [str(self._text / one.name), *one.arguments]
+        printed = str(made / "printed")
+        status = self._runner.run(
+            words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed, seed=0
+        )
+        try:
+            return LiveOutcome(load(traces), status), traces
+        except TraceError:  # it was ended in the middle of a record
+            return LiveOutcome({}, status), traces
+
+    def said(self) -> str:
+        """The end of what the last run printed."""
+        try:
+            text = (self._folder / f"run{self._runs}" / "printed").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return text[-_SAID:].strip()
+
+    def witness(
+        self, race: Race, first: LiveOutcome, control: LiveOutcome, timing: Timing, traces: Path
+    ) -> LiveWitness:
+        """What the race does, ``first`` and ``control`` being two runs in ``timing``, of which the first left
+        ``traces``. They may be one, where it is known that the program repeats itself.
+        """
+        examination = Examination(first, control, self, timing, lambda token: token, traces)
+        return replace(examination.all([race], 1)[0], outcomes=None)
+
+
+@contextmanager
+def standing(program: Alone, runner: Runner, patience_s: float) -> Iterator[AloneRuns]:
+    """Its runs; the folder is gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="program-") as folder:
+        yield AloneRuns(program, Path(folder).resolve(), runner, patience_s)
+
+
+def comes_by(outcome: LiveOutcome, place: str) -> bool:
+    """Did the program give the device anything from ``place`` (:mod:`streamrace.detectors.places`)?"""
+    return any(is_there(place, frames) for rank in outcome.run.values() for frames in rank.stacks)

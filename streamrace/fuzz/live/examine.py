@@ -1,0 +1,313 @@
+"""Finds out whether races of a program on the simulated GPU are harmful: runs it again with the accesses reversed.
+
+The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
+new run's own trace. Three runs are compared by what the program came to see (:mod:`streamrace.device.probes`): the one that was
+judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
+moves what waits for the delayed work, so where a program has several races the difference may come from another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from streamrace.detectors.order.races import Occurrence, Race, Side
+from streamrace.detectors.race_detector import RaceKey, key_of
+from streamrace.device.timing import Delay, Place, Timing
+from streamrace.device.tokens import Stretch, rounded
+from streamrace.fuzz.live.recorded import RecordedRun, Touch, begins, load
+from streamrace.fuzz.live.runs import LiveOutcome, LiveProgram, Runner
+from streamrace.fuzz.occurrences import spread, spread_of
+
+LiveVerdict = Literal["harmful", "benign", "not confirmed"]
+
+_MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+_NOTHING = "the program sees the same"
+_QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
+_HOST = "host"  # the stream that stands for what the host itself does to pinned memory
+_Wanted = Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class LiveWitness:
+    """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
+    issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
+    that run, and of the one with the program's order to which it was compared; ``against``: that one's timing, empty
+    where its launches were waited for at once. ``pair``: which of the race's ``occurrence``s, in terms that these runs
+    understand.
+    """
+
+    race: Race
+    verdict: LiveVerdict
+    reason: str
+    token: str = ""
+    command: str = ""
+    outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
+    against: str = ""
+    occurrence: Occurrence | None = None
+    pair: RacingPair | None = None
+
+
+class LiveSubject(Protocol):
+    """What can be run live, again and again. ``patience_s``: a run that takes longer is ended."""
+
+    @property
+    def patience_s(self) -> float: ...
+
+    def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
+        """Run it in ``timing``; ``at_once``: the host waits for each launch."""
+        ...
+
+
+class RacingPair(NamedTuple):
+    """One occurrence, in terms that another run of the program understands."""
+
+    rank: int
+    first: Place
+    first_touch: Touch
+    second: Place
+    second_touch: Touch
+
+    def gap(self, run: RecordedRun) -> int | None:
+        """Nanoseconds from the first to the second; 0 or more: in the program's order. None: not both are there."""
+        if self.rank not in run:
+            return None
+        first = run[self.rank].time(self.first, self.first_touch)
+        second = run[self.rank].time(self.second, self.second_touch)
+        return None if first is None or second is None else second - first
+
+
+def examine(
+    folder: Path,
+    races: Sequence[Race],
+    command: Sequence[str],
+    *,
+    timing: Timing | None = None,
+    limit: int = 8,
+    prefix: Sequence[str] = ("python", "-m", "streamrace.device"),
+    runner: Runner | None = None,
+    patience_s: float = 600.0,
+    look: Callable[[LiveWitness], None] | None = None,
+) -> list[LiveWitness]:
+    """A witness for each race of the run whose traces lie in ``folder``, in their order; without their outcomes, which
+    ``look`` sees of one after the other: there may be as many as there are races.
+
+    ``command``: what ran, as it stands behind ``streamrace device``. ``timing``: in which it ran. Of more than ``limit``
+    races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
+    ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
+
+    Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
+    it writes again. Raises :class:`streamrace.device.trace.TraceError` where the folder has no traces.
+    """
+    if not races:
+        return []
+    timing = timing or Timing()
+    judged = load(folder, kept=True)
+    thinned = any(one.thinned for one in judged.values())
+    with contextlib.ExitStack() as stack:
+        program = LiveProgram(command, runner or stack.enter_context(Runner()), patience_s)
+        control = program.run(timing)
+
+        def again(token: str) -> str:
+            return shlex.join([*prefix, "--timing", token, *command])
+
+        # the status of the judged run is not known here: how it ended, its traces say
+        first = LiveOutcome(judged, control.status)
+        if thinned:  # what it came to see later is not there any more: a run that began like it stands for it
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="judged-")))
+            first = program.run(timing, folder=folder)
+            if not begins(judged, first.run):
+                why = "a second run in the same timing is another from its beginning on"
+                return [_unconfirmed(race, why) for race in races]
+        return Examination(first, control, program, timing, again, folder).all(races, limit, look=look or _past)
+
+
+class Examination:
+    """The runs of one program. Raises nothing that could be reported as a reason.
+
+    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
+    the traces of the judged run lie.
+    """
+
+    def __init__(
+        self,
+        judged: LiveOutcome,
+        control: LiveOutcome,
+        program: LiveSubject,
+        timing: Timing,
+        again: Callable[[str], str],
+        folder: Path,
+    ) -> None:
+        self._judged, self._control, self._program, self._timing = judged, control, program, timing
+        self._again, self._folder = again, folder
+        self._at_once: LiveOutcome | None = None
+        self._occurrences: dict[RaceKey, list[Occurrence]] | None = None
+        self._wanted: list[RaceKey] = []
+        self._quiet: LiveOutcome | None = None
+        self._shown = False
+
+    def all(
+        self, races: Sequence[Race], limit: int, *, look: Callable[[LiveWitness], None] | None = None
+    ) -> list[LiveWitness]:
+        """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined.
+
+        ``look`` takes each as it is found; the outcomes are let go then.
+        """
+        other = self._control.differs(self._judged)
+        if self._control.status is None:
+            other = "whether it ends in time"
+        if other:
+            return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
+        self._shown = any(race.manifested for race in races)
+        self._wanted = [key_of(race.first, race.second) for race in races[:limit]]
+        made: list[LiveWitness] = []
+        for race in races[:limit]:
+            one = self._examined(race)
+            if look is not None:
+                look(one)
+                one = replace(one, outcomes=None)
+            made.append(one)
+        beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
+        return made + [_unconfirmed(race, beyond) for race in races[limit:]]
+
+    def _examined(self, race: Race) -> LiveWitness:
+        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed."""
+        one = self._tried(race, race.examples[0])  # mostly it is enough, and the others need not be found
+        if one.verdict == "harmful":
+            return one
+        tried = [one]
+        for occurrence in self._spread(race)[1:]:
+            one = self._tried(race, occurrence)
+            if one.verdict == "harmful":
+                return one
+            tried.append(one)
+        benign = [one for one in tried if one.verdict == "benign"]
+        if not benign or race.occurrences == 1:
+            return tried[0]
+        reason = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        return replace(benign[0], reason=f"{reason}, one at a time, {_NOTHING}")
+
+    def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
+        pair = self._pair(race, occurrence)
+        if pair is None:
+            return _unconfirmed(race, "its work is not in the trace")
+        return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
+
+    def _spread(self, race: Race) -> Sequence[Occurrence]:
+        """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
+        if race.occurrences <= len(race.examples):
+            return spread(race.examples)
+        if self._occurrences is None:
+            self._occurrences = spread_of(self._folder, self._wanted)
+        return self._occurrences[key_of(race.first, race.second)]
+
+    def _pair(self, race: Race, occurrence: Occurrence) -> RacingPair | None:
+        rank = self._judged.run.get(occurrence.rank)
+        if rank is None:
+            return None
+        first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
+        if first is None or second is None:
+            return None
+        return RacingPair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
+
+    def _reversed(self, race: Race, pair: RacingPair) -> LiveWitness:
+        gap = pair.gap(self._control.run)
+        if gap is None:
+            return _unconfirmed(race, "its work never came to its end")
+        one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
+        return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
+
+    def _late(self, race: Race, pair: RacingPair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+        """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
+        found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
+        if isinstance(found, str):
+            return _unconfirmed(race, found)
+        return self._judged_by(race, *found, control, timing)
+
+    def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
+        """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
+
+        Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
+        """
+        quiet = Timing((*self._timing.deviations, _QUIET))
+        if self._quiet is None:
+            self._quiet = self._program.run(quiet)
+        gap = pair.gap(self._quiet.run)
+        if gap is None or gap < 0:
+            return None
+        one = self._late(race, pair, gap, quiet, self._quiet)
+        return one if one.verdict == "harmful" else None
+
+    def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
+        """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
+        found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
+        if race.second.stream != _HOST:
+            late = (pair.second, pair.second_touch, -gap)
+            found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
+        if isinstance(found, str):
+            if self._at_once is None:
+                self._at_once = self._program.run(self._timing, at_once=True)
+            now = pair.gap(self._at_once.run)
+            if now is None or now < 0:
+                return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
+            return self._judged_by(race, self._timing, self._control, self._at_once, None)
+        return self._judged_by(race, self._timing, self._control, found[1], found[0])
+
+    def _delayed(
+        self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+    ) -> tuple[Timing, LiveOutcome] | str:
+        """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
+        needed = gap + 1
+        last: int | None = None
+        while needed <= _MOST:
+            ns = rounded(needed)
+            delay = Delay(place, "late" if touch == "start" else "long", ns)
+            timing = Timing((*base.deviations, delay))
+            outcome = self._program.run(timing)
+            now = pair.gap(outcome.run)
+            if now is None:
+                return f"with {_short(place)} delayed the program does not come to both"
+            if wanted(now):
+                return timing, outcome
+            if abs(now) >= gap or now == last:  # the other side waits for this one
+                other = pair.second if place == pair.first else pair.first
+                return f"{_short(other)} comes after {_short(place)} however late that is"
+            needed, last = 8 * ns, now
+        return "no delay is long enough"
+
+    def _judged_by(
+        self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome, against: Timing | None
+    ) -> LiveWitness:
+        """``outcome`` is the run in ``timing``, in which the race shows; ``reference``, the one in ``against``, has the
+        program's order.
+        """
+        if None in (outcome.status, reference.status):
+            return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
+        token, other = str(timing), outcome.differs(reference)
+        verdict: LiveVerdict = "harmful" if other else "benign"
+        what = f"{other} differs" if other else _NOTHING
+        reason = f"with the two the other way round, {what}"
+        return LiveWitness(
+            race, verdict, reason, token, self._again(token), (outcome, reference), str(against) if against else ""
+        )
+
+
+def _past(witness: LiveWitness) -> None:
+    """Nobody looks at its outcomes."""
+
+
+def _unconfirmed(race: Race, reason: str) -> LiveWitness:
+    return LiveWitness(race, "not confirmed", reason)
+
+
+def _touch(side: Side) -> Touch:
+    return "start" if side.access == "read" and side.kernel.startswith("nccl::") else "end"
+
+
+def _short(place: Place) -> str:
+    return f"{place.kernel.rpartition('::')[2]} on stream {place.stream}"

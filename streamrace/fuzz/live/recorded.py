@@ -1,0 +1,284 @@
+"""Reads the traces of a live run: its work and when it ran, and the values that the program read.
+
+Work is named by what it is (:class:`streamrace.device.timing.Place`), so it can be found again in another run of the program.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from streamrace.detectors.order.races import Moment, describe
+from streamrace.device.parts import PartReader
+from streamrace.device.timing import Place
+from streamrace.device.trace import (
+    Collective,
+    End,
+    Frame,
+    Free,
+    HostWait,
+    Launch,
+    Probe,
+    Probed,
+    Stack,
+    StreamName,
+    TraceRecord,
+)
+from streamrace.fuzz.live.rows import Rows, Spill
+
+Touch = Literal["start", "end"]
+"""When work touches memory: a collective reads when it starts, all else happens when the work ends."""
+
+
+class RecordedWork(NamedTuple):
+    """One launch or collective; times are virtual nanoseconds."""
+
+    place: Place
+    stack: int
+    start: int
+    end: int
+
+
+class HostWaited(NamedTuple):
+    """The host stood still, in virtual nanoseconds. ``how``: see :class:`streamrace.device.trace.HostWait`."""
+
+    how: str
+    stack: int
+    start: int
+    end: int
+
+
+class ValueRead(NamedTuple):
+    """A value that the program read: so many bytes with this CRC-32. ``op``: by which work (0: at the end)."""
+
+    op: int
+    nbytes: int
+    checksum: int
+
+
+class _Reused(NamedTuple):
+    """``op``: the work with which the next owner of the block's memory begins."""
+
+    block: int
+    op: int
+
+
+class _Work(NamedTuple):
+    op: int
+    stream: int
+    kernel: str
+    occurrence: int
+    stack: int
+    start: int
+    end: int
+
+
+class Works(Mapping[int, RecordedWork]):
+    """A rank's work by its number, in the order of the trace."""
+
+    def __init__(self, rank: int, spill: Spill | None = None) -> None:
+        self._rank = rank
+        self._rows = Rows(_Work, spill)
+        self._last: int | None = None
+        self._rising = True  # their numbers, as they mostly are
+        self._counts: dict[tuple[int, str], int] = {}  # of a kernel on a stream
+
+    def add(self, record: Launch | Collective) -> None:
+        op, key = record.op, (record.stream, record.kernel)
+        self._counts[key] = occurrence = self._counts.get(key, 0) + 1
+        self._rising = self._rising and (self._last is None or op > self._last)
+        self._last = op
+        self._rows.add(op, *key, occurrence, record.stack, record.start, record.end)
+
+    def number(self, place: Place) -> int | None:
+        """The number of what is at ``place``; None: nothing is."""
+        rank, stream, kernel, occurrence = place
+        if rank != self._rank or not 1 <= occurrence <= self._counts.get((stream, kernel), 0):
+            return None
+        at = self._rows.first(occurrence=occurrence, stream=stream, kernel=kernel)
+        return None if at is None else self._rows.number(at, "op")
+
+    def __getitem__(self, op: int) -> RecordedWork:
+        return self._work(self._rows[self._row(op)])
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(ops for _, (ops,) in self._rows.columns("op"))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def each(self) -> Iterator[tuple[int, RecordedWork]]:
+        """All with their numbers, as they are in the trace: one that is told twice comes twice."""
+        return ((row.op, self._work(row)) for row in self._rows)
+
+    def during(self, start: int, end: int) -> Iterator[tuple[int, RecordedWork]]:
+        """What was under way in that time, with its number."""
+        for before, (ops, starts, ends) in self._rows.columns("op", "start", "end"):
+            for at, (op, one, other) in enumerate(zip(ops, starts, ends, strict=True), before):
+                if start <= other and one <= end:
+                    yield op, self._work(self._rows[at])
+
+    def _work(self, row: _Work) -> RecordedWork:
+        return RecordedWork(Place(self._rank, row.stream, row.kernel, row.occurrence), row.stack, row.start, row.end)
+
+    def _row(self, op: int) -> int:
+        if self._rising:
+            at = bisect_left(range(len(self)), op, key=lambda at: self._rows.number(at, "op"))
+            if at == len(self) or self._rows.number(at, "op") != op:
+                raise KeyError(op)
+            return at
+        at = max((at for at, one in enumerate(self) if one == op), default=-1)
+        if at < 0:
+            raise KeyError(op)
+        return at
+
+
+@dataclass
+class Recorded:
+    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
+    ``thinned``: the trace that was read is only the beginning. ``spill``: where most of it is (None: by itself).
+    """
+
+    rank: int
+    works: Works = field(init=False)
+    reads: Rows[ValueRead] = field(init=False)
+    final: Rows[ValueRead] = field(init=False)
+    ended: bool = False
+    thinned: bool = False
+    streams: dict[int, str] = field(default_factory=dict)
+    waits: Rows[HostWaited] = field(init=False)
+    _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    _reused: Rows[_Reused] = field(init=False)
+    spill: InitVar[Spill | None] = None
+
+    def __post_init__(self, spill: Spill | None) -> None:
+        spill = spill or Spill()
+        self.works = Works(self.rank, spill)
+        self.reads, self.final = Rows(ValueRead, spill), Rows(ValueRead, spill)
+        self.waits, self._reused = Rows(HostWaited, spill), Rows(_Reused, spill)
+
+    @classmethod
+    def of(cls, rank: int, records: Iterable[TraceRecord], spill: Spill | None = None) -> Recorded:
+        """Read one rank's trace."""
+        made = cls(rank, spill=spill)
+        freed: list[int] = []
+        probe: Probe | None = None
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                made.works.add(record)
+                while freed:
+                    made._reused.add(freed.pop(), record.op)
+            elif isinstance(record, HostWait):
+                if 0 <= record.began < record.time:
+                    made.waits.add(record.how, record.stack, record.began, record.time)
+            elif isinstance(record, Free):
+                freed.append(record.block)
+            elif isinstance(record, Probe):
+                probe = record
+            elif isinstance(record, Probed) and probe is not None:
+                (nbytes,) = probe.view[2]
+                if probe.kind == "read":
+                    made.reads.add(record.probe, nbytes, record.checksum)
+                else:
+                    made.final.add(0, nbytes, record.checksum)
+            elif isinstance(record, Stack):
+                made._stacks[record.id] = record.frames
+            elif isinstance(record, StreamName):
+                made.streams[record.stream] = record.name
+            elif isinstance(record, End):
+                made.ended = True
+        return made
+
+    def place(self, moment: Moment, block: int) -> Place | None:
+        """What a side of a race is. Of a free it is the work with which the next owner of the memory begins."""
+        op = self._next(block) if moment.op is None else moment.op
+        work = None if op is None else self.works.get(op)
+        return None if work is None else work.place
+
+    def time(self, place: Place, touch: Touch) -> int | None:
+        """When it touches memory; None: this run has no such work, or it never came to it."""
+        op = self.works.number(place)
+        work = None if op is None else self.works[op]
+        if work is None or work.end < 0:
+            return None
+        return work.start if touch == "start" else work.end
+
+    def _next(self, block: int) -> int | None:
+        """The work with which the next owner of its memory begins."""
+        at = self._reused.first(block=block)
+        return None if at is None else self._reused[at].op
+
+    def where(self, op: int) -> str:
+        """The work and its line, for a sentence."""
+        return describe(self.works[op].place.kernel, self.frames(op))
+
+    @property
+    def stacks(self) -> Iterable[tuple[Frame, ...]]:
+        """All from where anything was given, memory taken or let go."""
+        return self._stacks.values()
+
+    def frames(self, op: int) -> tuple[Frame, ...]:
+        """From where the work was given, innermost first."""
+        return self.stack(self.works[op].stack)
+
+    def stack(self, number: int) -> tuple[Frame, ...]:
+        """The calls, innermost first."""
+        return self._stacks.get(number, ())
+
+
+RecordedRun = dict[int, Recorded]
+"""By rank."""
+
+
+def begins(run: RecordedRun, other: RecordedRun) -> bool:
+    """Is the first, of traces that were thinned, how the other began?"""
+    return run.keys() == other.keys() and all(
+        len(mine.works) <= len(other[rank].works)
+        and all(one == two for one, two in zip(mine.works.each(), other[rank].works.each(), strict=False))
+        for rank, mine in run.items()
+    )
+
+
+def load(folder: Path, *, kept: bool = False) -> RecordedRun:
+    """The traces of a run. ``kept``: what is there of some that were thinned will do.
+
+    Raises :class:`streamrace.device.trace.TraceError`, and OSError where no temporary file takes what there is too much of.
+    """
+    run: RecordedRun = {}
+    spill = Spill()
+    for path in sorted(folder.glob("rank*.trace")):
+        reader = PartReader(path, kept=kept)
+        rank = int(path.stem.removeprefix("rank"))
+        run[rank] = Recorded.of(rank, reader.read(), spill)
+        run[rank].thinned = reader.thinned
+        reader.close()
+    return run
+
+
+def difference(one: RecordedRun, other: RecordedRun) -> str:
+    """What the second run read otherwise than the first, as the subject of a sentence; empty where nothing differs.
+
+    First what the host read, in the order of the program, then memory at the end, where both came to it.
+    """
+    for rank in sorted(one):
+        on = f" on rank {rank}" if len(one) > 1 else ""
+        if rank not in other:
+            return f"that rank {rank} ran"
+        mine, theirs = one[rank], other[rank]
+        for before, now in zip(mine.reads, theirs.reads, strict=False):
+            if (before.nbytes, before.checksum) != (now.nbytes, now.checksum):
+                return f"what the host reads{on} by {theirs.where(now.op)}"
+    for rank in sorted(one):
+        on = f" on rank {rank}" if len(one) > 1 else ""
+        mine, theirs = one[rank], other[rank]
+        if mine.ended != theirs.ended:
+            return f"whether the program comes to its end{on}"
+        if len(mine.reads) != len(theirs.reads):
+            return f"how often the host reads{on}"
+        if mine.ended and mine.final != theirs.final:
+            return f"what lies in memory{on} when the program ends"
+    return ""

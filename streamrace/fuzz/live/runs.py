@@ -1,0 +1,151 @@
+"""Runs a program on the simulated GPU in a timing of its own, and reads what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from streamrace.device.ranks.bound import command
+from streamrace.device.ranks.stopped import readable
+from streamrace.device.timing import Timing
+from streamrace.device.trace import TraceError, file_of
+from streamrace.fuzz.live.recorded import RecordedRun, difference, load
+
+# A launcher's words to the rank that asks; the runs here fork their ranks themselves.
+_OF_LAUNCHERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LiveOutcome:
+    """A run that was made. ``status``: its exit status, None where it was ended because it took too long."""
+
+    run: RecordedRun
+    status: int | None
+
+    def differs(self, reference: LiveOutcome) -> str:
+        """What is otherwise than in ``reference``, as the subject of a sentence; empty where nothing is."""
+        if self.status != reference.status and 0 in (self.status, reference.status):
+            return "how the program ends"
+        return difference(reference.run, self.run)
+
+
+class UnwrittenTrace(RuntimeError):
+    """A run's trace could not be written, as where the disk is full: the run ended otherwise than the program does."""
+
+
+class Runner:
+    """A process from which programs are run, one after the other (:mod:`streamrace.device.again`). To be used in a ``with``.
+
+    ``imported``: modules that it imports once, for all runs. ``variables``: of its environment, where they are other
+    than here; None: not there. ``quiet``: what it says itself goes nowhere.
+    """
+
+    def __init__(
+        self,
+        imported: Sequence[str] = (),
+        variables: Mapping[str, str | None] = MappingProxyType({}),
+        *,
+        quiet: bool = False,
+    ) -> None:
+        changed = {**_environment(), **variables}
+        environment = {name: value for name, value in changed.items() if value is not None}
+        self._process = subprocess.Popen(
+            command([sys.executable, "-m", "streamrace.device.again", *imported]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            text=True,
+            env=environment,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        at_once: bool = False,
+        patience_s: float = 600.0,
+        folder: str = "",
+        printed: str = "",
+        seed: int | None = None,
+    ) -> int | None:
+        """Run what stands behind ``streamrace device``; gives its exit status, None where it was ended after so long.
+
+        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
+        ``printed``: the file to which what it prints is added. ``seed``: of random generators, which the program may
+        seed itself. Raises RuntimeError where there is no simulated GPU; why stands on standard error. Raises
+        :class:`UnwrittenTrace`.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
+        job |= {"folder": folder, "printed": printed, "seed": seed}
+        with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+        readable(self._process.stdout.fileno(), self._process.pid)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the program cannot be run again: the simulated GPU does not start")
+        status: int | str | None = json.loads(answer)
+        if isinstance(status, str):
+            raise UnwrittenTrace(status)
+        return status
+
+    def close(self) -> None:
+        """End the process, and what runs in it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class LiveProgram:
+    """``command``: what stands behind ``streamrace device``, as ``--ranks 2 train.py --steps 3``.
+
+    A run that takes longer than ``patience_s`` is ended. What it prints goes nowhere; files that it writes, it writes
+    again.
+    """
+
+    command: Sequence[str]
+    runner: Runner
+    patience_s: float = 600.0
+
+    def run(self, timing: Timing, *, at_once: bool = False, folder: Path | None = None) -> LiveOutcome:
+        """Run it in ``timing``. ``folder``: takes the traces, which else are not kept.
+
+        Raises RuntimeError as :meth:`Runner.run` does.
+        """
+        with contextlib.ExitStack() as stack:
+            if folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="witness-")))
+            place = folder if "--ranks" in self.command[:1] else file_of(folder, 0)
+            options = ["--trace", str(place), "--timing", str(timing)]
+            status = self.runner.run([*options, *self.command], at_once=at_once, patience_s=self.patience_s)
+            try:
+                return LiveOutcome(load(folder), status)
+            except TraceError:  # it was ended in the middle of a record
+                return LiveOutcome({}, status)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
+    return {name: value for name, value in kept.items() if not name.startswith("TORCHELASTIC_")}

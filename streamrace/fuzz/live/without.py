@@ -1,0 +1,98 @@
+"""A live run of a program without the waits of some of its lines: which races are there then?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamrace.detectors import Race
+from streamrace.detectors.confidence.waits import Waits, place_of
+from streamrace.detectors.files import read
+from streamrace.detectors.race_detector import RaceDetector, key_of
+from streamrace.device.timing import Timing
+from streamrace.device.trace import TraceError, file_of
+from streamrace.fuzz.live.examine import LiveWitness, examine
+from streamrace.fuzz.live.runs import Runner
+
+
+@dataclass(frozen=True)
+class WithoutWaits:
+    """``races``: those that the program does not have with all its waits. ``status``: how it ended, None where it had
+    to be ended. ``again``: those of the ones that were looked for are among them, by their places; ``witness``: of the
+    first of these. ``failure``: why nothing can be said.
+    """
+
+    races: tuple[Race, ...] = ()
+    status: int | None = 0
+    again: bool = False
+    witness: LiveWitness | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Runs ``program`` (its words behind ``streamrace device``, but for ``ranks``) in ``timing``, without some waits.
+
+    ``base``: the races that it has with all of them.
+    """
+
+    program: Sequence[str]
+    ranks: int
+    timing: Timing
+    base: Sequence[Race]
+    runner: Runner
+    patience_s: float
+
+    def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
+        """Without the waits at ``places`` (:func:`streamrace.device.overrides.leave_out`). ``witness``: of the first race of
+        ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
+        """
+        command = [
+            *(["--ranks", str(self.ranks)] if self.ranks else []),
+            *(word for place in places for word in ("--without", place)),
+            *self.program,
+        ]
+        with tempfile.TemporaryDirectory(prefix="without-") as made:
+            folder = Path(made)
+            place = folder if self.ranks else file_of(folder, 0)
+            options = ["--trace", str(place), "--timing", str(self.timing)]
+            status = self.runner.run([*options, *command], patience_s=self.patience_s)
+            if status is None:
+                return WithoutWaits(status=None, failure=f"it did not end within {self.patience_s:.0f} s")
+            waits, detector = Waits(every=True), RaceDetector()
+            try:
+                read(folder, [waits, detector])
+            except TraceError as problem:
+                return WithoutWaits(status=status, failure=str(problem))
+            if why := _not_left_out(waits, places):
+                return WithoutWaits(status=status, failure=why)
+            found = detector.races
+            known = {key_of(one.first, one.second) for one in self.base}
+            races = [one for one in found if key_of(one.first, one.second) not in known]
+            keys = {key_of(one.first, one.second) for one in wanted}
+            again = [one for one in races if key_of(one.first, one.second) in keys]
+            shown = None
+            if again and witness:
+                (shown,) = examine(
+                    folder,
+                    again[:1],
+                    command,
+                    timing=self.timing,
+                    runner=self.runner,
+                    patience_s=self.patience_s,
+                )
+            return WithoutWaits(tuple(races), status, bool(again), shown)
+
+
+def _not_left_out(waits: Waits, places: Sequence[str]) -> str:
+    """Why this is no run without those waits; empty where it is one."""
+    gone = {place_of(one.how, one.frame) for one in waits.left_out}
+    left = {place_of(waits.operations.get(one, ""), one.frame) for one in waits.sites}
+    for place in places:
+        if place in left:
+            return f"{place} could not be left out"
+        if place not in gone:
+            return f"it does not come by {place}"
+    return ""

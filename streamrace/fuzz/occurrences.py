@@ -1,0 +1,57 @@
+"""Which occurrences of a race are tried before it is said to do no harm."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from streamrace.detectors.files import read
+from streamrace.detectors.order.races import Occurrence
+from streamrace.detectors.race_detector import RaceDetector, RaceKey
+
+
+def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
+    """A few of all, which come by rank and time: the first, last and one between of the lowest rank, and of the highest
+    one from the middle.
+
+    Training repeats a pair in each layer and step. What it spoils may be there from the second step on only, or in one
+    layer, so occurrences beside each other say much the same.
+    """
+    ranks: dict[int, list[Occurrence]] = defaultdict(list)
+    for one in occurrences:
+        ranks[one.rank].append(one)
+    return [*dict.fromkeys(ranks[rank][at] for rank, at in _few({rank: len(those) for rank, those in ranks.items()}))]
+
+
+def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, list[Occurrence]]:
+    """The same of all occurrences of each of these races of a run, of which there may be very many: the traces are read
+    twice, and no more are kept than are given. Raises :class:`streamrace.device.trace.TraceError`.
+    """
+    counts: dict[RaceKey, Counter[int]] = {key: Counter() for key in races}
+
+    def count(key: RaceKey, one: Occurrence) -> None:
+        if key in counts:
+            counts[key][one.rank] += 1
+
+    read(trace_folder, [RaceDetector(noticed=count)])
+    wanted = {key: _few(by_rank) for key, by_rank in counts.items() if by_rank}
+    counts = {key: Counter() for key in wanted}
+    found: dict[RaceKey, dict[tuple[int, int], Occurrence]] = {key: {} for key in wanted}
+
+    def keep(key: RaceKey, one: Occurrence) -> None:
+        if key in wanted:
+            place = one.rank, counts[key][one.rank]
+            counts[key][one.rank] += 1
+            if place in wanted[key]:
+                found[key][place] = one
+
+    read(trace_folder, [RaceDetector(noticed=keep)])
+    return {key: [*dict.fromkeys(found[key][place] for place in places)] for key, places in wanted.items()}
+
+
+def _few(counts: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Of so many occurrences of each rank, those that are tried: rank and place."""
+    lowest, highest = min(counts), max(counts)
+    many = counts[lowest]
+    return [(lowest, 0), (highest, counts[highest] // 2), (lowest, many - 1), (lowest, many // 4)]

@@ -1,0 +1,137 @@
+"""Does a smaller program still show the race, and does the race still do what it did?
+
+No race may come that was not there: a wait that orders something else stays. Of which races they are: their kinds,
+kernels and functions. Lines move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamrace.detectors.files import find_races
+from streamrace.detectors.order.races import Race, Side, site
+from streamrace.detectors.places import between
+from streamrace.device.timing import Timing
+from streamrace.device.trace import TraceError
+from streamrace.fuzz.live.alone import Alone, standing
+from streamrace.fuzz.live.examine import LiveWitness
+from streamrace.fuzz.live.runs import Runner
+from streamrace.fuzz.reduction.search import Files
+
+
+class SideKey(NamedTuple):
+    kernel: str
+    access: str
+    file: str
+    function: str
+
+
+class PairKey(NamedTuple):
+    """What a race is whatever lines it is at."""
+
+    kind: str
+    first: SideKey
+    second: SideKey
+
+
+def pair_of(race: Race) -> PairKey:
+    return PairKey(race.kind, _side(race.first), _side(race.second))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a program shows. ``race``: the one that is wanted; None: it is not there, and ``why``. ``races``: all.
+
+    ``keys``: of all. ``witness``: of the race, where it was asked for.
+    """
+
+    race: Race | None = None
+    races: tuple[Race, ...] = ()
+    keys: frozenset[PairKey] = frozenset()
+    witness: LiveWitness | None = None
+    why: str = ""
+
+
+@dataclass
+class Shows:
+    """``program``: how it is run; its files are those of a trial. ``wanted``: the race. ``harm``: its verdict; empty:
+    that is not asked. ``known``: the races that may be there; None: any. ``timing``: in which the race is looked for.
+    ``mended``: runs it where the race is mended, and nothing may be between these two places then, nor new.
+    """
+
+    program: Alone
+    wanted: PairKey
+    timing: Timing
+    runner: Runner
+    patience_s: float
+    harm: str = ""
+    known: frozenset[PairKey] | None = None
+    mended: tuple[Runner, tuple[str, str]] | None = None
+
+    def __call__(self, files: Files) -> bool:
+        look = self.look(files)
+        if look.race is None or (self.harm and (look.witness is None or look.witness.verdict != self.harm)):
+            return False
+        return not self.unmended(files)
+
+    def unmended(self, files: Files) -> str:
+        """What is wrong with the program where the race is mended, as the end of a sentence."""
+        if self.mended is None:
+            return ""
+        runner, places = self.mended
+        program = Alone(files, self.program.arguments, self.program.ranks)
+        with standing(program, runner, self.patience_s) as runs:
+            first, traces = runs.keep(self.timing)
+            if first.status is None:
+                return f"does not end within {self.patience_s:.0f} s"
+            if first.status:
+                return f"ends with status {first.status}{_last(runs.said())}"
+            try:
+                races = find_races(traces)
+            except TraceError as problem:
+                return f"left no traces: {problem}"
+        known = (self.known or frozenset()) - {self.wanted}
+        wrong = [one for one in races if between(one, places) or pair_of(one) not in known]
+        return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
+
+    def look(self, files: Files, *, twice: bool = False) -> Look:
+        """``twice``: the program has to repeat itself in a second run. Raises RuntimeError: there is no GPU."""
+        program = Alone(files, self.program.arguments, self.program.ranks)
+        with standing(program, self.runner, self.patience_s) as runs:
+            first, traces = runs.keep(self.timing)
+            if first.status is None:
+                return Look(why=f"it did not end within {self.patience_s:.0f} s")
+            if first.status:
+                return Look(why=f"it ends with status {first.status}{_last(runs.said())}")
+            try:
+                races = find_races(traces)
+            except TraceError as problem:
+                return Look(why=str(problem))
+            keys = frozenset(map(pair_of, races))
+            race = next((one for one in races if pair_of(one) == self.wanted), None)
+            if race is None:
+                return Look(keys=keys, why=f"it has {_many(len(races), 'race')}, and not this one")
+            if self.known is not None and not keys <= self.known:
+                return Look(keys=keys, why="it has races that were not there")
+            witness = None
+            if self.harm or twice:
+                control = runs.run(self.timing) if twice else first
+                witness = runs.witness(race, first, control, self.timing, traces)
+            return Look(race, tuple(races), keys, witness)
+
+
+def _side(side: Side) -> SideKey:
+    frame = site(side.stack)
+    return SideKey(side.kernel, side.access, frame.file if frame else "", frame.function if frame else "")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _last(said: str) -> str:
+    lines: Iterable[str] = [line.strip() for line in said.splitlines() if line.strip()]
+    last = next((line for line in reversed([*lines]) if not line.startswith("simgpu:")), "")
+    return f" ({last[:300]})" if last else ""

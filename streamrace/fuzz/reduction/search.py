@@ -1,0 +1,136 @@
+"""The search for a smaller program: hierarchical delta debugging.
+
+Misherghi and Su, "HDD: Hierarchical Delta Debugging", ICSE 2006: delta debugging (:mod:`streamrace.fuzz.shrink`) level by level of
+the syntax tree, the outermost first, so that what is left out early takes much with it. What uses a name that is gone
+goes along (:mod:`streamrace.fuzz.reduction.names`), which makes most trials worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from streamrace.fuzz.reduction import smaller
+from streamrace.fuzz.reduction.names import with_users
+from streamrace.fuzz.reduction.text import Text, bare, is_program
+
+Files = Mapping[str, str]
+"""A program's files by name, the first being the one that is run."""
+
+_MANY = 12  # statements of one level: above it parts of several are tried first
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is left. ``trials``: how many it took; ``whole``: nothing in it can be left out that was to be tried."""
+
+    files: Files
+    trials: int
+    whole: bool
+
+
+class _Spent(Exception):
+    """The budget has been used up."""
+
+
+def reduce(
+    files: Files, holds: Callable[[Files], bool], *, budget: int, told: Callable[[int, Files], None] = lambda *_: None
+) -> Reduced:
+    """The smallest program that still ``holds``, which ``files`` do. ``told``: before each trial, of how many there
+    were, and of what is left until then. Never tries the same twice, and no more than ``budget``.
+    """
+    return _Reducing(files, holds, budget, told).result()
+
+
+class _Reducing:
+    def __init__(
+        self, files: Files, holds: Callable[[Files], bool], budget: int, told: Callable[[int, Files], None]
+    ) -> None:
+        self._files = dict(files)
+        self._holds, self._budget, self._told = holds, budget, told
+        self._trials = 0
+        self._known = {self._key(self._files)}
+
+    def result(self) -> Reduced:
+        whole = True
+        try:
+            # what comes early is what nobody has to read, and what makes the trials after it shorter
+            self._each(lambda text: [bare(text.text)])
+            self._each(smaller.fewer_rounds)
+            before = None
+            while before != self._files:
+                before = dict(self._files)
+                self._statements()
+                self._each(smaller.without_unused_imports)
+                self._each(smaller.fewer_rounds)
+                self._each(smaller.unwrapped)
+                self._each(smaller.fewer_items)
+        except _Spent:
+            whole = False
+        return Reduced(self._files, self._trials, whole)
+
+    @staticmethod
+    def _key(files: Files) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(files.items()))
+
+    def _try(self, name: str, text: str) -> bool:
+        """Is it enough? Then it is what is left. An imported file may be empty, and is gone then."""
+        first = next(iter(self._files))
+        if text.strip() == "" and name != first:
+            made = {one: inner for one, inner in self._files.items() if one != name}
+        elif is_program(text):
+            made = {**self._files, name: text}
+        else:
+            return False
+        key = self._key(made)
+        if key in self._known:
+            return False
+        if self._trials >= self._budget:
+            raise _Spent
+        self._known.add(key)
+        self._told(self._trials, self._files)
+        self._trials += 1
+        if not self._holds(made):
+            return False
+        self._files = made
+        return True
+
+    def _each(self, candidates: Callable[[Text], Sequence[str]]) -> None:
+        """All of ``candidates``, from the end, of each file."""
+        for name in list(self._files):
+            texts = candidates(Text(self._files[name]))
+            at = len(texts) - 1
+            while at >= 0:
+                if self._try(name, texts[at]):
+                    if name not in self._files:
+                        break
+                    texts = candidates(Text(self._files[name]))
+                    at = min(at, len(texts))
+                at -= 1
+
+    def _statements(self) -> None:
+        for name in list(self._files):
+            depth = 0
+            while name in self._files and depth <= max(
+                (one for one, _ in Text(self._files[name]).statements), default=0
+            ):
+                self._level(name, depth)
+                depth += 1
+
+    def _level(self, name: str, depth: int) -> None:
+        """The statements of one level: parts of several, ever smaller ones, and then each alone, from the end."""
+
+        def there() -> list[int]:
+            return [at for at, (one, _) in enumerate(Text(self._files[name]).statements) if one == depth]
+
+        size = len(there()) // 2 if len(there()) > _MANY else 1
+        while size:
+            end = len(there())
+            while end > 0:
+                begin = max(0, end - size)
+                text = Text(self._files[name])
+                chosen = [text.statements[at][1] for at in there()[begin:end]]
+                if self._try(name, text.without(with_users(text.tree, chosen))) and name not in self._files:
+                    return
+                end = min(begin, len(there()))
+            size //= 2

@@ -1,0 +1,36 @@
+"""Searches for timings that make training diverge. One file each, which names its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.replay.deviations import Deviation
+from streamrace.replay.graph import EffectOrder
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a search executed, and what came of it.
+
+    ``deviations`` from the recorded timing; None where an ``order`` of the effects was executed that no timing was
+    asked for: :func:`streamrace.fuzz.search.reversals.deviations_of` finds one.
+    """
+
+    verdict: ReplayVerdict
+    deviations: tuple[Deviation, ...] | None = None
+    order: EffectOrder | None = None
+
+
+class Search(Protocol):
+    """A way to choose timings."""
+
+    @property
+    def name(self) -> str:
+        """The name of the search, one word."""
+
+    def timings(self, subject: Subject, seed: int) -> Iterator[Execution]:
+        """One execution after the other, each when it is asked for. The same for the same seed; may end."""

@@ -1,0 +1,28 @@
+"""Independent random timings.
+
+The simplest search, with which the others are compared; noise makers for concurrent programs draw so (Edelstein,
+Farchi, Nir, Ratsaby and Ur, "Multithreaded Java program test generation", IBM Systems Journal 41(1), 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from streamrace.fuzz.search import Execution
+from streamrace.fuzz.strategy import draw_timing
+from streamrace.fuzz.subject import Subject
+
+
+@dataclass(frozen=True)
+class RandomTimings:
+    """An endless search. Each timing is drawn as :func:`streamrace.fuzz.strategy.draw_timing` does."""
+
+    name: str = "random"
+
+    def timings(self, subject: Subject, seed: int) -> Iterator[Execution]:
+        random = Random(seed)
+        while True:
+            deviations = draw_timing(random, subject)
+            yield Execution(subject.run(deviations), deviations)

@@ -1,0 +1,133 @@
+"""Writes an order of effects down as a timing: a few delays that put the accesses which conflict in that order.
+
+Two executions in which all conflicting accesses come in the same order compute the same (Mazurkiewicz 1977), so
+nothing else of an order needs to be kept. Ordered pairs come right by themselves; of an unordered pair that the
+timing executes the other way round, the access that is to come later is delayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrace.device.trace import Access, Collective, Launch, TraceRecord
+from streamrace.fuzz.search.pct import steps_of
+from streamrace.fuzz.subject import Subject
+from streamrace.replay.deviations import Deviation, OperationDelay
+from streamrace.replay.graph import EffectOrder, Graph
+from streamrace.replay.placement import Placement
+
+_US = 1000
+_MOST = 1 << 20  # pairs that are looked at together
+_ROOM = 42  # bits of an address within a block
+_Places = npt.NDArray[np.int64]
+_PAIRS: WeakKeyDictionary[Subject, _Places] = WeakKeyDictionary()
+
+
+def deviations_of(subject: Subject, order: EffectOrder, *, most: int = 64) -> tuple[Deviation, ...] | None:
+    """A timing that diverges as ``order`` does, at least in part; None if that takes more than ``most`` delays.
+
+    Pairs are put right in the order in which they come, until training diverges: that is seen by executing it.
+    """
+    graph, recording = subject.replayer.graph, subject.recording
+    when = np.empty(len(order), dtype=np.int64)
+    when[order] = np.arange(len(order))
+    pairs = when[_pairs(subject)]
+    pairs.sort(axis=1)
+    earlier, later = order[pairs[np.argsort(pairs[:, 1], kind="stable")]].T
+    deviations: tuple[OperationDelay, ...] = ()
+    times = graph.times()
+    while len(deviations) <= most:
+        if subject.run(deviations).diverged:
+            return deviations
+        now = np.array([times[effect.node] for effect in graph.effects], dtype=np.int64)
+        wrong = (now[earlier] > now[later]) | ((now[earlier] == now[later]) & (earlier > later))
+        first = next(iter(np.flatnonzero(wrong).tolist()), None)
+        if first is None:
+            return None
+        place = int(later[first])
+        effect = graph.effects[place]
+        how: Literal["late", "long"] = "late" if effect.what == "arrive" else "long"
+        needed = int(now[earlier[first]] - now[place]) + 1
+        delay = OperationDelay(recording.names.name(effect.rank, effect.item), how, -(-needed // _US) * _US)
+        deviations = _joined(deviations, delay)
+        times = graph.times(recording.deviated(deviations))
+    return None
+
+
+def _joined(delays: tuple[OperationDelay, ...], more: OperationDelay) -> tuple[OperationDelay, ...]:
+    """Delays of the same operation, added up."""
+    same = sum(delay.ns for delay in delays if delay[:2] == more[:2])
+    return (*(delay for delay in delays if delay[:2] != more[:2]), more._replace(ns=more.ns + same))
+
+
+class _Touch(NamedTuple):
+    """An effect's access, by addresses in the replay's memory: blocks that have it one after the other share them."""
+
+    place: int
+    lo: int
+    hi: int
+    writes: bool
+    stream: int
+
+
+def _pairs(subject: Subject) -> _Places:
+    """Places of effects that touch common bytes on different streams, one of them writing; two columns."""
+    if subject not in _PAIRS:
+        graph, settled = subject.replayer.graph, steps_of(subject).settled
+        found = [
+            pairs
+            for rank, records in subject.recording.records.items()
+            for pairs in _conflicts([one for one in _touches(graph, rank, records) if not settled[one.place]])
+        ]
+        _PAIRS[subject] = np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *found]), axis=0)
+    return _PAIRS[subject]
+
+
+def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterator[_Touch]:
+    """The conflicts of one rank."""
+    placement = Placement(records)
+    offsets = dict(placement.offsets)
+
+    def touched(accesses: Iterable[Access], place: int, writes: bool, stream: int) -> Iterator[_Touch]:
+        for block, lo, hi, _ in accesses:
+            if lo < hi:
+                # one that was there before the recording has no place in it: it gets one that no other has
+                at = offsets.setdefault(block, placement.size + (len(offsets) << _ROOM))
+                yield _Touch(place, at + lo, at + hi, writes, stream)
+
+    for record in records:
+        if isinstance(record, (Launch, Collective)):
+            sides = (record.reads, record.writes), (False, True)
+            for place, accesses, writes in zip(_places(graph, rank, record), *sides, strict=False):
+                yield from touched(accesses, place, writes, record.stream)
+
+
+def _places(graph: Graph, rank: int, record: Launch | Collective) -> tuple[int, ...]:
+    """Where among the effects it reads, and where it writes; nothing for what was done when it was issued."""
+    if isinstance(record, Collective):
+        return graph.place(rank, "arrive", record.op), graph.place(rank, "leave", record.op)
+    place = graph.of_launch(rank, record.op)
+    return () if place is None else (place, place)
+
+
+def _conflicts(touches: Sequence[_Touch]) -> Iterator[_Places]:
+    """Each touch beside those that begin where it is; some at a time, as there may be very many."""
+    if not touches:
+        return
+    place, lo, hi, writes, stream = np.array(sorted(touches, key=lambda one: one.lo), dtype=np.int64).T
+    begins = np.arange(1, len(touches) + 1)
+    counts = np.searchsorted(lo, hi) - begins
+    at = 0
+    while at < len(touches):
+        until = max(at + 1, int(np.searchsorted(np.cumsum(counts[at:]), _MOST)) + at)
+        here = counts[at:until]
+        one = np.repeat(np.arange(at, until), here)
+        other = np.arange(here.sum()) - np.repeat(np.cumsum(here) - here, here) + np.repeat(begins[at:until], here)
+        meet = ((writes[one] | writes[other]) != 0) & (stream[one] != stream[other])
+        yield np.sort(np.stack([place[one[meet]], place[other[meet]]], axis=1), axis=1)
+        at = until

@@ -1,0 +1,150 @@
+"""What is fuzzed: a recorded run with its reference, its races, and what a timing can decide about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from streamrace.detectors import RaceDetector
+from streamrace.detectors.order.races import Occurrence, Race
+from streamrace.detectors.race_detector import EXAMPLES, RaceKey, key_of
+from streamrace.device.hardware import HardwareTiming
+from streamrace.device.trace import HOST_STREAM, Collective, Phase, StreamName
+from streamrace.fuzz.verdict import ReplayVerdict, judge
+from streamrace.replay.beginning import beginning
+from streamrace.replay.deviations import Deviation, Stretch
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.names import OperationName, UnknownOperation
+from streamrace.replay.recording import Recording
+from streamrace.replay.replayer import Replayer, ReplayOutcome
+from streamrace.replay.sharing import SharingReplayer
+
+
+class Subject:
+    """A recording, executed as often as one likes. ``executions`` counts how often it was.
+
+    ``replayer`` executes everything, each time; :attr:`sharing` what timings have in common once.
+
+    ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.replayer = Replayer(recording)
+        self.executions = 0
+        self.replayer.verify()
+        self.first_step = self._settle()
+        self.reference: ReplayOutcome = self.replayer.run_order(self.replayer.graph.issue_order())
+        self.replayer.expected = self.reference.checksums
+
+    @classmethod
+    def load(cls, folder: Path) -> Subject:
+        """Raises :class:`streamrace.replay.faults.ReplayError`."""
+        return cls(Recording.load(folder))
+
+    @cached_property
+    def sharing(self) -> SharingReplayer:
+        """Executes what timings have in common once. Made when it is first needed: it takes as long as two timings."""
+        return SharingReplayer(self.replayer)
+
+    def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
+        """Execute under the recorded timing, changed by ``deviations``."""
+        return self.judged(self.sharing.run(self.timing(deviations)))
+
+    def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
+        """The recorded timing with ``deviations``.
+
+        Raises :class:`streamrace.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
+        """
+        for one in deviations:
+            if isinstance(one, Stretch):
+                self._check(one.what)
+        return self.recording.deviated(deviations)
+
+    def live_timing(self, deviations: Sequence[Deviation]) -> HardwareTiming:
+        """The same, for a run of a scenario on real ranks."""
+        return self.timing(deviations).live()
+
+    def judged(self, outcome: ReplayOutcome) -> ReplayVerdict:
+        self.executions += 1
+        return judge(self.replayer.looks, self.reference, outcome)
+
+    # -- what there is to decide about -----------------------------------------------------------------
+
+    @cached_property
+    def races(self) -> list[Race]:
+        """What happens-before says of the recording, whatever its timing showed."""
+        return _races(self.recording)
+
+    def occurrences(self, race: Race) -> Sequence[Occurrence]:
+        """All of the race: it carries its first few only."""
+        return self._occurrences[key_of(race.first, race.second)]
+
+    @cached_property
+    def _occurrences(self) -> dict[RaceKey, Sequence[Occurrence]]:
+        return {key_of(one.first, one.second): one.examples for one in _races(self.recording, examples=None)}
+
+    @cached_property
+    def operations(self) -> tuple[OperationName, ...]:
+        """The operations from :attr:`first_step` on, by rank in the order of issue."""
+        names, graph = self.recording.names, self.replayer.graph
+        begun = graph.begun.get(self.first_step, {})
+        return tuple(names.name(*key) for key, seq in graph.issued.items() if seq > begun.get(key[0], (0, 0))[0])
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams, those of collectives and of the host left out."""
+        return tuple(name for name in self._stream_names if not name.startswith("nccl") and name != HOST_STREAM)
+
+    @cached_property
+    def links(self) -> tuple[str, ...]:
+        """Names of what carries collectives."""
+        links: dict[str, None] = {}
+        for records in self.recording.records.values():
+            links.update((record.link, None) for record in records if isinstance(record, Collective) and record.link)
+        return tuple(links)
+
+    @property
+    def world(self) -> int:
+        return self.recording.world
+
+    def _check(self, what: str) -> None:
+        kind, _, which = what.partition(":")
+        ranks = tuple(map(str, range(self.world)))
+        there = {"stream": self.streams, "link": self.links, "rank": ranks, "host": ranks}.get(kind, ())
+        if which and there and "*" not in which and which not in there:
+            raise UnknownOperation(f"there is no {kind} '{which}': there are {', '.join(there)}")
+
+    @cached_property
+    def _stream_names(self) -> tuple[str, ...]:
+        last: dict[tuple[int, int], str] = {}
+        for rank, records in self.recording.records.items():
+            for record in records:
+                if isinstance(record, StreamName):
+                    last[rank, record.stream] = record.name
+        return tuple(dict.fromkeys(last.values()))
+
+    # -- the beginning ---------------------------------------------------------------------------------
+
+    def _settle(self) -> int:
+        """Execute what comes before the last possible step once for all, if nothing in it races; gives the step."""
+        for step in sorted(self.replayer.graph.begun, reverse=True):
+            if step > 0 and not _races(self.recording, before=step):
+                places = beginning(self.replayer.graph, step)
+                if places:
+                    self.replayer.settle(places)
+                    return step
+        return 0
+
+
+def _races(recording: Recording, *, before: int | None = None, examples: int | None = EXAMPLES) -> list[Race]:
+    detector = RaceDetector(examples)
+    for rank, records in recording.records.items():
+        if before is None:
+            detector.feed(rank, records)
+            continue
+        end = next((at for at, one in enumerate(records) if isinstance(one, Phase) and one.step >= before), 0)
+        detector.feed(rank, records[:end])
+    detector.finish()
+    return detector.races

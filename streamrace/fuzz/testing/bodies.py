@@ -1,0 +1,128 @@
+"""The body of a test: the state that each run begins with, and the message that it sends."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from streamrace.device.values import dtype_name, dtype_of
+from streamrace.fuzz.watched import Value
+
+Body = Callable[[], object]
+Describe = Callable[[BaseException], str]
+
+
+class Problem(Exception):
+    """The test cannot be run under fuzzed timings. One sentence."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the body raised. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
+
+    ``output``: what that rank had printed.
+    """
+
+    kind: str
+    line: str
+    text: str
+    output: str = ""
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Inside, runs can be compared: one thread (sums), no collector, which would free when it likes; all put back."""
+    threads, enabled, frozen = torch.get_num_threads(), gc.isenabled(), gc.get_freeze_count()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    torch.set_num_threads(1)  # and forked thread pools hang
+    # gloo asks for a name that resolves; ranks of one machine need no more than loopback
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
+    gc.collect()
+    if not frozen:
+        gc.freeze()  # or every run would search all that was imported
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
+        if enabled:
+            gc.enable()
+        if interface is None:
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+def seed(number: int) -> None:
+    """Seed all random generators."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
+@contextmanager
+def outermost(body: Body, held: list[object]) -> Iterator[None]:
+    """Holds the frame of the test function that is called inside, and so its variables."""
+    function = inspect.unwrap(body.func if isinstance(body, partial) else body)
+    code = getattr(function, "__code__", None)
+    listen: Callable[[Any], None]
+    if sys.getprofile() is None:
+        listen = sys.setprofile
+    elif sys.gettrace() is None:  # the test is profiled
+        listen = sys.settrace
+    else:
+        yield
+        return
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and code in (frame.f_code, None):
+            held.append(frame)
+            listen(None)
+
+    listen(called)
+    try:
+        yield
+    finally:
+        listen(None)
+
+
+def line_of(error: BaseException) -> str:
+    """The exception's type and message, in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
+    """Values, packed for a rank's message."""
+    return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
+
+
+def unpacked(rank: int, packed: Sequence[Any]) -> list[Value]:
+    return [Value(rank, name, _tensor(dtype, shape, data)) for name, dtype, shape, data in packed]
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """In row order."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _tensor(dtype: str, shape: list[int], data: bytes) -> torch.Tensor:
+    if not data:
+        return torch.empty(shape, dtype=dtype_of(dtype), device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=dtype_of(dtype)).reshape(shape)

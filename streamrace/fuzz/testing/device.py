@@ -1,0 +1,97 @@
+"""Where marked tests run: in a process with a simulated GPU beside the session (:mod:`streamrace.fuzz.testing.house`), or its own.
+
+``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
+GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before
+torch is imported, and stays to the session's end: so no session gets it without
+asking. This file does not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+INI, FLAG, CUDA = "stream_race_device", "--stream-device", "cuda"
+_ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}, gives the whole session a simulated one"
+# What a CPU build of torch says to who asks it for a GPU.
+_NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "torch.cuda.Stream requires CUDA support",
+    "Tried to instantiate dummy base class",
+    "Cannot access accelerator device when none is available",
+    "Cannot get CUDA generator without ATen_cuda library",
+    "PyTorch is not linked with support for cuda devices",
+    "Found no NVIDIA driver",
+)
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Let a session ask for the GPU."""
+    group = parser.getgroup("stream races")
+    group.addoption(
+        FLAG,
+        metavar="DEVICE",
+        choices=(CUDA,),
+        help=f"{CUDA}: all of the session has a simulated GPU, which stream_race tests have anyway",
+    )
+    parser.addini(INI, f"'{CUDA}': all of the session has a simulated GPU, which stream_race tests have anyway")
+
+
+def start(config: pytest.Config) -> None:
+    """Start the GPU if the session asks for it. Raises :class:`pytest.UsageError`."""
+    if not wanted(config) or config.known_args_namespace.help:
+        return
+    from streamrace.device import launch, library
+    from streamrace.device.compiling import BuildError
+
+    if library.active():
+        return
+    if "torch" in sys.modules:
+        raise pytest.UsageError(
+            "the simulated GPU has to be there before torch is imported, and torch is imported already, by a plugin of "
+            "pytest or by who started it: leave that plugin out (-p no:NAME), or import torch later"
+        )
+    try:
+        launch.start()
+    except (BuildError, RuntimeError) as problem:
+        raise pytest.UsageError(f"there can be no simulated GPU ({_asked(config)}): {problem}") from None
+
+
+def here() -> bool:
+    """Has this process a simulated GPU?"""
+    library = sys.modules.get("streamrace.device.library")
+    return library is not None and bool(library.active())
+
+
+def wanted(config: pytest.Config) -> bool:
+    """Does the session ask for the GPU? Raises :class:`pytest.UsageError` for a device that there is not."""
+    named = _flag(config) or str(config.getini(INI)).strip()
+    if named not in ("", CUDA):
+        raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{named}'")
+    return bool(named)
+
+
+def repeated(config: pytest.Config) -> str:
+    """What a command needs to run on the same device again, with a space before it."""
+    return f" {FLAG} {CUDA}" if _flag(config) else ""
+
+
+def missed(said: str) -> str | None:
+    """What to say of a file of marked tests that cannot be imported for this reason; None where that is another one.
+
+    It is imported by the session's own process, too: what its modules and unmarked tests do has no GPU there.
+    """
+    asked = next((one for one in _NO_GPU if one in said), None)
+    if asked is None:
+        return None
+    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({asked}): {_ASK}"
+
+
+def _asked(config: pytest.Config) -> str:
+    return FLAG if _flag(config) else INI
+
+
+def _flag(config: pytest.Config) -> str:
+    """Also before the command line is read to its end."""
+    return getattr(config.known_args_namespace, "stream_device", None) or ""

@@ -1,0 +1,179 @@
+"""A second pytest beside the session, in a process with a simulated GPU: it runs the tests that need one.
+
+A process has the GPU from before it imports torch, and to its end; the session's own process should not have it
+unasked, and has often imported torch already. So the marked tests are collected there again, from the same command
+line, and run one by one when their turn comes here; what is reported there is reported here. Of the other files nothing
+is imported there. This file imports nothing of torch; :mod:`streamrace.fuzz.testing.housed` is the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+
+from streamrace.device.ranks.bound import command
+from streamrace.device.ranks.stopped import readable
+
+IsHoused = Callable[[pytest.Item], bool]
+_PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more
+_MOST = 4000  # characters of what it printed
+
+
+class Ended(Exception):
+    """The process cannot run tests, or not any more. Its sentence, and what it printed."""
+
+
+class House:
+    """The process. ``files``: those with marked tests."""
+
+    def __init__(self, config: pytest.Config, files: Sequence[str]) -> None:
+        self._config = config
+        self._printed = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - it stays open
+        theirs, ours = os.pipe()
+        received, results = os.pipe()
+        self._process = subprocess.Popen(
+            command([sys.executable, "-m", "streamrace.fuzz.testing.housed", str(theirs), str(results)]),
+            cwd=config.invocation_params.dir,
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs, results),
+        )
+        os.close(theirs)
+        os.close(results)
+        self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
+        self._received = received
+        self._came: list[bytes] = []  # lines that nobody has taken yet
+        self._part = b""  # of one whose end has not come
+        self._problem = ""
+        self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
+
+    def reports(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
+        """Run the test there. ``following``: what will be run next, as far as is known. Raises :class:`Ended`."""
+        if self._problem:
+            raise Ended(self._problem)
+        name = _name(item)
+        self._ask([name, following and _name(following)])
+        for line in self._lines():
+            message = json.loads(line)
+            if "problem" in message:
+                self._problem = message["problem"]
+                raise Ended(self._problem)
+            if "missing" in message:
+                raise Ended(message["missing"])
+            if message.get("finished") == name:
+                return
+            if "finished" not in message:
+                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message)
+                if report.nodeid == name:
+                    yield _as_here(report, item)
+        status = self._process.wait()
+        self._printed.seek(0)
+        printed = self._printed.read().decode(errors="replace")[-_MOST:]
+        self._problem = f"the process with the simulated GPU has ended before ({status})"
+        raise Ended(f"the process with the simulated GPU ended in the middle ({status}); it printed:\n{printed}")
+
+    def _lines(self) -> Iterator[bytes]:
+        """What it sends, as it comes, to its end."""
+        while True:
+            while self._came:
+                yield self._came.pop(0)
+            readable(self._received, self._process.pid)
+            data = os.read(self._received, 1 << 16)
+            if not data:
+                return
+            *self._came, self._part = (self._part + data).split(b"\n")
+
+    def close(self) -> None:
+        """Let it end. What it still has to do (fixtures of its session) it does in time, or not at all."""
+        with suppress(BrokenPipeError):
+            self._asked.close()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._received)
+        self._printed.close()
+
+    def _ask(self, what: object) -> None:
+        with suppress(BrokenPipeError):  # then nothing comes back, either
+            self._asked.write(json.dumps(what) + "\n")
+
+
+def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed: IsHoused) -> None:
+    """Run the test there, and report here."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    last: list[pytest.TestReport] = []
+    try:
+        for report in house.reports(item, _following(item, nextitem, is_housed)):
+            if report.when == "teardown":
+                last.append(report)
+            else:
+                item.ihook.pytest_runtest_logreport(report=report)
+    except Ended as ended:
+        failed = pytest.TestReport(item.nodeid, item.location, {}, "failed", str(ended), "call")
+        item.ihook.pytest_runtest_logreport(report=failed)
+    if (broken := _take_down(item, nextitem)) is not None:
+        broken.sections[:0] = [section for one in last if not one.failed for section in one.sections]
+        last = [*(one for one in last if one.failed), broken]
+    for report in last:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _take_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
+    """End here what earlier tests have left and the next has no part in, as a module's fixtures; gives a failure."""
+
+    def take_down() -> None:
+        item.session._setupstate.teardown_exact(nextitem)
+
+    call = pytest.CallInfo.from_call(take_down, "teardown", reraise=(KeyboardInterrupt, pytest.exit.Exception))
+    if call.excinfo is None:
+        return None
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report
+
+
+def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHoused) -> pytest.Item | None:
+    """The next test that will be run there: until then its fixtures may stay."""
+    if nextitem is None or is_housed(nextitem) or hasattr(item.config, "workerinput"):  # xdist deals them out
+        return nextitem if nextitem is not None and is_housed(nextitem) else None
+    items = item.session.items
+    return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
+
+
+def _as_here(report: pytest.TestReport, item: pytest.Item) -> pytest.TestReport:
+    """JSON has made lists of tuples, and pytest's own plugins ask for those."""
+    report.nodeid = item.nodeid
+    report.location = item.location
+    if isinstance(report.longrepr, list):  # a skip's
+        report.longrepr = tuple(report.longrepr)
+    report.sections = [(name, text) for name, text in report.sections]
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    return report
+
+
+def _name(item: pytest.Item) -> str:
+    """As it is called there: xdist's workers add a group's name (--dist loadgroup)."""
+    marks = item.iter_markers("xdist_group") if hasattr(item.config, "workerinput") else ()
+    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
+    return next((item.nodeid.removesuffix(f"@{group}") for group in groups if group), item.nodeid)
+
+
+def _arguments(config: pytest.Config) -> list[str]:
+    """The session's own command line, and what keeps the second session from doing anything twice."""
+    arguments = [str(one) for one in config.invocation_params.args]
+    for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
+        if hasattr(config.option, plugin):
+            arguments.append(switched_off)
+    if config.option.basetemp:
+        arguments.append(f"--basetemp={config.option.basetemp}-stream-race")
+    return arguments

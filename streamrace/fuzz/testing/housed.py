@@ -1,0 +1,129 @@
+"""The process of :mod:`streamrace.fuzz.testing.house`: gets its GPU, then is a session of pytest that runs the tests it is sent.
+
+``python -m streamrace.fuzz.testing.housed IN OUT``, two file descriptors. The first line of IN, as JSON, is the session
+(``path``, ``arguments``, ``files``), each further one a test and the one that follows it. On OUT there are reports, and
+what else is to be known: ``problem`` (there can be no GPU), ``missing`` (there is no such test), ``finished``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+# These would be done twice, or need what this process does not have.
+_QUIET = {
+    "usepdb": False,
+    "trace": False,
+    "maxfail": 0,
+    "xmlpath": None,
+    "htmlpath": None,
+    "report_log": None,
+    "pastebin": None,
+    "log_file": os.devnull,
+}
+_ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # they write down how the session ended
+
+
+class Inside:
+    """The plugin that makes this session run the tests it is sent. ``files``: of which tests are collected."""
+
+    def __init__(self, files: list[str], asked: Iterator[str], results: TextIO) -> None:
+        self._files = frozenset(files)
+        self._asked = asked
+        self._results = results
+        self._broken: list[str] = []
+        self._config: pytest.Config | None = None
+
+    def send(self, what: Any) -> None:
+        self._results.write(json.dumps(what, default=repr) + "\n")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._config = config
+        for name, value in _QUIET.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        plugins = session.config.pluginmanager
+        for name in filter(plugins.hasplugin, _ONCE):
+            plugins.unregister(name=name)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        return True if collection_path.is_file() and str(collection_path) not in self._files else None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._broken.append(report.longreprtext)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        for line in self._asked:
+            name, following = json.loads(line)
+            if name in items:
+                item = items[name]
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=items.get(following))
+            else:
+                broken = "".join(f"\n{one}" for one in self._broken)
+                self.send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
+            self.send({"finished": name})
+        gc.freeze()  # or pytest looks for garbage in all of torch, five times
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        assert self._config is not None
+        self.send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+
+def main(asked: int, results: int) -> None:
+    """Serve until there is nothing more to run."""
+    for descriptor in (asked, results):
+        os.set_inheritable(descriptor, False)
+    with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(results, "w", buffering=1, encoding="utf-8") as out:
+        job = json.loads(lines.readline())
+        sys.path[:] = job["path"]
+        if problem := _start():
+            out.write(json.dumps({"problem": problem}) + "\n")
+            return
+        # pytest warns where a plugin's package is there before it (this one is), and warnings may be errors
+        quiet = "-Wignore:Module already imported so cannot be rewritten"
+        pytest.main([*job["arguments"], quiet], plugins=[Inside(job["files"], lines, out)])
+
+
+def _start() -> str:
+    """Get the GPU; gives the sentence that says why there can be none."""
+    try:
+        from streamrace.device import launch
+        from streamrace.device.compiling import BuildError
+    except ModuleNotFoundError as error:
+        from streamrace.device.extras import lacking
+
+        sentence = lacking(error, "a stream_race test", "deepspeed")
+        if sentence is None:
+            raise
+        return sentence
+    try:
+        launch.start()
+    except (BuildError, RuntimeError) as problem:
+        return f"there can be no simulated GPU: {problem}"
+    return ""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the session waits, and taking torch apart takes a second

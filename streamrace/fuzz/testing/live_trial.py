@@ -1,0 +1,181 @@
+"""One test on the simulated GPU, under many timings: judged by its trace, then run again live.
+
+Its races are found in the trace of a first run. A second run in the same timing shows that the test repeats itself.
+Then for each race one that has the two accesses the other way round (:mod:`streamrace.fuzz.live.examine`), and timings at random.
+What the body asserts, watches or returns decides: nothing is said that was not seen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from streamrace.detectors import Race, Unseen, read, registry
+from streamrace.detectors.base import found_by
+from streamrace.detectors.confidence.waits import Waits
+from streamrace.detectors.files import rests_on
+from streamrace.detectors.order.races import describe
+from streamrace.device.timing import Delay, Deviation, Place, Timing
+from streamrace.device.tokens import Stretch
+from streamrace.device.trace import TraceError
+from streamrace.fuzz.live.draw import draw
+from streamrace.fuzz.live.examine import Examination, LiveWitness
+from streamrace.fuzz.shrink import shrink
+from streamrace.fuzz.testing.bodies import Body, Describe, Problem
+from streamrace.fuzz.testing.forked import NO_FAILURE, Done, Forks
+from streamrace.fuzz.testing.lines import by_pytest, own, timing_lines
+from streamrace.fuzz.testing.options import Options
+from streamrace.fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
+from streamrace.fuzz.watched import NoTensors
+
+_PLAIN = Timing()
+_AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued
+_MOST_RACES = 8  # are examined
+_LEAST_S, _PATIENCE = 60.0, 20  # a run may take so long, and so many times as long as the first
+
+
+class LiveTrial:
+    """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: printed also where it passes."""
+
+    def __init__(
+        self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Describe
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._options = options
+        self._folder = folder
+        self._forks = Forks(body, options, folder, tell)
+        self._waits, self._detectors = Waits(), [make() for make in registry.DETECTORS]
+        self.notes: list[str] = []
+
+    def check(self) -> str | None:
+        """What is wrong with the test, as a report. Raises :class:`BodyFailed` and :class:`Problem`."""
+        first, races = self._record()
+        control = self._forks.run(_PLAIN)
+        if wrong := control.wrong(first):
+            raise Problem(
+                f"the test gives something else when it runs again under the same timing, so runs cannot be compared: "
+                f"{wrong[0]}; its body has to build all that it changes"
+            )
+        looks = bool(first.values) or any(one.reads for one in first.run.values())
+        judged = self._judged(races, first, control, looks)
+        failing = None
+        if looks and not any(one.word == "harmful" for one in judged):
+            failing = self._search(control)
+        accused = [one for one in judged if self._options.benign == "fail" or one.word != "benign"]
+        self._note(races)
+        if failing is None and not accused:
+            return None
+        lines = report(judged if failing else accused, failing, self._command)
+        return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
+
+    def once(self, timing: Timing, *, strict: bool = True) -> str | None:
+        """The same for one timing alone: what its run gives that it should not.
+
+        A timing of other work is a :class:`Problem`; not ``strict``: it may be of another function of the same test.
+        """
+        first, _ = self._record()
+        for one in timing.deviations:
+            if isinstance(one, Delay) and not _has(first, one.place):
+                where = f"no {one.place.occurrence}. {one.place.kernel} on stream {one.place.stream}"
+                problem = f"the timing does not fit this test any more: there is {where} of rank {one.place.rank}"
+                if strict:
+                    raise Problem(problem)
+                self.notes.append(f"One of its functions did not run in the timing, as it has {where}.")
+                return None
+        run = self._forks.run(timing)
+        if not timing.deviations:  # a race that shows by itself: the program's own order has no timing but this
+            first = self._forks.run(_PLAIN, at_once=True)
+        words = timing_lines(timing, first.run)
+        if run.failure is not None:
+            raise BodyFailed(run.failure, "stream timing", words)
+        wrong = run.wrong(first)
+        return in_token(words, wrong) if wrong else None
+
+    def _record(self) -> tuple[Done, list[Race]]:
+        """The plain run, and its races."""
+        folder = self._folder / "first"
+        began = time.monotonic()
+        first = self._forks.keep(_PLAIN, folder)
+        self._forks.patience_s = max(_LEAST_S, _PATIENCE * (time.monotonic() - began))
+        races: list[Race] = []
+        try:
+            read(folder, [self._waits, *self._detectors])
+            races = found_by(self._detectors, Race)
+        except TraceError:
+            if first.failure is None:
+                raise
+        races = [race for race in races if not (by_pytest(race.first) or by_pytest(race.second))]
+        if first.failure is not None:
+            if first.failure.kind == NoTensors.__name__:
+                raise Problem(first.failure.line.partition(": ")[2])
+            skipped = first.failure.kind in NO_FAILURE
+            raise BodyFailed(first.failure, "stream races", [] if skipped else races_so_far(races))
+        if not any(one.works for one in first.run.values()):
+            raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
+        return first, races
+
+    def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[JudgedTest]:
+        if not looks:
+            return [JudgedTest(race, "not judged", None, BLIND) for race in races]
+        if not races:
+            return []
+        runs = Examination(first, control, self._forks, _PLAIN, self._command, self._folder / "first")
+        found = runs.all(races, _MOST_RACES)
+        return [self._of(witness, first) for witness in found]
+
+    def _of(self, witness: LiveWitness, first: Done) -> JudgedTest:
+        if witness.outcomes is None:
+            return JudgedTest(witness.race, "not judged", None, witness.reason)
+        outcome, reference = witness.outcomes
+        assert isinstance(outcome, Done) and isinstance(reference, Done)
+        words = timing_lines(Timing.parse(witness.token), first.run)
+        shown = Shown(witness.token, words, outcome.wrong(reference))
+        return JudgedTest(witness.race, "harmful" if witness.verdict == "harmful" else "benign", shown)
+
+    def _search(self, control: Done) -> Shown | None:
+        """The first timing that goes wrong, made small, and what goes wrong in it."""
+        seen: dict[str, Done] = {}
+
+        def run(deviations: Sequence[Deviation]) -> Done:
+            timing = Timing(tuple(deviations))
+            if str(timing) not in seen:
+                seen[str(timing)] = replace(self._forks.run(timing), run={})  # of so many runs, what the test says
+            return seen[str(timing)]
+
+        def wrong(deviations: Sequence[Deviation]) -> list[str]:
+            return run(deviations).wrong(control)
+
+        generator = random.Random(f"{self._options.seed}/{self._name}")
+        drawn = (draw(generator, control.run) for _ in range(self._options.examples))
+        for timing in (_AT_ONCE, *drawn):
+            if wrong(timing.deviations):
+                budget = 100 if self._options.ranks == 1 else 30
+                if run(timing.deviations).status is None:
+                    budget = 1  # each run that does not end takes all the patience there is
+                smallest = shrink(lambda some: bool(wrong(some)), timing.deviations, budget=budget).deviations
+                small = Timing(smallest)
+                return Shown(str(small), timing_lines(small, control.run), wrong(smallest))
+        return None
+
+    def _note(self, races: Sequence[Race]) -> None:
+        """What was not seen, and what is ordered by chance alone."""
+        self.notes += [f"Not known: {sentence}." for sentence in found_by(self._detectors, Unseen)]
+        if races:
+            return
+        for one in rests_on(self._folder / "first", self._waits).held:
+            where = ", ".join(map(str, one.sites))
+            pairs = [
+                " before ".join(describe(side.kernel, own(side.stack)) for side in (race.first, race.second))
+                for race in one.races
+                if not (by_pytest(race.first) or by_pytest(race.second))
+            ]
+            if pairs:
+                self.notes.append(f"Fragile: only {where} puts {', '.join(pairs)}.")
+
+
+def _has(run: Done, place: Place) -> bool:
+    return place.rank in run.run and run.run[place.rank].works.number(place) is not None

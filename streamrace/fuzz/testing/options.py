@@ -1,0 +1,50 @@
+"""What a user can say about a test under fuzzed timings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from streamrace.device.hardware import ProfileError, load_profile
+from streamrace.fuzz.testing.bodies import Problem
+
+_MOST_RANKS = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be said about a test.
+
+    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (none:
+    the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
+    and of torch, random and numpy before each run.
+    """
+
+    examples: int = 50
+    ranks: int = 1
+    profile: str = ""
+    benign: str = "fail"
+    seed: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Raises :class:`Problem`."""
+        known = [one.name for one in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise Problem(f"stream_race has no option {name!r}: there is {', '.join(known)}")
+        options = cls(**given)
+        for name, least, most in (("examples", 1, 10**6), ("ranks", 1, _MOST_RANKS), ("seed", 0, 10**15)):
+            value = getattr(options, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise Problem(f"stream_race: {name} is a number from {least} to {most}, not {value!r}")
+        if options.benign not in ("fail", "allow"):
+            raise Problem(f"stream_race: benign is 'fail' or 'allow', not {options.benign!r}")
+        if not isinstance(options.profile, str):
+            raise Problem(f"stream_race: profile is the name of a hardware profile, not {options.profile!r}")
+        try:
+            _ = options.profile and load_profile(options.profile)
+        except ProfileError as error:
+            raise Problem(f"stream_race: {error}") from None
+        return options

@@ -1,0 +1,221 @@
+"""A test of a whole program: that nothing races in it (what ``streamrace emit-test`` writes of a race).
+
+The program runs on the simulated GPU in processes of its own, so the session needs no GPU, no mark and no torch. Its
+races are found by happens-before, which is of every timing in which the program takes the same branches. Then it runs
+in one timing that a race had shown in, and what it comes to see has to be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+from streamrace.detectors import Race, Unseen, registry
+from streamrace.detectors.base import found_by
+from streamrace.detectors.confidence.waits import Waits
+from streamrace.detectors.files import find_races, read, rests_on
+from streamrace.detectors.order.races import Side
+from streamrace.detectors.places import between as lies_between
+from streamrace.detectors.places import is_there, meant
+from streamrace.device.extras import lacking
+from streamrace.device.processor import KERNELS
+from streamrace.device.timing import Delay, Timing
+from streamrace.device.trace import TraceError
+from streamrace.fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
+from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
+from streamrace.fuzz.testing.lines import race_lines
+
+PATIENCE_S = 300.0  # a run that takes longer is ended
+
+
+class StreamRaceWarning(UserWarning):
+    """What is to be known of a program that passes."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """``problem``: why the test fails, empty where it passes. ``races``: for which it does. ``unseen``: accesses that
+    escaped. ``notes``: what is to be known though it passes.
+    """
+
+    problem: str = ""
+    races: tuple[Race, ...] = ()
+    unseen: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_program(
+    program: str,
+    *,
+    between: tuple[str, str],
+    timing: str = "t1",
+    reference: str = "t1",
+    beside: Sequence[tuple[str, str]] = (),
+    ranks: int | None = None,
+    name: str = "program.py",
+    modules: Mapping[str, str] = MappingProxyType({}),
+    arguments: Sequence[str] = (),
+) -> None:
+    """Fail where streams race in a program, or where it sees other values in ``timing``.
+
+    ``program``: its text, which runs as a script ``name`` beside ``modules`` (their texts by the files' names) with
+    ``arguments``, as a launcher starts it on so many ``ranks`` (None: by itself). ``between``: the places of the two
+    accesses that the test is of, ``file.py:function``, of any call that leads to them; a race elsewhere fails too, as
+    this one may have moved, but for those that are known: ``beside``. ``timing``: a token, in which what it sees has to
+    be the same as in ``reference`` (empty: each launch is waited for at once). What is imported is what this session
+    imports; random generators are seeded before each run.
+    """
+    __tracebackhide__ = True
+    import pytest
+
+    if why := _lacking():
+        pytest.fail(why, pytrace=False)
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(one) for one in [*_cpu_torch(), *sys.path]))
+    variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
+    variables |= SAME_ORDER
+    variables |= {one: os.environ.get(one, value) for one, value in KERNELS.items()}
+    one = Alone({name: program, **modules}, tuple(arguments), ranks)
+    with Runner(variables=variables) as runner, standing(one, runner, PATIENCE_S) as runs:
+        try:
+            found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
+        except UnwrittenTrace as problem:
+            found = Judgement(f"nothing is known of the race: {problem}")
+    for note in found.notes:
+        warnings.warn(note, StreamRaceWarning, stacklevel=2)
+    if found.problem:
+        pytest.fail(found.problem, pytrace=False)
+
+
+def judged(
+    runs: AloneRuns,
+    between: Sequence[str],
+    timing: Timing,
+    reference: Timing | None,
+    beside: Sequence[tuple[str, str]] = (),
+) -> Judgement:
+    """What :func:`check_program` says of a program. Raises RuntimeError where there is no simulated GPU."""
+    plain = Timing()
+    first, traces = runs.keep(plain)
+    if why := _failed(first, runs):
+        return Judgement(f"nothing is known of the race: {why}")
+    waits, detectors = Waits(), [make() for make in registry.DETECTORS]
+    try:
+        read(traces, [waits, *detectors])
+    except TraceError as problem:
+        return Judgement(f"nothing is known of the race: {problem}")
+    unseen = tuple(map(str, found_by(detectors, Unseen)))
+    gone = [place for place in dict.fromkeys(between) if not comes_by(first, place)]
+
+    def failing(races: Sequence[Race]) -> list[Race]:
+        """Those that are not known, the one that is meant first."""
+        found = [race for race in races if not any(lies_between(race, one) for one in beside)]
+        its = [race for race in races if lies_between(race, between)]
+        return [*its, *(race for race in found if race not in its)]
+
+    def run(in_: Timing | None) -> LiveOutcome:
+        """One that was made is not made again; None: each launch is waited for at once."""
+        return first if in_ == plain else runs.run(in_ or plain, at_once=in_ is None)
+
+    races = found_by(detectors, Race)
+    if wrong := failing(races):
+        told = _told(wrong, between, timing, run(timing).differs(run(reference)), gone)
+        return Judgement("\n".join(told), tuple(wrong), unseen)
+    if unseen:
+        return Judgement(f"no race is seen, but not all that the program does was: {'; '.join(unseen)}", unseen=unseen)
+    shown, its = (first, traces) if timing == plain else runs.keep(timing)
+    if why := _failed(shown, runs):
+        return Judgement(f"no race is seen, but in the timing {timing} {why}")
+    if again := failing(find_races(its)):  # it takes other branches there
+        return Judgement("\n".join(_told(again, between, timing, "", gone)), tuple(again))
+    notes = [f"the program does not come by {place} any more: it has no race at all" for place in gone]
+    notes += [f"in the timing {timing} nothing is late: {one}" for one in _strange(shown, timing)]
+    if races:
+        known = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
+        return Judgement(notes=(*notes, f"{known}: values were not compared, as it may change them"))
+    notes += _by_chance(traces, waits, between)
+    if differs := shown.differs(run(reference)):
+        if by_itself := runs.run(timing).differs(shown):
+            return Judgement(f"two runs in the same timing differ, so values cannot be compared: {by_itself}")
+        return Judgement(
+            f"no race is seen, and yet values depend on timing: {differs} in {timing}. Either "
+            "the program itself goes by the time, as by query(), or an access was not seen"
+        )
+    return Judgement(notes=tuple(notes))
+
+
+def _lacking() -> str:
+    """What to install so that a process can have a simulated GPU."""
+    try:
+        import_module("streamrace.device.ranks.child")
+    except ModuleNotFoundError as error:
+        sentence = lacking(error, "a test of a program", "reports")
+        if sentence is None:
+            raise
+        return sentence
+    return ""
+
+
+def _cpu_torch() -> list[str]:
+    """Where torch's CPU build is, if this environment has another one (:mod:`streamrace.device.substitute`)."""
+    from streamrace.device import substitute
+
+    return [str(substitute.place())] if substitute.needed() else []
+
+
+def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
+    """Why a run says nothing, as the end of a sentence."""
+    if outcome.status is None:
+        return f"the program did not end within {runs.patience_s:.0f} s"
+    if outcome.status:
+        return f"the program ends with status {outcome.status}\n\n{runs.said()}"
+    if not any(one.works for one in outcome.run.values()):
+        return "the program gives the device no work"
+    return ""
+
+
+def _told(
+    races: Sequence[Race], between: Sequence[str], timing: Timing, differs: str, gone: Sequence[str]
+) -> list[str]:
+    first = races[0]
+    lines = [f"stream race: {_line(first.second, between)} is not ordered after {_line(first.first, between)}"]
+    if gone:
+        lines.append(f"The program does not come by {' and '.join(gone)} any more: what was there may be elsewhere.")
+    elif not lies_between(first, between):
+        lines.append(f"None is between {' and '.join(between)} any more, but this one was not there.")
+    for number, race in enumerate(races, 1):
+        lines += ["", f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
+    if differs:
+        lines += ["", f"In the timing {timing} {differs} differs."]
+    elif timing.deviations:
+        lines += ["", f"In the timing {timing} the program sees the same: by this race alone it is benign."]
+    return lines
+
+
+def _line(side: Side, between: Sequence[str]) -> str:
+    """An access in short, with the line of the place that is meant."""
+    frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
+    frame = frame or meant(side.stack)
+    what = f"the {side.access} by {side.kernel.rpartition('::')[2]}" if side.access != "free" else "the free"
+    return f"{what} at {frame.file}:{frame.line} {frame.function}" if frame else what
+
+
+def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
+    """Work that the timing delays, and the program does not give."""
+    places = [one.place for one in timing.deviations if isinstance(one, Delay)]
+    return [
+        f"there is no {one.occurrence}. {one.kernel} on stream {one.stream} of rank {one.rank} any more"
+        for one in places
+        if one.rank not in outcome.run or outcome.run[one.rank].works.number(one) is None
+    ]
+
+
+def _by_chance(traces: Path, waits: Waits, between: Sequence[str]) -> list[str]:
+    """What alone orders the two, though it is there for another reason."""
+    held = [one for one in rests_on(traces, waits).held if any(lies_between(race, between) for race in one.races)]
+    return [f"only by chance: {', '.join(map(str, one.sites))} orders the two" for one in held]

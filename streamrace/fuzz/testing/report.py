@@ -1,0 +1,94 @@
+"""What a report on a test says: its races, what each does, and a timing that goes wrong without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from streamrace.detectors.order.races import Race
+from streamrace.fuzz.testing.bodies import Failure
+from streamrace.fuzz.testing.lines import race_lines
+
+Word = Literal["harmful", "benign", "not judged"]
+
+BLIND = (
+    "the test watches no value and reads none: give it some by streamrace.fuzz.watch(name, tensor), or return tensors"
+)
+_NO_RACE = (
+    "No race explains it. Either the program itself goes by the time, as by query(), or an access was not seen, as one "
+    "that no operator's schema has: then it is not known that all work is ordered."
+)
+
+
+class BodyFailed(Exception):
+    """The body failed by itself. ``section``: what to show beside it, with a heading."""
+
+    def __init__(self, failure: Failure, heading: str, lines: Sequence[str]) -> None:
+        self.failure = failure
+        self.section = (heading, "\n".join(lines))
+
+
+class Shown(NamedTuple):
+    """A timing that was run. ``words``: what differs from the plain one; ``wrong``: what came of it, a line each."""
+
+    token: str
+    words: Sequence[str]
+    wrong: Sequence[str]
+
+
+@dataclass(frozen=True)
+class JudgedTest:
+    """A race and what its witness does. ``reason``: why there is no witness."""
+
+    race: Race
+    word: Word
+    witness: Shown | None
+    reason: str = ""
+
+
+def report(races: Sequence[JudgedTest], failing: Shown | None, command: Callable[[str], str]) -> list[str]:
+    """The lines of a failing test. ``failing``: values depend on this timing; ``command``: for a token."""
+    harmful = next((one for one in races if one.word == "harmful"), None)
+    if harmful is not None:
+        lines = [f"harmful race: {harmful.race.missing_wait}"]
+    elif failing is not None:
+        lines = [f"values depend on timing: {failing.wrong[0]}"]
+    else:
+        lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
+    for number, one in enumerate(sorted(races, key=lambda one: one.word != "harmful"), 1):
+        lines += ["", f"Race {number} of {len(races)}: {one.race.kind}, {one.word}", *race_lines(one.race)]
+        if one.reason:
+            lines.append(f"  No verdict: {one.reason}")
+        if one.witness is not None:
+            lines += indented("Witness, in which the second comes before the first:", one.witness.words)
+            lines += indented("Then:", one.witness.wrong or ["every value is the same"])
+            lines += _again(one.witness.token, command)
+    if failing is not None:
+        lines += ["", "A timing in which it goes wrong", *indented("Timing:", failing.words)]
+        lines += [*indented("Then:", failing.wrong), *_again(failing.token, command)]
+        lines += [] if races else [f"  {_NO_RACE}"]
+    if harmful is None and failing is None and all(one.word == "benign" for one in races):
+        lines += ["", "No value depends on it. To let such races pass: @pytest.mark.stream_race(benign='allow')"]
+    return lines
+
+
+def races_so_far(races: Sequence[Race]) -> list[str]:
+    """The races of a body that failed by itself."""
+    lines: list[str] = []
+    for number, race in enumerate(races, 1):
+        lines += [f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
+    return lines
+
+
+def in_token(words: Sequence[str], wrong: Sequence[str]) -> str:
+    """What a token's timing makes of a test whose asserts hold."""
+    return "\n".join([f"values depend on timing: {wrong[0]}", *indented("Timing:", words), *indented("Then:", wrong)])
+
+
+def indented(heading: str, lines: Sequence[str]) -> list[str]:
+    return [f"  {heading}", *(f"    {line}" for line in lines)]
+
+
+def _again(token: str, command: Callable[[str], str]) -> list[str]:
+    return [f"  Token: {token}", f"  Again: {command(token)}"]

@@ -1,0 +1,117 @@
+"""For a race, the timing that executes its two accesses the other way round.
+
+The two are unordered, so neither waits for the other, and making the one that was issued first late enough
+is all that it takes. What that does to training is seen by executing it: harmful if a value changes
+that training uses, else benign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from streamrace.detectors.order.races import Moment, Occurrence, Race, Side, describe
+from streamrace.device.tokens import rounded
+from streamrace.fuzz.occurrences import spread
+from streamrace.fuzz.subject import Subject
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.replay.deviations import Deviation, OperationDelay
+from streamrace.replay.graph import Graph, Times
+from streamrace.replay.recording import Recording
+
+_WITHOUT_EFFECT = "one of the two was done when it was issued: a replay has no other time for it"
+_MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """A timing in which the access that was issued second comes first.
+
+    ``deviations``: from the recorded timing; none when that shows the race already. Where no timing does it,
+    ``reason`` says why.
+    """
+
+    race: Race
+    occurrence: Occurrence
+    deviations: tuple[Deviation, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Witness(Reversal):
+    """A reversal that was executed. ``verdict``: what it does to training (None where there is none)."""
+
+    verdict: ReplayVerdict | None = None
+
+    @property
+    def harmful(self) -> bool:
+        return self.verdict is not None and self.verdict.diverged
+
+
+def witness(subject: Subject, race: Race) -> Witness:
+    """The first of some occurrences that is harmful; else the first that can be reversed; else why none can.
+
+    Tried are the race's examples, which are its first, and then a few from the whole run.
+    """
+    found: Witness | None = None
+    for occurrence in _some(subject, race):
+        reversal = reverse(subject.recording, subject.replayer.graph, race, occurrence)
+        verdict = None if reversal.reason else subject.run(reversal.deviations)
+        one = Witness(race, occurrence, reversal.deviations, reversal.reason, verdict)
+        if one.harmful:
+            return one
+        if found is None or (found.verdict is None and verdict is not None):
+            found = one
+    assert found is not None  # a race has at least one example
+    return found
+
+
+def _some(subject: Subject, race: Race) -> Iterator[Occurrence]:
+    yield from race.examples
+    if race.occurrences > len(race.examples):
+        yield from (one for one in spread(subject.occurrences(race)) if one not in race.examples)
+
+
+def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurrence) -> Reversal:
+    """Build the timing; nothing is executed."""
+    rank, times = occurrence.rank, graph.times()
+    first = _place(graph, rank, occurrence.first, race.first)
+    second = _place(graph, rank, occurrence.second, race.second)
+    if first is None or second is None:
+        return Reversal(race, occurrence, (), _WITHOUT_EFFECT)
+    assert occurrence.first.op is not None
+    operation = recording.names.name(rank, occurrence.first.op)
+    # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
+    how: Literal["late", "long"] = "late" if graph.effects[first].what == "arrive" else "long"
+    deviations: tuple[OperationDelay, ...] = ()
+    needed = 0
+    while not _comes_before(graph, second, first, times):
+        needed = max(2 * needed, times[graph.effects[second].node] - times[graph.effects[first].node] + 1)
+        if needed > _MOST:
+            return Reversal(race, occurrence, (), _why_none(race))
+        deviations = (OperationDelay(operation, how, rounded(needed)),)
+        times = graph.times(recording.deviated(deviations))
+    return Reversal(race, occurrence, deviations)
+
+
+def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
+    """Where among the effects the access takes place; None where a replay does nothing there."""
+    if moment.op is None:
+        return None
+    if side.kernel.startswith("nccl::"):
+        return graph.place(rank, "arrive" if side.access == "read" else "leave", moment.op)
+    return graph.of_launch(rank, moment.op)
+
+
+def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
+    """In the order in which effects take place: by time, then as issued."""
+    return (times[graph.effects[one].node], one) < (times[graph.effects[other].node], other)
+
+
+def _why_none(race: Race) -> str:
+    first, second = (describe(side.kernel, side.stack) for side in (race.first, race.second))
+    return (
+        f"{second} comes after {first} however late that is: here a collective starts when its last rank has "
+        "arrived, also where the data does not ask for it"
+    )

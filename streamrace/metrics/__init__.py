@@ -1,0 +1,28 @@
+"""Metrics: what a run costs, read from its trace: memory, traffic, and where the time goes.
+
+Each takes one rank's records as they come, ``feed(records)``, and gives its result when all are there,
+``result()``. A trace that stands for all ranks (one of a dry run) is fed like any other.
+"""
+
+from __future__ import annotations
+
+from streamrace.metrics.busy import Busy, BusyMetrics, GroupTime, StepTime
+from streamrace.metrics.ends import EndMetrics
+from streamrace.metrics.memory import Excess, MemoryMetrics, MemoryMoment, MemoryUse, PhasePeak
+from streamrace.metrics.traffic import Flow, Traffic, TrafficMetrics
+
+__all__ = [
+    "Busy",
+    "BusyMetrics",
+    "EndMetrics",
+    "Excess",
+    "Flow",
+    "GroupTime",
+    "MemoryMetrics",
+    "MemoryMoment",
+    "MemoryUse",
+    "PhasePeak",
+    "StepTime",
+    "Traffic",
+    "TrafficMetrics",
+]

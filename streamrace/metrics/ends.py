@@ -1,0 +1,31 @@
+"""When the work of each step had ended, which may be long after the host went on to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamrace.device.trace import Collective, Launch, Phase, TraceRecord
+
+
+class EndMetrics:
+    """Feed it one rank's records, in order."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._ends = {0: 0}
+
+    def feed(self, records: Iterable[TraceRecord]) -> None:
+        """Take the next records."""
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                if record.end > self._ends[self._step]:
+                    self._ends[self._step] = record.end
+            elif isinstance(record, Phase) and record.step != self._step:
+                before, self._step = self._ends[self._step], record.step
+                self._ends[self._step] = before
+
+    def result(self) -> dict[int, int]:
+        """By step, 0 for what is before the first: nanoseconds of virtual time at which nothing issued up to its end
+        was left to run.
+        """
+        return dict(self._ends)

@@ -1,0 +1,194 @@
+"""The cost model: how long each operation of a recording takes in a timing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrace.device.hardware import Clock
+from streamrace.device.tokens import Jitter
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.host import Costed
+
+_WORD = (1 << 64) - 1
+_MASKS = 256  # patterns that are remembered
+
+_Costs = npt.NDArray[np.int64]
+_Lengths = npt.NDArray[np.float64]
+_Mask = npt.NDArray[np.bool_]
+
+
+class _Kind(NamedTuple):
+    """Operations that every timing stretches by the same factor."""
+
+    rank: int
+    kernel: str
+    stream: str
+    stream_name: str
+    collective: bool
+
+
+class CostModel:
+    """Computes the costs of the graph's ``count`` nodes in any timing."""
+
+    def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
+        self._count = count
+        by_step: dict[tuple[int, str], list[int]] = {}
+        for node, rank, what in steps:
+            by_step.setdefault((rank, what), []).append(node)
+        self._steps = [(*of, np.array(nodes, dtype=np.int64)) for of, nodes in by_step.items()]
+        self._by_op = {(one.rank, one.op): one for one in costed}
+        alike: dict[_Kind, list[Costed]] = {}
+        for one in costed:
+            kind = _Kind(one.rank, one.kernel, one.stream, one.stream_name, bool(one.members))
+            alike.setdefault(kind, []).append(one)
+        self._alike = list(alike.items())
+        # Of each operation, those of a kind side by side.
+        of = [one for _, those in self._alike for one in those]
+        self._sizes = np.array([len(those) for _, those in self._alike], dtype=np.int64)
+        self._ends = np.cumsum(self._sizes)
+        self._nodes = np.array([one.node for one in of], dtype=np.int64)
+        self._nominal = np.array([one.nominal for one in of], dtype=np.float64)
+        self._ops = np.array([one.op for one in of], dtype=np.uint64)
+        self._ranks = np.array([one.rank for one in of], dtype=np.int64)
+        self._collective = np.array([bool(one.members) for one in of], dtype=np.bool_)
+        self._single = np.array([len(one.members) == 1 for one in of], dtype=np.bool_)
+        kinds = [kind for kind, _ in self._alike]
+        self._kinds_of_collectives = np.array([kind.collective for kind in kinds], dtype=np.bool_)
+        of_rank = {kind.rank: np.array([kind.rank == one.rank for one in kinds], dtype=np.bool_) for kind in kinds}
+        self._of_rank = list(of_rank.items())
+        # What patterns name: a kernel, a stream by its number, and by its name, which is a collective's link.
+        self._named = [
+            {
+                "kernel": f"kernel:{kind.kernel}",
+                "stream": f"stream:{kind.stream}",
+                "name": f"{'link' if kind.collective else 'stream'}:{kind.stream_name}",
+            }
+            for kind in kinds
+        ]
+        self._masks: dict[tuple[str, str], _Mask] = {}
+        self._alone: tuple[object, _Lengths] | None = None  # of a machine
+
+    def of(self, timing: DeviceTiming) -> _Costs:
+        """Nanoseconds by node in ``timing``, without its delays."""
+        costs = np.zeros(self._count, dtype=np.int64)
+        ranks = range(len(timing.costs))
+        by_rank = [timing.of_rank(rank) for rank in ranks]
+        for rank, what, nodes in self._steps:
+            now = by_rank[rank]
+            lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
+            costs[nodes] = lengths_of.get(what, now.query_ns)
+        nominal, factors = self._nominal, np.ones(len(self._alike), dtype=np.float64)
+        for rank, mine in self._of_rank:
+            for pattern, value in by_rank[rank].slow.items():
+                factors[mine & (self._matching("kernel", pattern) | self._matching("stream", pattern))] *= value
+        if timing.profile is not None:
+            nominal, by_clock = self._by_profile([Clock(timing.profile, rank) for rank in ranks])
+            factors = by_clock * factors
+        stretched = nominal * np.repeat(factors, self._sizes)
+        # The device rounds a half up, Python (which rounds the costs of collectives) to the even neighbour.
+        lengths = np.where(self._collective, np.rint(stretched), _rounded(stretched))
+        if timing.jitter is not None:
+            lengths = lengths + self._drawn(timing.jitter, lengths, len(ranks))
+        costs[self._nodes] = lengths.astype(np.int64)
+        return costs
+
+    def _matching(self, what: str, pattern: str) -> _Mask:
+        """By kind: does the pattern name its ``what``?"""
+        found = self._masks.get((what, pattern))
+        if found is None:
+            if len(self._masks) >= _MASKS:
+                self._masks.clear()
+            found = np.array([fnmatchcase(of[what], pattern) for of in self._named], dtype=np.bool_)
+            self._masks[what, pattern] = found
+        return found
+
+    def _by_profile(self, clocks: Sequence[Clock]) -> tuple[_Lengths, _Lengths]:
+        """By operation, what it takes by itself; by kind, what stretches it: of collectives that is in the first."""
+        (slow, timing), kinds = (clocks[0].slow, clocks[0].timing), len(self._alike)
+        kernel, name = np.ones(kinds, dtype=np.float64), np.ones(kinds, dtype=np.float64)
+        for pattern, value in slow.items():  # as Clock.factor multiplies them
+            kernel[self._matching("kernel", pattern)] *= value
+            name[self._matching("name", pattern)] *= value
+        everything = np.ones(kinds, dtype=np.float64)
+        for rank, mine in self._of_rank:
+            everything[mine & ~self._kinds_of_collectives] = clocks[rank].all_kernels
+        factors = everything * name * kernel
+        nominal = self._nominal.copy()
+        if timing.jitter:
+            for at in np.flatnonzero(self._kinds_of_collectives).tolist():
+                kind, those = self._alike[at]
+                nominal[self._ends[at] - len(those) : self._ends[at]] = _one_by_one(clocks[kind.rank], kind, those)
+        elif self._collective.any():
+            alone = self._alone_by(clocks)
+            stretched = np.rint(alone * np.where(self._single, 1.0, np.repeat(factors, self._sizes)))
+            nominal = np.where(self._collective, stretched, nominal)
+        factors[self._kinds_of_collectives] = 1.0
+        return nominal, factors
+
+    def _alone_by(self, clocks: Sequence[Clock]) -> _Lengths:
+        """By operation: what collectives take by themselves, by these clocks; of kernels nothing."""
+        timing = clocks[0].timing
+        machine = timing.profile, timing.nodes_of, timing.scale
+        if self._alone is None or self._alone[0] != machine:
+            alone = np.zeros(len(self._nominal), dtype=np.float64)
+            for at, (kind, those) in enumerate(self._alike):
+                if kind.collective:
+                    clock = clocks[kind.rank]
+                    alone[self._ends[at] - len(those) : self._ends[at]] = [
+                        clock.alone(kind.kernel, one.nbytes, one.members, one.origin) for one in those
+                    ]
+            self._alone = machine, alone
+        return self._alone[1]
+
+    def _drawn(self, jitter: Jitter, lengths: npt.NDArray[np.float64], world: int) -> npt.NDArray[np.float64]:
+        """``streamrace/device/csrc/deviations.cpp``: a random number for each operation, from 0 to below 1."""
+        seeds = np.array([_mixed_one(_mixed_one(jitter.seed) + rank) for rank in range(world)], dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            drawn = (_mixed(self._ops + seeds[self._ranks]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return _rounded(lengths * drawn * jitter.percent / 100)
+
+    def delay(self, costs: _Costs, timing: DeviceTiming) -> int:
+        """Add the timing's delays; gives the first node whose cost changes."""
+        first = len(costs)
+        for key, (late, long) in timing.delays.items():
+            one = self._by_op.get(key)
+            if one is not None:
+                late *= bool(one.members)
+                costs[one.node] += long
+                costs[one.late] += late
+                first = min(first, one.late if late else one.node)
+        return first
+
+
+def _one_by_one(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
+    """Nanoseconds that collectives take on the hardware of ``clock``."""
+    link = kind.stream_name
+    return [
+        clock.collective(kind.kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)
+        for one in those
+    ]
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """``std::llround`` of what is not below zero."""
+    whole = np.floor(values)
+    return whole + (values - whole >= 0.5)
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    made: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return made
+
+
+def _mixed_one(value: int) -> int:
+    with np.errstate(over="ignore"):
+        return int(_mixed(np.array([value & _WORD], dtype=np.uint64))[0])

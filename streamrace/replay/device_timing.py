@@ -1,0 +1,150 @@
+"""A timing of a recorded run: what work costs in it, as the device itself would time it.
+
+A recording holds what each piece of work takes by itself, so the model that found it is not asked again. What a timing
+changes about it is the device's own affair (:mod:`streamrace.device.timing`, ``streamrace/device/csrc/deviations.cpp``): the same numbers
+come out here, to the nanosecond (:mod:`streamrace.replay.cost_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamrace.device import hardware
+from streamrace.device import timing as live
+from streamrace.device.costs import Costs
+from streamrace.device.hardware import Clock
+from streamrace.device.tokens import Jitter, Stretch, TokenError
+from streamrace.device.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
+from streamrace.replay.deviations import OperationDelay
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.names import Names, UnknownOperation
+
+Deviation = OperationDelay | live.Delay | Stretch | Jitter
+
+
+@dataclass(frozen=True)
+class DeviceTiming:
+    """A timing of a recorded run.
+
+    ``costs``: by rank, as recorded; ``began``: what its clock showed then; ``stretches``: beyond those. A run that was
+    timed by a hardware ``profile`` is stretched there, where streams and links have names.
+
+    ``delays``: of single operations, by rank and number: nanoseconds by which it is late (a collective: by which this
+    rank arrives later), and by which it takes longer.
+    """
+
+    costs: tuple[Costs, ...]
+    began: tuple[int, ...] = ()
+    profile: hardware.HardwareTiming | None = None
+    stretches: tuple[Stretch, ...] = ()
+    jitter: Jitter | None = None
+    delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Mapping[int, Sequence[TraceRecord]], infos: Sequence[Mapping[str, Any]]) -> DeviceTiming:
+        """As recorded. Raises :class:`ReplayError` where the recording does not say it."""
+        try:
+            costs = tuple(
+                Costs(
+                    launch_ns=int(info["costs"]["launch_ns"]),
+                    synchronize_ns=int(info["costs"]["synchronize_ns"]),
+                    query_ns=int(info["costs"]["query_ns"]),
+                    slow={str(what): float(factor) for what, factor in info["costs"]["slow"].items()},
+                )
+                for info in infos
+            )
+            began = tuple(int(info["began"]) for info in infos)
+            clock = infos[0].get("clock")
+            profile = None if clock is None else hardware.HardwareTiming.from_dict(clock)
+            recorded = live.Timing.parse(infos[0]["timing"]).deviations
+            delays = {
+                (rank, int(op)): (int(late), int(longer))
+                for rank, info in enumerate(infos)
+                for op, late, longer in info.get("delays", ())
+            }
+        except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
+            raise ReplayError("the recording does not say its timing: it is damaged") from error
+        later = [one for one in recorded if not isinstance(one, Stretch)]  # stretches are in the costs already
+        return cls(costs, began, profile, delays=delays).deviated(later, records)
+
+    def deviated(
+        self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
+    ) -> DeviceTiming:
+        """This timing with the deviations. ``names``: for delays that name their operation by its place in training.
+
+        Raises :class:`streamrace.replay.names.UnknownOperation` for a delay of what is not there, and ValueError for a
+        second jitter.
+        """
+        stretches, jitter, delays = list(self.stretches), self.jitter, dict(self.delays)
+        slow = {} if self.profile is None else dict(self.profile.slow)
+        drawn = [one for one in deviations if isinstance(one, Jitter)]
+        if len(drawn) > 1:
+            raise ValueError(f"a timing has one jitter, not {len(drawn)}")
+        for one in deviations:
+            if isinstance(one, Stretch) and self.profile is not None:
+                slow[one.what] = slow.get(one.what, 1.0) * one.factor
+            elif isinstance(one, Stretch):
+                stretches.append(one)
+            elif isinstance(one, Jitter):
+                jitter = one
+            else:
+                if isinstance(one, live.Delay):
+                    place = one.place.rank, _number(one.place, records.get(one.place.rank, ()))
+                elif names is not None:
+                    place = one.operation.rank, names.number(one.operation)
+                late, long = delays.get(place, (0, 0))
+                delays[place] = (late + one.ns, long) if one.how == "late" else (late, long + one.ns)
+        profile = self.profile and replace(self.profile, slow=slow)
+        return replace(self, profile=profile, stretches=tuple(stretches), jitter=jitter, delays=delays)
+
+    @property
+    def by_profile(self) -> hardware.HardwareTiming:
+        """The machine of the recorded run. Raises :class:`ReplayError` where that was not timed by a profile."""
+        if self.profile is None:
+            raise ReplayError(
+                "the recorded run was not timed by a hardware profile, so no other hardware can be tried on it"
+            )
+        return self.profile
+
+    def on(self, profile: hardware.HardwareTiming) -> DeviceTiming:
+        """The same on another machine: its collectives, launches and waits. Kernels keep what they took."""
+        clocks = [Clock(profile, rank) for rank in range(len(self.costs))]
+        costs = tuple(
+            replace(cost, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
+            for cost, clock in zip(self.costs, clocks, strict=True)
+        )
+        return replace(self, profile=profile, costs=costs)
+
+    def live(self) -> hardware.HardwareTiming:
+        """The same, for a run on real ranks. Raises :class:`ReplayError` where that was not timed by a profile."""
+        jitter, seed = (self.jitter.percent / 100, self.jitter.seed) if self.jitter else (0.0, 0)
+        return replace(self.by_profile, jitter=jitter, seed=seed, delays=dict(self.delays))
+
+    def of_rank(self, rank: int) -> Costs:
+        """What work costs on ``rank``, beside what is drawn or delayed one by one."""
+        costs = live.Timing(self.stretches).costs(rank, self.costs[rank])
+        clock = self.clock(rank)
+        if clock is None:
+            return costs
+        return replace(costs, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
+
+    def clock(self, rank: int) -> Clock | None:
+        """What ``rank``'s work costs by the profile."""
+        return None if self.profile is None else Clock(self.profile, rank)
+
+
+def _number(place: live.Place, records: Iterable[TraceRecord]) -> int:
+    """The number of a piece of work. The device counts what it is given; the host's own looks are none of it."""
+    left = place.occurrence
+    hosts = {one.stream for one in records if isinstance(one, StreamName) and one.name == HOST_STREAM}
+    for record in records:
+        if isinstance(record, (Launch, Collective)) and (record.stream, record.kernel) == (place.stream, place.kernel):
+            left -= record.stream not in hosts
+            if not left:
+                return record.op
+    raise UnknownOperation(
+        f"rank {place.rank} has no {place.occurrence}. '{place.kernel}' on stream {place.stream}: this timing is of "
+        "another program"
+    )

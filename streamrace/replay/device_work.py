@@ -1,0 +1,154 @@
+"""What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
+
+The checksums are those that the device recorded in the live run (``streamrace/device/csrc/probes.h``): the same bytes in the same
+order. What the host writes is what it wrote then: its program does not run again.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from streamrace.device.trace import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
+from streamrace.device.values import dtype_of
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.memory import Arena
+from streamrace.replay.work import Action, bound, kernel
+
+_NUMBERS: dict[type, Callable[[Any], bytes]] = {
+    bool: lambda value: struct.pack("<q", value),
+    int: lambda value: struct.pack("<Q", value & 0xFFFFFFFFFFFFFFFF),
+    float: lambda value: struct.pack("<d", value),
+    complex: lambda value: struct.pack("<dd", value.real, value.imag),
+}
+See = Callable[[int], None]
+"""Takes a checksum."""
+
+
+def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Action:
+    """What a launch does. ``see``: takes the checksum of what is copied to the host."""
+    if call.function != LOOK:
+        run = kernel(call, rank, arena)
+        if see is None:
+            return run
+        _, view = call.args[0]
+        target, report = arena.view(rank, view), see
+
+        def copy() -> None:
+            run()
+            report(checksum([target]))
+
+        return copy
+    try:
+        (_, view), (_, dtype), (_, shape) = call.args
+        place = torch.empty(tuple(shape), dtype=dtype_of(dtype))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ReplayError(f"rank {rank}, operation {call.op}: what the host read is damaged") from error
+    source = arena.view(rank, view)
+    if see is None:
+        return _nothing
+
+    def look() -> None:
+        place.copy_(source)
+        see(checksum([place]))
+
+    return look
+
+
+def device_read(call: Call, rank: int, arena: Arena, see: See) -> Action:
+    """The host runs the call, having waited for the stream. ``see`` takes the checksum of what it gets."""
+    run = bound(call, rank, arena)
+    outputs = [arena.view(rank, view) for view in call.outputs]
+
+    def read() -> None:
+        result = run()
+        values = result if isinstance(result, (list, tuple)) else [result]
+        see(checksum(values))
+        for output, place in zip(outputs, call.places, strict=True):
+            if values[place].shape == output.shape:  # else the host sees other numbers than it did, which ``see`` notes
+                output.copy_(values[place])
+
+    return read
+
+
+def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Action:
+    """The host reads pinned memory, and then writes there what it wrote when it was recorded."""
+    reads = [arena.part(rank, access) for access in launch.reads]
+    writes = [arena.part(rank, access) for access in launch.writes]
+    if writes and call is None:
+        raise ReplayError(f"rank {rank}: what the host wrote in operation {launch.op} was not recorded")
+    data = np.frombuffer(call.result if call is not None and writes else b"", dtype=np.uint8)
+    pairs, at = [], 0
+    for place in writes:
+        part = data[at : at + place.size]
+        if part.size != place.size:
+            raise ReplayError(f"rank {rank}: what the host wrote in operation {launch.op} is damaged")
+        pairs.append((place, part.reshape(place.shape)))
+        at += place.size
+
+    def access() -> None:
+        if see is not None and reads:
+            crc = 0
+            for place in reads:
+                crc = zlib.crc32(place.tobytes(), crc)
+            see(crc)
+        for place, part in pairs:
+            place[...] = part
+
+    return access
+
+
+class Finals:
+    """What each block of a rank holds that anything wrote: of such bytes the final probes are."""
+
+    def __init__(self, rank: int, records: Iterable[TraceRecord], arena: Arena) -> None:
+        self._rank, self._arena = rank, arena
+        self._written: dict[int, list[Access]] = {}
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                for access in record.writes:
+                    self._written.setdefault(access[0], []).append(access)
+
+    def probed(self, probe: Probe) -> Callable[[], int]:
+        """Gives the checksum of a block's written bytes."""
+        block = probe.view[0]
+        whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
+        mask = np.zeros(whole.size, dtype=np.bool_)
+        for access in dict.fromkeys(self._written.get(block, ())):
+            self._arena.part_of(mask, 0, access)[...] = True
+        if mask.all():
+            return lambda: zlib.crc32(whole.tobytes())
+        return lambda: zlib.crc32(whole[mask].tobytes())
+
+
+def checksum(values: Sequence[Any]) -> int:
+    """CRC-32 of tensors in row order, and of numbers as words, concatenated."""
+    crc = 0
+    for value in values:
+        if isinstance(value, Tensor):
+            crc = zlib.crc32(row(value), crc)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                crc = zlib.crc32(row(one), crc)
+        elif type(value) in _NUMBERS:
+            crc = zlib.crc32(_NUMBERS[type(value)](value), crc)
+    return crc
+
+
+def row(tensor: Tensor) -> bytes:
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    if not flat.numel():
+        return b""
+    data: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return data.tobytes()
+
+
+def _nothing() -> None:
+    """A read whose value no probe recorded: it is not executed."""

@@ -1,0 +1,72 @@
+"""What orders and numbers the work of a timing: Python, to be read, or :mod:`streamrace.replay.native`, to be fast.
+
+Both give the same. ``STREAMRACE_ENGINE=python`` takes the first; else it serves where the other cannot be built.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrace.detectors.engines import VARIABLE
+from streamrace.device.compiling import BuildError
+from streamrace.replay.native import engine
+from streamrace.replay.numbering import Deed, Effects, Numbering
+
+_Bytes = npt.NDArray[np.uint8]
+_Numbers = npt.NDArray[np.int64]
+
+
+class Numbers(Protocol):
+    """See :class:`streamrace.replay.numbering.Numbering`."""
+
+    def forget(self) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def words(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    def lay_out(self, layout: int, bases: _Numbers) -> None: ...
+    def drop(self, layout: int) -> None: ...
+    def follow(self, layout: int, order: _Numbers) -> tuple[_Numbers, _Numbers]: ...
+    def place(self, number: int) -> int: ...
+    def arrivals(self, number: int) -> list[int]: ...
+    def done(self, numbers: _Numbers) -> None: ...
+    def give(self, number: int, memory: _Bytes) -> int: ...
+    def keep(self, number: int, memory: _Bytes) -> None: ...
+    def bound(self, limit: int) -> None: ...
+    def carry_out(self, numbers: _Numbers, effects: Effects, memory: _Bytes) -> int: ...
+    def stage(self, number: int, effects: Effects, memory: _Bytes) -> int: ...
+    def unstage(self) -> None: ...
+
+
+def numbers(deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> Numbers:
+    """What numbers computations here."""
+    make = engine.NativeNumbering if native() else Numbering
+    return make(deeds, bases, sizes, initial, limit=limit)
+
+
+def native() -> bool:
+    """Whether the fast one serves."""
+    return os.environ.get(VARIABLE) != "python" and _built()
+
+
+@cache
+def _built() -> bool:
+    try:
+        engine.load()
+    except (BuildError, OSError) as problem:
+        warnings.warn(
+            f"timings are ordered in Python, which gives the same and takes longer: {problem}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""Names of operations that survive unrelated changes of the program.
+
+An operation is named by what it is: the rank, the phase of training, the parameter whose memory it touches, its
+kernel, and its occurrence among those that have all of this in common. Its number in the trace would change with every
+operation before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from streamrace.device.trace import Access, Collective, Label, Launch, Phase, TraceRecord
+
+_BEFORE_ANY = Phase(0, 0, "init")
+_AT_MOST = 8  # so many alternatives a sentence lists
+
+
+class OperationName(NamedTuple):
+    """One operation. ``parameter`` is empty where there is no label, ``occurrence`` counts from 1."""
+
+    rank: int
+    step: int
+    micro_batch: int
+    phase: str
+    parameter: str
+    kernel: str
+    occurrence: int
+
+
+class UnknownOperation(Exception):
+    """The run has no operation of this name. One sentence: what is not there, and what is nearest."""
+
+
+class _Labels:
+    """Tells the parameter of an access. Most blocks have no label, and the same bytes are asked for again and again."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[tuple[int, int, str], None]] = {}  # by block an ordered set: DeepSpeed labels anew
+        self._found: dict[tuple[int, int, int], str | None] = {}
+
+    def add(self, label: Label) -> None:
+        self._of.setdefault(label.block, {})[label.lo, label.hi, label.name] = None
+
+    def first(self, accesses: Iterable[Access]) -> str | None:
+        """The name of the first label that overlaps the first access that any overlaps."""
+        for block, lo, hi, _ in accesses:
+            if (labels := self._of.get(block)) is None:
+                continue
+            if (block, lo, hi) not in self._found:
+                hit = (name for begin, end, name in labels if begin < hi and lo < end)
+                self._found[block, lo, hi] = next(hit, None)
+            if (name := self._found[block, lo, hi]) is not None:
+                return name
+        return None
+
+
+class Names:
+    """The names of all operations of a run."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[OperationName, int] = {}
+        self._names: dict[int, dict[int, OperationName]] = {}
+
+    @classmethod
+    def of(cls, traces: Mapping[int, Iterable[TraceRecord]]) -> Names:
+        """Name the operations in the records of each rank. Each iterable is read once."""
+        names = cls()
+        for rank in sorted(traces):
+            names._add(rank, traces[rank])
+        return names
+
+    def _add(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        # A label may come later than the accesses it explains: collect first, name then.
+        labels, phase, issued = _Labels(), _BEFORE_ANY, list[tuple[Phase, Launch | Collective]]()
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                issued.append((phase, record))
+            elif isinstance(record, Label):
+                labels.add(record)
+            elif isinstance(record, Phase):
+                phase = record
+        occurrences: Counter[tuple[Phase, str, str]] = Counter()
+        numbers, of_rank = self._numbers, self._names.setdefault(rank, {})
+        for phase, operation in issued:
+            parameter = labels.first(operation.writes)
+            if parameter is None:
+                parameter = labels.first(operation.reads) or ""
+            kernel = operation.kernel.rpartition("::")[2]
+            like = (phase, parameter, kernel)
+            occurrences[like] = occurrence = occurrences[like] + 1
+            name = OperationName(rank, *phase, parameter, kernel, occurrence)
+            numbers[name] = operation.op
+            of_rank[operation.op] = name
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """In ascending order."""
+        return tuple(self._names)
+
+    def __len__(self) -> int:
+        """How many operations there are, on all ranks."""
+        return len(self._numbers)
+
+    def number(self, name: OperationName) -> int:
+        """The operation's number in its rank's trace. Raises :class:`UnknownOperation`."""
+        try:
+            return self._numbers[name]
+        except KeyError:
+            raise UnknownOperation(self._why_not(name)) from None
+
+    def name(self, rank: int, op: int) -> OperationName:
+        """The name of operation ``op`` of ``rank``. Raises :class:`KeyError` if there is none."""
+        return self._names[rank][op]
+
+    def of_rank(self, rank: int) -> Sequence[OperationName]:
+        """The rank's operations in order of issue. Raises :class:`KeyError` if there is no such rank."""
+        return tuple(self._names[rank].values())
+
+    def _why_not(self, name: OperationName) -> str:
+        """Compares part by part, from rank to occurrence, and names the first that does not exist."""
+        if name.rank not in self._names:
+            return f"there is no rank {name.rank}: the run has rank {_listed(self._names)}"
+        there = self.of_rank(name.rank)
+        where = f"in {name.phase} of step {name.step}, micro-batch {name.micro_batch} on rank {name.rank}"
+        steps = dict.fromkeys(one.step for one in there)
+        if name.step not in steps:
+            return f"there is no operation {where}: that rank has operations in step {_listed(steps)}"
+        there = [one for one in there if one.step == name.step]
+        phases = dict.fromkeys(f"{one.phase} of micro-batch {one.micro_batch}" for one in there)
+        there = [one for one in there if (one.micro_batch, one.phase) == (name.micro_batch, name.phase)]
+        if not there:
+            return f"there is no operation {where}: that step has {_listed(phases)}"
+        parameters = dict.fromkeys(one.parameter for one in there)
+        if name.parameter not in parameters:
+            if not name.parameter:
+                return f"there is no operation without a parameter {where}"
+            near = get_close_matches(name.parameter, [one for one in parameters if one], n=1, cutoff=0)
+            nearest = f"the nearest is {near[0]!r}" if near else "none there has a parameter"
+            return f"there is no operation on {name.parameter!r} {where}: {nearest}"
+        on = f"on {name.parameter!r}" if name.parameter else "without a parameter"
+        there = [one for one in there if one.parameter == name.parameter]
+        kernels = Counter(one.kernel for one in there)
+        if name.kernel not in kernels:
+            return f"there is no {name.kernel!r} {on} {where}: there is {_listed(map(repr, kernels))}"
+        return (
+            f"there is no occurrence {name.occurrence} of {name.kernel!r} {on} {where}: "
+            f"the last is occurrence {kernels[name.kernel]}"
+        )
+
+
+def _listed(alternatives: Iterable[object]) -> str:
+    several = [str(one) for one in alternatives]
+    more = f" and {len(several) - _AT_MOST} more" if len(several) > _AT_MOST else ""
+    return ", ".join(several[:_AT_MOST] or ["none"]) + more

@@ -1,0 +1,15 @@
+"""Builds the library (``csrc/``), once, with the compiler that is there: without headers of torch or Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamrace.device import compiling
+
+_OPTIONS = ("-Wl,--unresolved-symbols=ignore-all",)  # CPython's come from the interpreter that loads the library
+
+
+def library() -> Path:
+    """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
+    sources = Path(__file__).with_name("csrc")
+    return compiling.library("what orders a replay", sources, "replay", _OPTIONS)

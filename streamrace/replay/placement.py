@@ -1,0 +1,189 @@
+"""Where each block of a rank lies in a replay's memory.
+
+A new block gets bytes of those before it from the device's allocator (:class:`streamrace.device.trace.Reuse`), so a use after free
+shows in values.
+
+Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
+another stream: that one is handed out once the stream has got there (:class:`Hold`), which depends on the timing. Where
+it had not got there yet, the new block has memory of its own, as the device would have given it other memory. It begins
+with what stood in the other one when it was made, so who reads it before anything is written finds what the recorded
+run found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streamrace.device.trace import Alloc, RecordStream, Reuse, TraceRecord
+
+_ALIGNMENT = 64
+
+
+class Hold(NamedTuple):
+    """``block`` was made of memory of ``former``, which other streams than its owner's had to be done with."""
+
+    former: int
+    block: int
+
+
+@dataclass
+class _Island:
+    """Blocks whose places relative to each other are known. ``shift``: of its addresses in ``into``."""
+
+    into: _Island | None = None
+    shift: int = 0
+    held: list[tuple[int, int, int]] = field(default_factory=list)  # plane, from, to: nothing else may lie there
+
+
+@dataclass
+class _Place:
+    island: _Island
+    address: int
+    nbytes: int
+    plane: int = 0
+
+
+class Placement:
+    """``offsets``: by block, where it begins; ``size``: what all need together.
+
+    ``late``: the holds that were not over when the new block was made, which then lies elsewhere. None: as recorded.
+    """
+
+    def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:
+        self._allocs = [record for record in records if isinstance(record, Alloc)]
+        self._reuses: Mapping[int, Sequence[Reuse]] = _reuses(records)
+        self._by_island: dict[int, list[Alloc]] = {}
+        self._place(late)
+
+    def elsewhere(self, late: Collection[Hold]) -> Placement:
+        """Of this placement, which is as recorded: all that lies elsewhere when these holds are not over.
+
+        Those are the blocks on the islands of the formers: an island's blocks have nothing to do with those of others.
+        """
+        moved = {id(_absolute(self._places[one.former])[0]) for one in late if one.former in self._places}
+        if not self._by_island:
+            for record in self._allocs:
+                island, _ = _absolute(self._places[record.block])
+                self._by_island.setdefault(id(island), []).append(record)
+        found = Placement([])
+        found._allocs = [record for island in moved for record in self._by_island[island]]
+        found._reuses = self._reuses
+        found._place(late)
+        return found
+
+    def _place(self, late: Collection[Hold]) -> None:
+        self._places: dict[int, _Place] = {}
+        self._planes = 0
+        for record in self._allocs:
+            self._allocate(record, self._reuses.get(record.block, ()), late)
+        self.offsets: dict[int, int] = {}
+        self.size = 0
+        self._lay_out()
+
+    def _allocate(self, record: Alloc, reuses: Sequence[Reuse], late: Collection[Hold]) -> None:
+        place = self._places[record.block] = _Place(_Island(), 0, record.nbytes)
+        formers: list[_Place] = []
+        for one in reuses:
+            former = self._places.get(one.former)
+            if former is None:
+                continue
+            formers.append(former)
+            self._join(place, former, _absolute(former)[1] + one.start - one.lo)
+            if late and Hold(one.former, record.block) in late:
+                island, address = _absolute(former)
+                island.held.append((former.plane, address, address + former.nbytes))
+        if formers:
+            island, address = _absolute(place)
+            planes = dict.fromkeys(former.plane for former in formers)
+            free = [one for one in planes if not _taken(island, one, address, address + place.nbytes)]
+            if not free:
+                self._planes += 1
+                free = [self._planes]
+            place.plane = free[0]
+
+    def inherited(self, block: int) -> list[tuple[int, int, int]]:
+        """What the block finds in memory of its own, as it was there when the block was made: from, to, bytes."""
+        mine = self.offsets.get(block, 0)
+        found = []
+        for one in self._reuses.get(block, ()):
+            there = self.offsets.get(one.former)
+            if there is not None and there + one.start != mine + one.lo:
+                found.append((there + one.start, mine + one.lo, one.hi - one.lo))
+        return found
+
+    def _join(self, place: _Place, former: _Place, address: int) -> None:
+        """``place`` begins at ``address`` of the island that ``former`` is on."""
+        mine, at = _absolute(place)
+        island, _ = _absolute(former)
+        if mine is not island:
+            mine.into, mine.shift = island, address - at
+            shift = mine.shift
+            island.held += [(plane, lo + shift, hi + shift) for plane, lo, hi in mine.held]
+
+    def _lay_out(self) -> None:
+        lands: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for block, place in self._places.items():
+            island, address = _absolute(place)
+            lands.setdefault((id(island), place.plane), []).append((address, address + place.nbytes, block))
+        for land in lands.values():
+            begin = until = None
+            for lo, hi, block in sorted(land):
+                if begin is None or until is None or lo >= until:
+                    self.size += 0 if begin is None or until is None else -(-(until - begin) // _ALIGNMENT) * _ALIGNMENT
+                    begin, until = lo, hi
+                self.offsets[block] = self.size + lo - begin
+                until = max(until, hi)
+            if begin is not None and until is not None:
+                self.size += -(-(until - begin) // _ALIGNMENT) * _ALIGNMENT
+
+
+class Holds:
+    """What of a rank's memory passes on only when other streams are done with it.
+
+    ``all``: by new block and former, in the order of the program. ``heirs``: blocks that may have memory of their own
+    in some timing, and then begin with what stood in others. ``held``: by former, the streams that it waits for.
+    """
+
+    def __init__(self, records: Sequence[TraceRecord]) -> None:
+        self.all: list[Hold] = []
+        self.heirs: set[int] = set()
+        self.held: dict[int, set[int]] = {}
+        owners: dict[int, int] = {}
+        for record in records:
+            if isinstance(record, Alloc):
+                owners[record.block] = record.stream
+            elif isinstance(record, RecordStream) and record.stream != owners.get(record.block):
+                self.held.setdefault(record.block, set()).add(record.stream)
+            elif isinstance(record, Reuse):
+                if record.former in self.held:
+                    self.all.append(Hold(record.former, record.block))
+                if record.former in self.held or record.former in self.heirs:
+                    self.heirs.add(record.block)
+        self.all = list(dict.fromkeys(self.all))
+        formers = {one.former for one in self.all}
+        self.held = {block: streams for block, streams in self.held.items() if block in formers}
+
+
+def _reuses(records: Sequence[TraceRecord]) -> dict[int, list[Reuse]]:
+    """By the new block."""
+    made: dict[int, list[Reuse]] = {}
+    for record in records:
+        if isinstance(record, Reuse):
+            made.setdefault(record.block, []).append(record)
+    return made
+
+
+def _absolute(place: _Place) -> tuple[_Island, int]:
+    """The island it is on now, and its address there."""
+    island, address = place.island, place.address
+    while island.into is not None:
+        address += island.shift
+        island = island.into
+    place.island, place.address = island, address
+    return island, address
+
+
+def _taken(island: _Island, plane: int, lo: int, hi: int) -> bool:
+    return any(one == plane and begin < hi and lo < end for one, begin, end in island.held)

@@ -1,0 +1,417 @@
+"""Executes a recording again, in one process, under any timing that keeps its ordering edges.
+
+Every effect of every rank takes place on real memory, in the order of virtual time. The host's program
+does not run: what it issued is recorded. So a replay is exact up to the first value that the *host* read
+and that is another one than when it was recorded (:class:`Departure`): there the program might have gone
+another way, and what follows is what the recorded work would have computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from streamrace.device.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
+from streamrace.replay import device_work, work
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.graph import Graph
+from streamrace.replay.host import Effect
+from streamrace.replay.memory import Arena
+from streamrace.replay.names import OperationName
+from streamrace.replay.placement import Hold, Holds
+from streamrace.replay.recording import Recording
+from streamrace.replay.touched import BlockKey, touched
+from streamrace.replay.transfers import DeviceExchange
+
+READ = "read"
+_MEMORIES = 6
+
+
+class Departure(NamedTuple):
+    """The host read another value than it did when the run was recorded."""
+
+    operation: OperationName
+    recorded: Any
+    value: Any
+
+
+class UsedValue(NamedTuple):
+    """A value that training uses: where in the program, and what it is called (a loss has no name)."""
+
+    rank: int
+    probe: int
+    step: int
+    micro_batch: int
+    phase: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What came out of one replay.
+
+    ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
+    ``bad``: how many values are not finite, by place, where the checksum is not the expected one.
+    ``order``: the places of all effects (:attr:`Graph.effects`) in the order in which they took place.
+    """
+
+    checksums: tuple[int, ...]
+    losses: dict[int, float]
+    bad: dict[int, int]
+    departure: Departure | None
+    order: npt.NDArray[np.int64]
+
+
+@dataclass
+class ValuesShown:
+    """What the effects that were executed showed, by place in :attr:`Replayer.looks`; see :class:`ReplayOutcome`."""
+
+    checksums: list[int]
+    losses: dict[int, float] = field(default_factory=dict)
+    bad: dict[int, int] = field(default_factory=dict)
+    departure: Departure | None = None
+
+
+@dataclass
+class _Memory:
+    """Memory of all ranks, and what each effect (by place) does there."""
+
+    arena: Arena
+    effects: list[work.Action]
+
+
+class Hands(NamedTuple):
+    """Memory as recorded, and what each effect (by place) does there; what it shows goes to :attr:`Replayer.seen`."""
+
+    arena: Arena
+    effects: list[work.Action]
+
+
+class LateHolds:
+    """Which holds are over in time, by an order of all effects."""
+
+    def __init__(self, recording: Recording, graph: Graph) -> None:
+        self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
+        backs = [graph.place(rank, "back", one.former) for rank, one in self._all]
+        heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
+        self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
+
+    def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
+        """Those of which the memory had not come back when it was needed; of what is settled the recorded order is."""
+        if not self._all:
+            return frozenset()
+        when = np.empty(len(order), dtype=np.int64)
+        when[order] = np.arange(len(order))
+        late = np.flatnonzero((when[self._backs] > when[self._heirs]) & ~settled[self._heirs])
+        return frozenset(self._all[at] for at in late.tolist())
+
+
+class Replayer:
+    """A recording made ready to be executed many times.
+
+    ``looks`` are the values that training uses, by rank in the order of the program; ``recorded`` their checksums
+    in the live run, ``expected`` (may be set) those in the run that others are compared with. ``settled``: by place in
+    :attr:`Graph.effects`, whether it was executed before all replays. ``executed`` counts executions.
+
+    Raises :class:`ReplayError` for a recording that is damaged.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.graph = Graph(recording)
+        self.looks: list[UsedValue] = []
+        self.recorded: tuple[int, ...] = ()
+        self.expected: tuple[int, ...] = ()
+        self.settled = np.zeros(len(self.graph.effects), dtype=np.bool_)
+        self.seen = ValuesShown([])
+        self.executed = 0
+        self._calls: dict[tuple[int, int], Call] = {}
+        self._threads = int(recording.info.get("threads", 0))
+        self._probes: dict[tuple[int, int, str], Probe] = {}
+        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the probes
+        self._launches: dict[tuple[int, int], Launch] = {}
+        self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._exchanges: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+        self.holds = LateHolds(recording, self.graph)
+        self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
+        self._touched: set[BlockKey] = set()
+        try:
+            self._read()
+            arena = Arena([recording.records[rank] for rank in range(recording.world)])
+            self._memory = self._as_recorded = _Memory(arena, self._bind(arena))
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
+            raise ReplayError(f"the recording cannot be replayed: {error}") from error
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
+        """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
+        return self.run_order(self.graph.timed(timing))
+
+    def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
+        """Execute the effects in this order, which must keep the recorded edges."""
+        self._memory = self._memory_of(self.holds.late(order, self.settled))
+        self._execute(self._memory, order[~self.settled[order]] if self.settled.any() else order)
+        seen = self.seen
+        return ReplayOutcome(tuple(seen.checksums), seen.losses, seen.bad, seen.departure, order)
+
+    def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
+        self.seen = ValuesShown(list(self.recorded))
+        self.executed += 1
+        effects = memory.effects
+        memory.arena.reset()
+        with self.as_live():
+            for place in places.tolist():
+                effects[place]()
+
+    @contextmanager
+    def as_live(self) -> Iterator[None]:
+        """Inside, what a kernel asks beside its arguments is as it was. Raises :class:`ReplayError` for what fails."""
+        threads = torch.get_num_threads()
+        other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
+        if other:
+            torch.set_num_threads(self._threads)  # sums are split among them
+        # Where gradients are wanted some kernels compute in another way: the simulated GPU always lets them.
+        try:
+            with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
+                yield
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise ReplayError(f"the recorded work cannot be executed: {error}") from error
+        finally:
+            if other:
+                torch.set_num_threads(threads)
+
+    def verify(self) -> ReplayOutcome:
+        """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
+        outcome = self.run()
+        wrong = [
+            look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
+        ]
+        if wrong:
+            then, now = self.recording.info.get("kernels"), torch.backends.cpu.get_cpu_capability()
+            why = f"; it was computed by kernels for {then}, here they are for {now}" if then and then != now else ""
+            first = f"{wrong[0]} is the first of {len(wrong)}"
+            raise ReplayError(f"the replay does not give the recorded bits: {first}{why}")
+        if outcome.departure is not None:
+            raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
+        return outcome
+
+    @property
+    def hands(self) -> Hands:
+        """What to carry out single effects with."""
+        return Hands(self._as_recorded.arena, self._as_recorded.effects)
+
+    def shows(self, place: int) -> tuple[int, bool] | None:
+        """Which of :attr:`looks` an effect shows, and whether another value than was recorded is a departure."""
+        effect = self.graph.effects[place]
+        key = effect.rank, effect.item
+        if effect.what == "probe":
+            return self._places[(*key, "")], False
+        look = self._places.get((*key, READ)) if effect.what in ("kernel", "read", "host") else None
+        if look is None:
+            return None
+        return look, effect.what != "kernel" or self._calls[key].function == LOOK
+
+    def exchange(self, rank: int, op: int) -> tuple[int, int, int]:
+        """Of a collective: its number among all, which member ``rank`` is, and of how many."""
+        number, members = self._exchanges[rank, op]
+        return number, members.index(rank), len(members)
+
+    def tensor(self, rank: int, view: View) -> Tensor:
+        """What a recorded tensor holds now: after the last execution."""
+        return self._memory.arena.view(rank, view)
+
+    def settle(self, effects: Collection[int]) -> None:
+        """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
+
+        Allowed for what comes before all that is left in every timing, or races with nothing.
+        """
+        chosen = np.zeros(len(self.graph.effects), dtype=np.bool_)
+        chosen[list(effects)] = True
+        order = self.graph.order(self.graph.times())
+        self._memory = self._as_recorded
+        self._execute(self._memory, order[chosen[order]])
+        self._touched = touched(
+            self.recording, [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
+        )
+        self._memory.arena.settle(self._touched)
+        self.settled = chosen
+        self._memories.clear()
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def _memory_of(self, late: frozenset[tuple[int, Hold]]) -> _Memory:
+        """Where everything lies when these holds are not over in time. Timings have few such sets among them."""
+        if not late:
+            return self._as_recorded
+        memory = self._memories.pop(late, None)
+        if memory is None:
+            while len(self._memories) >= _MEMORIES:
+                del self._memories[next(iter(self._memories))]
+            by_rank: dict[int, set[Hold]] = {}
+            for rank, hold in late:
+                by_rank.setdefault(rank, set()).add(hold)
+            records = self.recording.records
+            arena = Arena([records[rank] for rank in range(self.recording.world)], by_rank)
+            memory = _Memory(arena, self._bind(arena))
+            if self.settled.any():
+                self._as_recorded.arena.reset()
+                arena.take(self._as_recorded.arena)
+                arena.settle(self._touched)
+        self._memories[late] = memory
+        return memory
+
+    # -- binding ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What the effects are made of."""
+        records = self.recording.records
+        seen: dict[int, int] = {}
+        for rank in range(self.recording.world):
+            phase = Phase(0, 0, "init")
+            begun: dict[int, Collective] = {}
+            last: dict[int, int] = {}  # by probe: its place among the looks; Probed follows each
+            for record in records[rank]:
+                if isinstance(record, Call):
+                    self._calls[rank, record.op] = record
+                elif isinstance(record, Collective):
+                    begun[record.op] = record
+                elif isinstance(record, Transfer):
+                    one = begun[record.op]
+                    self._parts.setdefault((one.group, one.number), {})[rank] = (one, record)
+                elif isinstance(record, Phase):
+                    phase = record
+                elif isinstance(record, Launch):
+                    self._launches[rank, record.op] = record
+                elif isinstance(record, Probe):
+                    key = (rank, record.probe, READ if record.kind == READ else "")
+                    self._places[key] = last[record.probe] = len(self.looks)
+                    self._probes[key] = record
+                    self.looks.append(UsedValue(rank, record.probe, *phase, record.kind, record.name))
+                elif isinstance(record, Probed):
+                    seen[last[record.probe]] = record.checksum
+                elif isinstance(record, Group):
+                    self._members[record.group] = record.ranks
+        for number, ((group, _), those) in enumerate(self._parts.items()):
+            for rank, (one, _) in those.items():
+                self._exchanges[rank, one.op] = number, self._members[group]
+        self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
+
+    def _bind(self, arena: Arena) -> list[work.Action]:
+        """What each effect does in this memory; nothing, where it is settled."""
+        records = self.recording.records
+        exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
+        for (group, _), those in self._parts.items():
+            exchange = self._exchange(arena, self._members[group], those)
+            for member, rank in enumerate(self._members[group]):
+                exchanges[rank, those[rank][0].op] = (exchange, member)
+        finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
+
+        def bound(effect: Effect) -> work.Action:
+            key = (effect.rank, effect.item)
+            if effect.what in ("kernel", "read", "host"):
+                return self._on_device(effect.what, key, arena)
+            if effect.what == "arrive":
+                exchange, member = exchanges[key]
+                return exchange.read(member)
+            if effect.what == "leave":
+                exchange, member = exchanges[key]
+                return exchange.write(member)
+            if effect.what == "probe":
+                place, probe = self._places[(*key, "")], self._probes[(*key, "")]
+                if probe.kind == "final" and probe.view[1] == "uint8":
+                    return self._final(place, finals[effect.rank].probed(probe))
+                return self._probe(place, probe, arena)
+            if effect.what in ("inherit", "inherited"):
+                return arena.inherit(*key) or _nothing
+            return _nothing
+
+        effects = zip(self.graph.effects, self.settled, strict=True)
+        return [_nothing if done else bound(effect) for effect, done in effects]
+
+    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
+        """A piece of work of the simulated GPU's."""
+        place = self._places.get((*key, READ))
+        see = self._seeing(place, *key)
+        if what == "host":
+            return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
+        call = self._calls[key]
+        if what == "kernel":
+            delivered = self._keeping(place) if place is not None and call.function != LOOK else see
+            return device_work.device_kernel(call, key[0], arena, delivered)
+        return device_work.device_read(call, key[0], arena, see or _nobody)
+
+    def _exchange(
+        self, arena: Arena, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]
+    ) -> DeviceExchange:
+        records = [parts[rank] for rank in members]
+        first, _ = records[0]
+        kernel = first.kernel.rpartition("::")[2]
+        if kernel in ("send", "recv"):
+            kernel = "send_recv"
+        root = members.index(first.root) if first.root >= 0 else -1
+
+        def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
+            return [arena.view(members[place], view) for view in views]
+
+        return DeviceExchange(kernel, [one for _, one in records], tensors, root)
+
+    def _keeping(self, place: int) -> device_work.See:
+        def keep(now: int) -> None:
+            self.seen.checksums[place] = now
+
+        return keep
+
+    def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
+        """What the host learns; another value than then is a departure."""
+        if place is None:
+            return None
+
+        def see(now: int) -> None:
+            self.seen.checksums[place] = now
+            if now != self.recorded[place] and self.seen.departure is None:
+                self.seen.departure = Departure(self.recording.names.name(rank, op), self.recorded[place], now)
+
+        return see
+
+    def _final(self, place: int, checksum: Callable[[], int]) -> work.Action:
+        def see() -> None:
+            self.seen.checksums[place] = checksum()
+
+        return see
+
+    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Action:
+        value = work.ReplayedValue(probe.view, self.looks[place].rank, arena)
+        if probe.kind == "loss":
+
+            def see_loss() -> None:
+                self.seen.checksums[place] = value.checksum()
+                self.seen.losses[place] = float(value.tensor)
+
+            return see_loss
+
+        def see() -> None:
+            now = value.checksum()
+            self.seen.checksums[place] = now
+            if now != self.expected[place]:
+                self.seen.bad[place] = value.bad()
+
+        return see
+
+
+def _nothing() -> None:
+    """An effect that only marks a moment: it does nothing."""
+
+
+def _nobody(checksum: int) -> None:
+    """The checksum of a read that no probe recorded: not kept."""

@@ -1,0 +1,108 @@
+"""A run's own schedule with further waits in it: how much longer does it take?
+
+What each step of the host and each piece of work took beyond what it came after is read from the trace; with it the
+graph of what waits for what (:mod:`streamrace.replay.host`) gives the recorded times. Then the same with the records that were put
+in: every time is the latest of what it comes after, and what it took.
+
+Not in it: what a program would do otherwise in another timing (a query, a clock), a call's own time on the host but for
+a synchronisation's, and memory that is handed out later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from streamrace.device.costs import Costs
+from streamrace.device.trace import Collective, HostStep, HostWait, Launch, TraceRecord
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.host import HostNodes, nodes_of
+
+Records = Mapping[int, Sequence[TraceRecord]]
+
+
+class Deadlock(ReplayError):
+    """The ranks' streams and hosts wait for each other in a circle."""
+
+
+class Schedule:
+    """``end_ns``: when the run's last work, or its host, was done. ``exact``: the graph gives the times of the trace.
+
+    Raises :class:`ReplayError` for a run that is not whole.
+    """
+
+    def __init__(self, records: Records, *, mirrored: bool = False) -> None:
+        self._mirrored = mirrored
+        nodes = nodes_of(dict(records), mirrored=mirrored)
+        expected = dict(nodes.expected)
+        self.exact = True
+        times, took = [0] * len(nodes.preds), [0] * len(nodes.preds)
+        for node in _order(nodes):
+            earliest = max([times[pred] for pred in nodes.preds[node]], default=0)
+            times[node] = expected.get(node, earliest)
+            took[node] = times[node] - earliest
+            if took[node] < 0:
+                self.exact, took[node] = False, 0
+        self.end_ns = max(times, default=0)
+        self._took = {rank: _by_record(rank, nodes, took) for rank in records}
+
+    def longer(self, records: Records, inserted: Mapping[int, Collection[int]]) -> int:
+        """Nanoseconds by which the run ends later. ``inserted``: by rank, where among the records new ones are.
+
+        Raises :class:`Deadlock`.
+        """
+        nodes = nodes_of(dict(records), mirrored=self._mirrored)
+        took = [0] * len(nodes.preds)
+        for rank, those in records.items():
+            old = iter(self._took[rank])
+            new = inserted.get(rank, ())
+            for index, (first, last) in enumerate(_ranges(rank, nodes)):
+                if index not in new:
+                    took[first:last] = next(old)
+                elif isinstance(those[index], HostWait) and last - first > 1:  # the call itself, then the wait
+                    took[first] = Costs().synchronize_ns
+        times = [0] * len(nodes.preds)
+        for node in _order(nodes):
+            times[node] = max([times[pred] for pred in nodes.preds[node]], default=0) + took[node]
+        return max(times, default=0) - self.end_ns
+
+
+def end_of(records: Records) -> int:
+    """When a run's last work, or its host, was done, by its traces."""
+    last = 0
+    for those in records.values():
+        for one in those:
+            if isinstance(one, (Launch, Collective)):
+                last = max(last, one.issued, one.end)
+            elif isinstance(one, (HostWait, HostStep)):
+                last = max(last, one.time)
+    return last
+
+
+def _ranges(rank: int, nodes: HostNodes) -> list[tuple[int, int]]:
+    """The nodes of each of a rank's records."""
+    firsts = nodes.firsts[rank]
+    following = [*firsts[1:], next((those[0] for other, those in nodes.firsts.items() if other > rank and those), None)]
+    last = len(nodes.preds)
+    return [(first, last if then is None else then) for first, then in zip(firsts, following, strict=True)]
+
+
+def _by_record(rank: int, nodes: HostNodes, took: Sequence[int]) -> list[list[int]]:
+    return [list(took[first:last]) for first, last in _ranges(rank, nodes)]
+
+
+def _order(nodes: HostNodes) -> list[int]:
+    """So that each comes behind what it waits for. Raises :class:`Deadlock`."""
+    waiting = [len(preds) for preds in nodes.preds]
+    after: list[list[int]] = [[] for _ in nodes.preds]
+    for node, preds in enumerate(nodes.preds):
+        for pred in preds:
+            after[pred].append(node)
+    order = [node for node, count in enumerate(waiting) if not count]
+    for node in order:  # grows
+        for later in after[node]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                order.append(later)
+    if len(order) != len(nodes.preds):
+        raise Deadlock("the ranks wait for each other in a circle")
+    return order

@@ -1,0 +1,410 @@
+"""Executes many timings of one recording, and every computation once that several have in common.
+
+What an effect makes is a function of what it reads. So the effects of a timing are numbered by what they read
+(:mod:`streamrace.replay.numbering`); those whose computation was carried out before, in this timing or another one, are not
+carried out again. Timings that share a beginning share its work, and where they come together again they share what
+follows. In two timings that differ only in the order of what does not touch the same memory every value is the same
+(Mazurkiewicz 1977): all of it is shared then, and what comes out is looked up.
+
+What comes out is bit for bit what executing everything gives (:meth:`streamrace.replay.replayer.Replayer.run_order`), which stays
+the specification, and serves where sharing is not possible: memory of two blocks of one effect that overlaps, a
+collective that ends at a member before it began at another, and what is far larger than may be kept. That what an
+effect is said to read and write is the truth is tried out before anything is shared.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrace.device.trace import Reuse
+from streamrace.replay.device_timing import DeviceTiming
+from streamrace.replay.engines import Numbers, numbers
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.footprints import Footprints, Region
+from streamrace.replay.layouts import Layouts
+from streamrace.replay.numbering import NONE, NOTHING, Deed, HandedOn, OutOfOrder, Span
+from streamrace.replay.placement import Hold
+from streamrace.replay.replayer import Departure, Replayer, ReplayOutcome, ValuesShown
+
+KEPT_BYTES = 256 << 20
+"""How much of what was computed is kept, unless told otherwise."""
+_WORDS = 16 << 20  # numbers that describe computations: 128 MiB; then all are forgotten
+_LAYOUTS = 128
+_FEW = 1 << 12
+_FILLS = (0x55, 0xAA)
+_FAR = 4
+
+_Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Shared:
+    """How much of the work was shared. ``whole``, ``part`` and ``none``: timings of which everything that has an effect
+    was executed, a part of it, and nothing; ``plainly``: of those, timings in which nothing could be shared.
+    ``effects``: pieces of work that were carried out, those among them that were tried out first."""
+
+    whole: int = 0
+    part: int = 0
+    none: int = 0
+    plainly: int = 0
+    effects: int = 0
+
+
+class _TooMuch(Exception):
+    """What is needed was given up for other things again and again."""
+
+
+class SharingReplayer:
+    """Executes timings of ``replayer``, whose effects were settled before. ``kept``: bytes that may be kept.
+
+    ``shared`` counts; ``reason``: why nothing can be shared (empty: it can); ``written``: the bytes that one timing
+    writes. Where less than those may be kept, only whole timings are shared, and nothing where it is less by far.
+    """
+
+    def __init__(
+        self, replayer: Replayer, *, kept: int = KEPT_BYTES, numbering: Callable[..., Numbers] = numbers
+    ) -> None:
+        self.replayer = replayer
+        self.shared = Shared()
+        self.reason = ""
+        self._hands = replayer.hands
+        self._effects = np.empty(len(self._hands.effects), dtype=object)
+        self._effects[:] = self._hands.effects
+        self._hands.arena.reset()
+        self._memory = self._hands.arena.bytes
+        self._layouts = Layouts(replayer.recording, self._hands.arena)
+        self._deeds = self._deeds_or_none()
+        self._works = np.array(
+            [deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds], dtype=np.bool_
+        )
+        self.written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
+        self._keeps = self.written <= kept
+        self._kept = kept
+        if self.written > _FAR * kept:
+            self.reason = f"a timing writes {self.written} bytes, and no more than {kept} are kept"
+        layouts, most = self._layouts, max(kept, self.written)
+        self._numbering = numbering(self._deeds, layouts.recorded, layouts.sizes, self._memory.copy(), limit=most)
+        self._laid: OrderedDict[frozenset[tuple[int, Hold]], int] = OrderedDict()
+        shows = [(place, *shown) for place in self._unsettled() if (shown := replayer.shows(place)) is not None]
+        self._showing = np.array([place for place, _, _ in shows], dtype=np.int64)
+        self._looks = np.array([look for _, look, _ in shows], dtype=np.int64)
+        self._look_of = {place: look for place, look, _ in shows}
+        self._look_at = np.full(len(self._deeds), NONE, dtype=np.int64)
+        self._look_at[self._showing] = self._looks
+        self._guarded = np.array([place for place, _, guarded in shows if guarded], dtype=np.int64)
+        self._recorded = np.array(replayer.recorded, dtype=np.int64)
+        self._tried = False
+        arrivals = [(at, deed) for at, deed in enumerate(self._deeds) if deed.what == "arrive"]
+        self._arrive = {(deed.exchange, deed.member): at for at, deed in arrivals}
+        self._executed = replayer.executed
+        self._settled = replayer.settled
+        self._expected = replayer.expected
+        self._checksums = np.zeros(_FEW, dtype=np.int64)  # by computation, what it showed
+        self._losses: dict[int, float] = {}
+        self._bad: dict[int, int] = {}
+
+    @property
+    def computations(self) -> tuple[int, int]:
+        """How many are known, and of how many numbers their descriptions are."""
+        return self._numbering.count, self._numbering.words
+
+    @property
+    def held(self) -> int:
+        """Bytes of what they left that are kept."""
+        return self._numbering.held
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
+        """As :meth:`Replayer.run`."""
+        return self.run_order(self.replayer.graph.timed(timing))
+
+    def run_order(self, order: _Places) -> ReplayOutcome:
+        """As :meth:`Replayer.run_order`. Raises ValueError where other effects were settled meanwhile."""
+        replayer = self.replayer
+        if replayer.settled is not self._settled:
+            raise ValueError("other effects were settled, so what was shared is no longer what comes next")
+        if not self._tried:
+            self._try_out()
+        if self.reason:
+            return self._plainly(order)
+        if self._expected is not replayer.expected or self._numbering.words > _WORDS:
+            self.forget()
+        late = replayer.holds.late(order, replayer.settled)
+        active = order[~replayer.settled[order]]
+        try:
+            computed, fresh = self._numbering.follow(self._layout(late), active)
+        except OutOfOrder:
+            return self._plainly(order)
+        if len(fresh):
+            if not self._keeps:
+                return self._plainly(order, computed)
+            try:
+                self._carry_out(computed, fresh)
+            except _TooMuch:
+                return self._plainly(order, computed)
+        self._count(computed, len(fresh))
+        return self._outcome(order, active, computed)
+
+    def _plainly(self, order: _Places, computed: _Places | None = None) -> ReplayOutcome:
+        """Execute everything; what comes out is known from now on."""
+        outcome = self.replayer.run_order(order)
+        self.shared.whole += 1
+        self.shared.plainly += 1
+        if computed is not None:
+            places = np.flatnonzero((computed != NONE) & self._works)
+            self._learn(computed[places], places)
+        return outcome
+
+    def _count(self, computed: _Places, fresh: int) -> None:
+        every = int(np.count_nonzero((computed != NONE) & self._works))
+        self.shared.whole += 0 < fresh == every
+        self.shared.part += 0 < fresh < every
+        self.shared.none += not fresh
+
+    def _outcome(self, order: _Places, active: _Places, computed: _Places) -> ReplayOutcome:
+        recorded = self._recorded
+        numbers = computed[self._showing]
+        checksums = recorded.copy()
+        checksums[self._looks] = self._checksums[numbers]
+        losses, bad = {}, {}
+        for look, number in zip(self._looks.tolist(), numbers.tolist(), strict=True):
+            if number in self._losses:
+                losses[look] = self._losses[number]
+            if number in self._bad:
+                bad[look] = self._bad[number]
+        return ReplayOutcome(
+            tuple(checksums.tolist()), losses, bad, self._departure(active, computed, checksums), order
+        )
+
+    def _departure(self, active: _Places, computed: _Places, checksums: _Places) -> Departure | None:
+        """The first value that the host read and that is another one."""
+        others = [
+            place
+            for place in self._guarded.tolist()
+            if checksums[self._look_of[place]] != self._recorded[self._look_of[place]]
+        ]
+        if not others:
+            return None
+        place = int(active[np.flatnonzero(np.isin(active, others))[0]])
+        effect, look = self.replayer.graph.effects[place], self._look_of[place]
+        name = self.replayer.recording.names.name(effect.rank, effect.item)
+        return Departure(name, int(self._recorded[look]), int(checksums[look]))
+
+    # -- carrying out -------------------------------------------------------------------------------------
+
+    def _carry_out(self, computed: _Places, fresh: _Places) -> None:
+        """The effects ``fresh`` (places), in order. Raises :class:`_TooMuch`."""
+        if self._executed != self.replayer.executed:  # somebody else used the memory in between
+            self._numbering.unstage()
+            self._executed = self.replayer.executed
+        left, numbers = len(self._deeds), computed[fresh]
+        with self.replayer.as_live():
+            while len(numbers):
+                done = self._see(numbers, fresh)
+                numbers, fresh = numbers[done:], fresh[done:]
+                todo = numbers[:1].tolist()
+                while todo:  # what the next one reads was given up: carry that out before it
+                    missing = self._missing(todo[-1])
+                    if missing == NONE:
+                        self._see(*self._one(todo.pop()))
+                        continue
+                    todo.append(missing)
+                    left -= 1
+                    if left < 0:
+                        raise _TooMuch
+                numbers, fresh = numbers[1:], fresh[1:]
+
+    def _see(self, numbers: _Places, places: _Places) -> int:
+        """Carry out these computations of the effects at ``places``, as many as can be, and learn what they show."""
+        self.replayer.seen = ValuesShown(list(self.replayer.recorded))
+        done = self._numbering.carry_out(numbers, self._effects, self._memory)
+        self.shared.effects += done
+        self._learn(numbers[:done], places[:done])
+        return done
+
+    def _one(self, number: int) -> tuple[_Places, _Places]:
+        return np.array([number], dtype=np.int64), np.array([self._numbering.place(number)], dtype=np.int64)
+
+    def _missing(self, number: int) -> int:
+        """The computation that has to be carried out before this one because nothing of it is kept."""
+        missing = self._numbering.stage(number, self._effects, self._memory)
+        return missing if missing != NONE else self._numbering.give(number, self._memory)
+
+    def _learn(self, numbers: _Places, places: _Places) -> None:
+        """What these computations, of the effects at ``places``, show was just seen."""
+        self._numbering.done(numbers)
+        most = int(numbers.max(initial=0))
+        if most >= len(self._checksums):
+            more = np.zeros(max(most + 1, 2 * len(self._checksums)) - len(self._checksums), dtype=np.int64)
+            self._checksums = np.concatenate([self._checksums, more])
+        seen, looks = self.replayer.seen, self._look_at[places]
+        shows = looks != NONE
+        for number, look in zip(numbers[shows].tolist(), looks[shows].tolist(), strict=True):
+            self._checksums[number] = seen.checksums[look]
+            if look in seen.losses:
+                self._losses[number] = seen.losses[look]
+            if look in seen.bad:
+                self._bad[number] = seen.bad[look]
+
+    # -- trying out ---------------------------------------------------------------------------------------
+
+    def _try_out(self) -> None:
+        """Carry out the recorded timing, each effect with nothing in memory but what it is said to read.
+
+        All that it shows must be as recorded. What is wrong stands in :attr:`reason`.
+        """
+        self._tried = True
+        if self.reason:
+            return
+        replayer = self.replayer
+        order = replayer.graph.timed()
+        active = order[~replayer.settled[order]]
+        late = replayer.holds.late(order, replayer.settled)
+        try:
+            computed, _ = self._numbering.follow(self._layout(late), active)
+        except OutOfOrder:
+            self.reason = "as recorded, a collective ends at a member before it began at another"
+            return
+        before = self._memory.copy()
+        self._memory[:] = _FILLS[0]
+        replayer.seen = ValuesShown(list(replayer.recorded))
+        try:
+            with replayer.as_live():
+                for place in active.tolist():
+                    if self._works[place] and not self.reason:
+                        self._prove(int(computed[place]), place)
+        except ReplayError as error:  # executed plainly it may be right
+            self.reason = f"effects cannot be executed from what they are said to read: {error}"
+        finally:
+            self._memory[:] = before  # what the host brought along is not set back before each replay
+        if self.reason:
+            return
+        seen = self._outcome(order, active, computed)
+        if seen.checksums != replayer.recorded or seen.departure is not None:
+            self.reason = "effects read what they are not said to read"
+        self._numbering.bound(self._kept if self._keeps else 0)
+
+    def _prove(self, number: int, place: int) -> None:
+        """Carry out a computation twice, with other bytes around it in all of its blocks.
+
+        They may neither change nor change what it makes.
+        """
+        deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
+        blocks = {span.block for span in (*deed.reads, *deed.writes)}
+        given = [self._deeds[self._arrive[deed.exchange, member]] for member in range(deed.members)]
+        others = [self._bytes(span) for one in given for span in one.reads]  # where the members' data were
+        whole = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
+        written = [self._bytes(span) for span in deed.writes]
+        made: list[Any] = []
+        for fill in _FILLS:
+            self._numbering.stage(number, self._effects, self._memory)
+            for part in (*others, *whole):
+                part[:] = fill
+            self._numbering.give(number, self._memory)
+            before = [part.copy() for part in whole]
+            self._hands.effects[place]()
+            left = [part.tobytes() for part in written]
+            made.append((left, None if look is None else seen.checksums[look]))
+            for block, part in zip(blocks, before, strict=True):
+                for span, now in zip(deed.writes, written, strict=True):
+                    if span.block == block:
+                        part[span.lo : span.hi] = now
+            if any((then != now).any() for then, now in zip(before, whole, strict=True)):
+                self.reason = f"effect {place} writes what it is not said to write"
+        if made[0] != made[1]:
+            self.reason = f"effect {place} reads what it is not said to read"
+        self._numbering.keep(number, self._memory)
+        self.shared.effects += 1
+        self._learn(*self._one(number))
+        for part in (*others, *whole):
+            part[:] = _FILLS[0]
+
+    def _bytes(self, span: Span) -> npt.NDArray[np.uint8]:
+        base = int(self._layouts.recorded[span.block])
+        return self._memory[base + span.lo : base + span.hi]
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Begin as if nothing had been executed."""
+        self._numbering.forget()
+        self._checksums = np.zeros(_FEW, dtype=np.int64)
+        self._losses, self._bad = {}, {}
+        self._expected = self.replayer.expected
+
+    def _layout(self, late: frozenset[tuple[int, Hold]]) -> int:
+        found = self._laid.get(late)
+        if found is None:
+            found = len(self._laid)
+            if found >= _LAYOUTS:
+                _, found = self._laid.popitem(last=False)
+                self._numbering.drop(found)
+            self._numbering.lay_out(found, self._layouts.bases(late))
+            self._laid[late] = found
+        self._laid.move_to_end(late)
+        return found
+
+    def _unsettled(self) -> Iterable[int]:
+        return np.flatnonzero(~self.replayer.settled).tolist()
+
+    def _deeds_or_none(self) -> list[Deed]:
+        """What all effects do; no deeds, and a reason, where the recording does not say it."""
+        try:
+            deeds = self._read()
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError, ReplayError) as error:
+            self.reason = f"the recording does not say what its work touches: {error}"
+        else:
+            self._check(deeds)
+        return [NOTHING] * len(self.replayer.graph.effects) if self.reason else deeds
+
+    def _read(self) -> list[Deed]:
+        """What all effects that are not settled do."""
+        replayer, numbers = self.replayer, self._layouts.numbers
+        footprints = Footprints(replayer.recording)
+        passed: dict[tuple[int, int], list[HandedOn]] = {}
+        for rank, records in replayer.recording.records.items():
+            for one in records:
+                if isinstance(one, Reuse) and (rank, one.block) in numbers and (rank, one.former) in numbers:
+                    mine, former = numbers[rank, one.block], numbers[rank, one.former]
+                    passed.setdefault((rank, one.block), []).append(HandedOn(mine, former, one.lo, one.hi, one.start))
+
+        def spans(regions: Iterable[Region]) -> tuple[Span, ...]:
+            return tuple(Span(numbers[one.rank, one.block], one.lo, one.hi) for one in regions)
+
+        deeds = [NOTHING] * len(replayer.graph.effects)
+        for place in self._unsettled():
+            effect = replayer.graph.effects[place]
+            key = effect.rank, effect.item
+            if effect.what == "back":
+                continue
+            if effect.what in ("inherit", "inherited"):
+                deeds[place] = Deed("inherit", passed=tuple(passed.get(key, ())))
+                continue
+            foot = footprints.of(effect)
+            what = effect.what if effect.what in ("arrive", "leave") else "work"
+            exchange, member, members = replayer.exchange(*key) if what != "work" else (NONE, 0, 0)
+            deeds[place] = Deed(what, spans(foot.reads), spans(foot.writes), exchange, member, members)
+        return deeds
+
+    def _check(self, deeds: Sequence[Deed]) -> None:
+        """An effect that touches two blocks in one place is no function of what it reads: it goes by where they lie."""
+        bases, sizes = self._layouts.recorded.tolist(), self._layouts.sizes.tolist()
+        for place, deed in enumerate(deeds):
+            spans = (*deed.reads, *deed.writes)
+            bounds = [(span.lo, span.hi, sizes[span.block]) for span in spans]
+            bounds += [(one.lo, one.hi, sizes[one.block]) for one in deed.passed]
+            bounds += [(one.start, one.start + one.hi - one.lo, sizes[one.former]) for one in deed.passed]
+            if not all(0 <= lo <= hi <= size for lo, hi, size in bounds):
+                self.reason = f"effect {place} touches what is not there"
+            until = 0
+            for base, size in sorted((bases[block], sizes[block]) for block in {span.block for span in spans}):
+                if base < until:
+                    self.reason = f"effect {place} touches two blocks that share memory"
+                until = base + size

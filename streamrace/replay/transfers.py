@@ -1,0 +1,116 @@
+"""A collective of the simulated GPU, carried out in this process: again what :mod:`streamrace.device.nccl` does.
+
+There each rank copies what it reads when the collective starts, gives the copies to gloo, and copies what came to its
+outputs at the end. Who reads nothing (a broadcast's other ranks) or writes nothing (a reduce's) still takes part in
+gloo's transfer, with memory of its own: here too, so :class:`streamrace.replay.exchange.ReplayedExchange` finds what it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from streamrace.device.trace import Transfer, View
+from streamrace.replay.exchange import ReplayedExchange
+from streamrace.replay.work import Action
+
+
+@dataclass
+class _Member:
+    """``reads`` and ``writes``: as recorded. ``given`` and ``taken``: gloo's part, of other memory where it differs."""
+
+    reads: list[Tensor]
+    writes: list[Tensor]
+    given: list[Tensor]
+    taken: list[Tensor]
+
+    @classmethod
+    def of(cls, kernel: str, reads: list[Tensor], writes: list[Tensor], *, root: bool, own: bool) -> _Member:
+        """``own``: the transfer may not use the recorded memory itself."""
+        if kernel == "all_to_all":  # gloo exchanges bytes, and one tensor with each
+            reads, writes = [_bytes(one) for one in reads], [_bytes(one) for one in writes]
+            given, taken = ([torch.empty(sum(map(len, those)), dtype=torch.uint8)] for those in (reads, writes))
+            return cls(reads, writes, given, taken)
+        reads, writes = [_numbers(one) for one in reads], [_numbers(one) for one in writes]
+        given = [torch.empty_like(one) for one in reads] if own else reads
+        taken = [torch.empty_like(one) for one in writes] if own else writes
+        if (kernel == "broadcast" and root) or (kernel == "reduce" and not root):
+            taken = [torch.empty_like(one) for one in given]
+        return cls(reads, writes, given, taken)
+
+
+class DeviceExchange:
+    """One recorded collective of all its members; as :class:`ReplayedExchange`, by member. Raises ValueError."""
+
+    def __init__(
+        self,
+        kernel: str,
+        transfers: Sequence[Transfer],
+        tensors: Callable[[int, Sequence[View]], list[Tensor]],
+        root: int,
+    ) -> None:
+        """``tensors``: of a member's views. ``root``: a member, or -1."""
+        first = transfers[0]
+        self._scale = first.scale
+        self._divisor = len(transfers) if first.reduction == "AVG" else 0
+        own = self._scale is not None or bool(self._divisor)
+        self._members = [
+            _Member.of(kernel, tensors(at, one.inputs), tensors(at, one.outputs), root=at == root, own=own)
+            for at, one in enumerate(transfers)
+        ]
+        reduction = "SUM" if first.reduction == "AVG" else first.reduction
+        splits = None
+        if any(one.splits is not None for one in transfers):
+            splits = [one.splits or ((), ()) for one in transfers]
+        given, taken = [one.given for one in self._members], [one.taken for one in self._members]
+        self._exchange = ReplayedExchange(kernel, given, taken, reduction=reduction, root=root, splits=splits)
+
+    def read(self, member: int) -> Action:
+        """The effect at the member's start."""
+        one, take = self._members[member], self._exchange.read(member)
+        pairs, scale = _pairs(one.given, one.reads), self._scale
+        if not pairs:
+            return take
+        factor = torch.tensor(scale, dtype=one.given[0].dtype) if scale is not None else None
+
+        def read() -> None:
+            for place, source in pairs:
+                place.copy_(source if factor is None else source * factor)
+            take()
+
+        return read
+
+    def write(self, member: int) -> Action:
+        """The effect at the member's end."""
+        one, give = self._members[member], self._exchange.write(member)
+        pairs, divisor = _pairs(one.taken, one.writes), self._divisor
+        if not pairs:
+            return give
+
+        def write() -> None:
+            give()
+            for made, place in pairs:
+                place.copy_(torch.div(made, divisor, rounding_mode="trunc") if divisor else made)
+
+        return write
+
+
+def _pairs(inner: list[Tensor], recorded: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """What has to be copied between gloo's part and the recorded memory; nothing where they are the same."""
+    if inner is recorded or not recorded:
+        return []
+    if len(inner) == len(recorded):
+        return list(zip(inner, recorded, strict=True))
+    return list(zip(inner[0].split([len(one) for one in recorded]), recorded, strict=True))
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    """gloo knows no booleans."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)

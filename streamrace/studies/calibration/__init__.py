@@ -1,0 +1,7 @@
+"""From a trace of one's own GPU to a hardware profile: :func:`calibrate`."""
+
+from streamrace.studies.calibration.fit import Calibrated, calibrate
+from streamrace.studies.calibration.kineto import ProfilerTrace, read
+from streamrace.studies.calibration.profiles import written
+
+__all__ = ["Calibrated", "ProfilerTrace", "calibrate", "read", "written"]

@@ -1,0 +1,179 @@
+"""The few figures of a profile, from kernels that ran: medians, so that what is odd among them counts little.
+
+One figure after the other, each from the kernels that it decides: the shortest kernel from those with few bytes, memory
+from those with many, products and attention from those that arithmetic bounds. Each such kernel says the figure at
+which the model would take as long as it did; of these the median is taken, weighted by the time that the model
+gives them: a long kernel's is worth more than a short one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamrace.device.hardware import Profile
+from streamrace.device.hardware.kernels import GPUS, Kernels
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.calibration.kineto import ProfilerTrace, Ran
+
+_ROUNDS = 8  # each figure is found with the others as they are: more change nothing
+_SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: of a kernel that is its start alone, and of one that is not
+_BOUND = 1.2  # arithmetic over memory, from where on it decides
+_STARTS = 3.0  # times as long as the shortest kernel
+
+
+class KindOfKernel(NamedTuple):
+    """A kind of kernel: how many calls, ms in the trace, by the base profile and by the new one, and the errors.
+
+    ``median_error``: of a call, absolute, over the trace's. ``used``: how many calls a figure was fitted to.
+    """
+
+    kind: str
+    calls: int
+    used: int
+    theirs_ms: float
+    base_ms: float
+    ours_ms: float
+    error: float
+    median_error: float
+
+
+class Calibrated(NamedTuple):
+    """``fitted``: figures of the profile, each from how many calls or launches; ``kept``: why others are the base's."""
+
+    profile: Profile
+    fitted: Mapping[str, tuple[float, int]]
+    kept: Mapping[str, str]
+    rows: tuple[KindOfKernel, ...]
+
+
+def calibrate(recorded: ProfilerTrace, base: Profile, name: str) -> Calibrated:
+    """``base`` with the figures of ``recorded``. Raises ScenarioError where nothing can be fitted to it."""
+    if base.gpu is None:
+        raise ScenarioError(
+            f"profile {base.name} names no GPU whose kernels are known ({', '.join(GPUS)}): choose another --base"
+        )
+    if not recorded.ran:
+        raise ScenarioError("none of the trace's kernels belongs to an operator whose work is known: nothing is fitted")
+    fitted: dict[str, tuple[float, int]] = {}
+    kept: dict[str, str] = {}
+    profile, used = base, dict[str, int]()
+    for _ in range(_ROUNDS):
+        for figure, (kind, of, why) in _figures().items():
+            found = of(recorded.ran, _kernels(profile))
+            used[kind] = max(used.get(kind, 0), len(found)) if figure != "kernel_us" else used.get(kind, 0)
+            if not found:
+                kept[figure] = why
+                continue
+            kept.pop(figure, None)
+            value = _median(found)
+            fitted[figure] = (value, len(found))
+            changed: dict[str, Any] = {figure: value}
+            profile = replace(profile, **changed)
+    if recorded.launches:
+        fitted["launch_us"] = (float(np.median(recorded.launches)), len(recorded.launches))
+        profile = replace(profile, launch_us=fitted["launch_us"][0])
+    else:
+        kept["launch_us"] = "the trace has no cudaLaunchKernel"
+    return Calibrated(replace(profile, name=name), fitted, kept, _rows(recorded.ran, base, profile, used))
+
+
+Found = Sequence[tuple[float, float]]  # a figure that a call asks for, and the call's weight
+
+
+def _shortest(ran: Iterable[Ran], kernels: Kernels) -> Found:
+    small = [one for one in ran if one.kind == "memory" and one.signature.nbytes <= _SMALL]
+    beside = [one.us - (kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns) / 1000 for one in small]
+    return [(max(us, 0.1), 1.0) for us in beside]
+
+
+def _memory(ran: Iterable[Ran], kernels: Kernels) -> Found:
+    return _ratio(
+        [one for one in ran if one.kind == "memory" and one.signature.nbytes >= _LARGE], kernels, kernels.gpu.memory
+    )
+
+
+def _host(ran: Iterable[Ran], kernels: Kernels) -> Found:
+    large = [one for one in ran if one.kind == "host" and one.signature.nbytes >= _LARGE // 4]
+    return _ratio(large, kernels, kernels.gpu.host_bytes_per_ns)
+
+
+def _arithmetic(kind: str, figure: Callable[[Kernels], float]) -> Callable[[Iterable[Ran], Kernels], Found]:
+    def of(ran: Iterable[Ran], kernels: Kernels) -> Found:
+        bound = []
+        for one in ran:
+            if one.kind == kind:
+                whole, part = kernels.nanoseconds(one.signature), kernels.arithmetic(one.signature)
+                memory = kernels.bytes_alone(one.signature)
+                if part > _BOUND * memory and whole > _STARTS * kernels.gpu.floor_ns:
+                    bound.append(one)
+        return _ratio(bound, kernels, figure(kernels))
+
+    return of
+
+
+def _ratio(ran: Iterable[Ran], kernels: Kernels, now: float) -> Found:
+    """What a rate would have to be for the model to take as long as each call did, beyond its start."""
+    found = []
+    for one in ran:
+        theirs = one.us * 1000 - kernels.gpu.floor_ns
+        ours = kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns
+        if theirs > 0:
+            found.append((now * ours / theirs, ours))  # by our time: one that was held up counts no more for it
+    return found
+
+
+def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Found], str]]:
+    mask = "whose mask is told (Concrete Inputs)"
+    forward = _arithmetic("attention", lambda one: one.gpu.attention)
+    backward = _arithmetic("attention backward", lambda one: one.gpu.attention_backward)
+    product = _arithmetic("matmul", lambda one: one.gpu.matmul)
+    return {
+        "kernel_us": ("memory", _shortest, "no elementwise kernel of at most 32 KiB"),
+        "memory_fraction": ("memory", _memory, "no elementwise kernel or copy of at least 4 MiB"),
+        "host_gbytes_per_s": ("host", _host, "no copy of at least 1 MiB from or to pinned memory"),
+        "matmul_fraction": ("matmul", product, "no product of aligned rows that arithmetic bounds"),
+        "attention_fraction": ("attention", forward, f"no flash attention {mask}"),
+        "attention_backward_fraction": ("attention backward", backward, f"no backward of flash attention {mask}"),
+    }
+
+
+def _median(found: Found) -> float:
+    """Weighted."""
+    values, weights = (np.array(column) for column in zip(*found, strict=True))
+    order = np.argsort(values, kind="stable")
+    passed = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(passed, passed[-1] / 2)])
+
+
+def _kernels(profile: Profile) -> Kernels:
+    made = Kernels.of(profile)
+    assert made is not None
+    return made
+
+
+def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str, int]) -> tuple[KindOfKernel, ...]:
+    rows = []
+    before, after = _kernels(base), _kernels(profile)
+    for kind in sorted({one.kind for one in ran}):
+        those = [one for one in ran if one.kind == kind]
+        theirs = np.array([one.us for one in those])
+        ours = np.array([after.nanoseconds(one.signature) / 1000 for one in those])
+        first = sum(before.nanoseconds(one.signature) for one in those) / 1e6
+        whole, error = float(theirs.sum()), np.abs(ours / np.maximum(theirs, 1e-3) - 1)
+        rows.append(
+            KindOfKernel(
+                kind,
+                len(those),
+                used.get(kind, 0),
+                whole / 1000,
+                first,
+                ours.sum() / 1000,
+                ours.sum() / whole - 1 if whole else 0.0,
+                float(np.median(error)),
+            )
+        )
+    return tuple(rows)

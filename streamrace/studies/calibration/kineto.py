@@ -1,0 +1,163 @@
+"""A trace of torch's profiler (Kineto, Chrome's format): which kernels ran, for which operator, how long.
+
+A kernel names its operator by the number "External id"; where it does not (older traces number launches there), the
+launch that has its "correlation" was made within the operator's time, on the operator's thread. An operator's kernels
+are taken together, with the innermost operator around them whose work is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamrace.device import untrusted
+from streamrace.device.hardware.kernels import Signature
+from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.calibration import operators
+
+Event = Mapping[str, Any]
+_LARGEST = 1 << 30  # bytes, unzipped: a minute of training
+_CAPTURE = "record it with torch.profiler.profile(record_shapes=True), and export_chrome_trace"
+
+
+class Ran(NamedTuple):
+    """An operator's kernels: ``us`` microseconds together; ``kind``: matmul, attention, memory, host, ..."""
+
+    kind: str
+    signature: Signature
+    us: float
+
+
+class ProfilerTrace(NamedTuple):
+    """``ran``: what could be placed; ``left``: what could not, by why, with how many kernels; ``launches``: us each."""
+
+    ran: tuple[Ran, ...]
+    left: Mapping[str, int]
+    launches: tuple[float, ...]
+    device: str
+    kernels: int
+
+
+def read(path: Path) -> ProfilerTrace:
+    """The trace of ``path`` (JSON, may be gzipped). Raises ScenarioError for what says nothing of kernels."""
+    made = _json(path)
+    events = [event for event in made["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
+    kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
+    operations = [event for event in events if event.get("cat") == "cpu_op"]
+    if not kernels and operations:
+        raise ScenarioError(
+            f"{path} is a trace of the CPU alone: profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
+    if not kernels:
+        raise ScenarioError(f"{path} holds no kernels of a GPU: {_CAPTURE}")
+    if not any(_args(event).get("Input Dims") for event in operations):
+        raise ScenarioError(f"{path} does not say the shapes that operators worked on: {_CAPTURE}")
+    launches = [event for event in events if event.get("cat") == "cuda_runtime"]
+    left: dict[str, int] = {}
+    together: dict[tuple[Any, ...], tuple[operators.Placed, float]] = {}
+    around = _Around(operations, launches)
+    for number, event in enumerate(kernels):
+        took = _number(event.get("dur"))
+        if took is None:
+            left["no duration"] = left.get("no duration", 0) + 1
+            continue
+        placed = operators.copied(event) or _first(around.of(event), str(event.get("name", "")))
+        if isinstance(placed, str):
+            left[placed] = left.get(placed, 0) + 1
+            continue
+        key = (number,) if placed.key is None else (placed.key,)
+        before = together.get(key)
+        # Of a product's kernels (its parts, their sum) any may say that it ran on tensor cores.
+        tensor = before is None or "tf32" in placed.signature.dtypes
+        together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
+    ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
+    launched = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
+    return ProfilerTrace(ran, left, tuple(one for one in launched if one), _device(made), len(kernels))
+
+
+def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
+    """What the innermost operator whose work is known did; else why nothing is known."""
+    innermost = ""
+    for event in chain:
+        innermost = innermost or str(event.get("name"))
+        placed = operators.placed(event, kernel)
+        if placed is not None:
+            return placed
+    return f"{innermost}: not among the operators that are known" if innermost else "no operator around it"
+
+
+class _Around:
+    """Which operators a kernel's launch stands in, innermost first."""
+
+    def __init__(self, operations: Sequence[Event], launches: Sequence[Event]) -> None:
+        self._by_number = _by(operations, "External id")
+        self._launches = _by(launches, "correlation")
+        self._chains = {id(event): chain for event, chain in _nested([*operations, *launches])}
+
+    def of(self, kernel: Event) -> list[Event]:
+        named = self._by_number.get(_number_of(kernel, "External id"))
+        launch = self._launches.get(_number_of(kernel, "correlation"))
+        chain = self._chains.get(id(launch), []) if launch is not None else []
+        if chain or named is None:
+            return chain
+        return [named, *self._chains.get(id(named), [])]
+
+
+def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
+    """Each event with those of its thread that it lies within, innermost first."""
+    threads: dict[tuple[str, str], list[tuple[float, float, int, Event]]] = {}
+    for number, event in enumerate(events):
+        start, took = _number(event.get("ts")), _number(event.get("dur"))
+        if start is not None and took is not None:
+            thread = str(event.get("pid")), str(event.get("tid"))
+            threads.setdefault(thread, []).append((start, -took, number, event))
+    for those in threads.values():
+        open_now: list[tuple[float, Event]] = []
+        for start, less, _, event in sorted(those):
+            while open_now and open_now[-1][0] < start - less:
+                open_now.pop()
+            yield event, [one for _, one in reversed(open_now)]
+            if event.get("cat") == "cpu_op":
+                open_now.append((start - less, event))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        made = untrusted.read_json(path, largest=_LARGEST, finite=False, unzip=True)
+    except OSError as error:
+        raise ScenarioError(f"{path} cannot be read: {error.strerror or error}") from None
+    except untrusted.Unreadable as error:
+        raise ScenarioError(f"{path} is no trace: {error}; {_CAPTURE}") from None
+    if isinstance(made, list):
+        made = {"traceEvents": made}
+    if not isinstance(made, dict) or not isinstance(made.get("traceEvents"), list):
+        raise ScenarioError(f"{path} is no trace: it has no traceEvents; {_CAPTURE}")
+    return made
+
+
+def _args(event: Event) -> Mapping[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _number_of(event: Event, name: str) -> str | None:
+    """By which events know each other: a number, of whatever kind; None where it has none."""
+    found = _args(event).get(name)
+    return None if found is None else str(found)
+
+
+def _by(events: Iterable[Event], name: str) -> dict[str | None, Event]:
+    return {number: one for one in events if (number := _number_of(one, name)) is not None}
+
+
+def _number(value: Any) -> float | None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if good else None
+
+
+def _device(made: Mapping[str, Any]) -> str:
+    known = made.get("deviceProperties")
+    first = known[0] if isinstance(known, list) and known else {}
+    return str(first.get("name", "")) if isinstance(first, dict) else ""

@@ -1,0 +1,32 @@
+"""A profile as a file that :func:`streamrace.device.hardware.load_profile` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+
+from streamrace.device.hardware import Profile
+
+
+def written(profile: Profile, *, origin: str, notes: Mapping[str, str]) -> str:
+    """As TOML. ``origin``: a sentence, a comment at its beginning; ``notes``: behind the fields that they are about."""
+    lines, tables = [f"# {origin}"], []
+    for item in fields(Profile):
+        value = getattr(profile, item.name)
+        if item.name == "name" or value is None:
+            continue
+        if is_dataclass(value) and not isinstance(value, type):
+            tables += ["", f"[{item.name}]"]
+            tables += [f"{name} = {_text(one)}" for name, one in asdict(value).items() if one is not None]
+            continue
+        note = notes.get(item.name)
+        lines.append(f"{item.name} = {_text(value)}" + (f"  # {note}" if note else ""))
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _text(value: str | bool | float) -> str:
+    """A text or truth value of JSON is one of TOML too. Figures that were fitted have no more than six digits."""
+    if isinstance(value, (str, bool, int)):
+        return json.dumps(value)
+    return f"{value:.1f}" if value == int(value) else f"{value:.6g}"

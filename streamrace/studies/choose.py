@@ -1,0 +1,297 @@
+"""Which way to shard is the fastest that fits: all strategies of PaRO and hpZ by their closed forms, side by side.
+
+The formulas are :mod:`streamrace.scenarios.sharding.formulas`'s (arXiv 2310.06003): model states alone, communication that
+computation hides wholly or the other way round, no latency. They say which few are worth a dry run, not how long it
+takes to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 % more than is counted on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pandas as pd
+
+from streamrace.device.hardware import ProfileError, load_profile
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.models import FULL_SIZE
+from streamrace.scenarios.sharding.formulas import (
+    WIDTHS,
+    PlannedExchange,
+    Rates,
+    Size,
+    StepPhase,
+    communication,
+    computation,
+    exchanges,
+    given_rates,
+    memory,
+    profile_rates,
+    sent,
+)
+from streamrace.scenarios.sharding.schemes import Cluster, RingPlace, Scheme, scheme, schemes
+from streamrace.scenarios.sharding.strategy import ShardingError
+
+GB = 1e9
+HARDWARE = "dgx-a100-roce"  # the paper's cluster
+ALIASES = {"llama-2-65b": "llama-65b"}  # papers call it so: there is no 65B in Llama 2
+# LoRA (arXiv 2106.09685) of rank 8 trains 0.06 % of a 7B model on queries and values, 0.3 % on all matrices of a block.
+PEFT = Fraction(1, 1000)
+
+KINDS = ("parameters", "copy", "gradients", "state")
+COLUMNS = (
+    "strategy", "title", *KINDS, "total", "fits", "over", "communication_s", "computation_s", "step_s", "tokens_per_s",
+    "relative", "best", "often", "sent_within", "sent_between", "crossing",
+)  # fmt: skip
+"""Of the frame: see :func:`study`."""
+
+
+@dataclass(frozen=True)
+class ShardingQuestion:
+    """What is to be trained on what. ``memory`` and ``activations``: bytes of a GPU, all and kept free for them."""
+
+    model: str
+    size: Size
+    cluster: Cluster
+    hardware: str
+    rates: Rates
+    flops: float  # a second, that a GPU reaches
+    memory: float
+    activations: float
+    precision: str
+    accumulation: int
+    micro_batch: int
+    sequence: int
+    schemes: tuple[Scheme, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of a GPU in a step."""
+        return self.accumulation * self.micro_batch * self.sequence
+
+    @property
+    def links(self) -> dict[str, float]:
+        """Gbit/s of a GPU, by the kind of ring; without those that would have one GPU."""
+        return {str(where): rate for where, rate in self.rates.items() if self.cluster.ring(where).ranks > 1}
+
+    @property
+    def room(self) -> float:
+        """Bytes of a GPU for model states."""
+        return self.memory - self.activations
+
+
+def question(
+    *,
+    model: str,
+    gpu_memory: float | None = None,
+    activations: float = 0.0,
+    nodes: int = 4,
+    gpus: int | None = None,
+    group: int | None = None,
+    hardware: str = HARDWARE,
+    within: float | None = None,
+    between: float | None = None,
+    trainable: str = "1",
+    accumulation: int = 10,
+    micro_batch: int = 4,
+    sequence: int = 512,
+    precision: str = "bf16",
+    strategies: Sequence[str] = (),
+) -> ShardingQuestion:
+    """From what a user says; the rest is the paper's: 32 GPUs, 10 micro-batches of 4 x 512 tokens.
+
+    ``model``: a name, or a number of parameters. ``gpu_memory`` and ``activations``: GB. ``gpus``: of a node,
+    ``group``: ranks of one; by default the hardware's nodes. ``within`` and ``between``: Gbit/s of a GPU, instead of
+    the hardware's. ``trainable``: a fraction, or ``peft``.
+
+    Raises :class:`ScenarioError` or :class:`ShardingError`.
+    """
+    try:
+        profile = load_profile(hardware)
+    except ProfileError as error:
+        raise ScenarioError(str(error)) from error
+    parameters = _parameters(model)
+    gpus = profile.gpus_per_node if gpus is None else gpus
+    cluster = Cluster(nodes * gpus, gpus if group is None else group, gpus)
+    rates = profile_rates(cluster, profile)
+    if within is not None or between is not None:
+        rates = _replaced(rates, cluster, within, between)
+    if precision not in WIDTHS:
+        raise ScenarioError(f"there is no precision '{precision}': choose one of {', '.join(WIDTHS)}")
+    capacity = _number("--gpu-memory", profile.memory_gbytes if gpu_memory is None else gpu_memory)
+    if not 0 <= activations < capacity:
+        raise ScenarioError(f"--activations {activations:g} leaves nothing of {capacity:g} GB for the model: give less")
+    return ShardingQuestion(
+        model=ALIASES.get(model, model),
+        size=Size(parameters, float(parameters * _fraction(trainable))),
+        cluster=cluster,
+        hardware=profile.name,
+        rates=rates,
+        flops=profile.tflops * 1e12 * profile.efficiency,
+        memory=capacity * GB,
+        activations=activations * GB,
+        precision=precision,
+        accumulation=accumulation,
+        micro_batch=micro_batch,
+        sequence=sequence,
+        schemes=tuple(dict.fromkeys(scheme(text) for text in strategies)) or schemes(),
+    )
+
+
+def study(asked: ShardingQuestion) -> pd.DataFrame:
+    """One row for each way to shard: those that fit first, the fastest of them at the top.
+
+    Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and
+    in ``total``, whether it ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``,
+    ``step_s`` (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``:
+    nothing that fits is faster; ``often``: what goes between groups in every micro-batch; bytes that a GPU sends in a
+    step as :mod:`streamrace.metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally fast
+    comes first what communicates least, then what needs least memory: hiding is never complete.
+
+    Raises :class:`ShardingError` when none fits.
+    """
+    frame = pd.DataFrame([_row(asked, one) for one in asked.schemes])
+    reference = _row(asked, scheme("ZeRO-3"))["step_s"]
+    frame["relative"] = reference / frame.step_s
+    if not frame.fits.any():
+        raise ShardingError(_nothing_fits(asked, frame))
+    # Sums of the same terms in another order differ in the last bit.
+    keys = frame.assign(
+        misses=~frame.fits, **{name: frame[name].map(_rounded) for name in ("step_s", "communication_s")}
+    )
+    order = keys.sort_values(["misses", "step_s", "communication_s", "total", "strategy"]).index
+    frame["best"] = frame.fits & (keys.step_s == keys.step_s[order[0]])
+    return frame.loc[order, list(COLUMNS)].reset_index(drop=True)
+
+
+def _row(asked: ShardingQuestion, one: Scheme) -> dict[str, Any]:
+    cluster, rates = asked.cluster, asked.rates
+    held = memory(one, asked.size, cluster, precision=asked.precision)
+    found = exchanges(one, asked.size, cluster, accumulation=asked.accumulation, precision=asked.precision)
+    communicating = communication(found, cluster, rates)
+    computing = computation(asked.size, tokens=asked.tokens, flops=asked.flops)
+    step, bytes_sent = max(communicating, computing), sent(found, cluster)
+    return {
+        "strategy": str(one),
+        "title": one.title,
+        **held._asdict(),
+        "total": held.total,
+        "fits": held.total <= asked.room,
+        "over": max(0.0, held.total - asked.room),
+        "communication_s": communicating,
+        "computation_s": computing,
+        "step_s": step,
+        "tokens_per_s": asked.tokens * cluster.ranks / step,
+        "often": _often(found, asked),
+        "sent_within": bytes_sent.within,
+        "sent_between": bytes_sent.between,
+        "crossing": bytes_sent.crossing,
+    }
+
+
+def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
+    """What goes between groups in every micro-batch."""
+    if asked.cluster.groups == 1:
+        return ""
+    phases = [
+        exchange.phase
+        for exchange in found
+        if exchange.phase in (StepPhase.PARAMETERS, StepPhase.GRADIENTS)
+        and exchange.where is not RingPlace.WITHIN
+        and exchange.times >= asked.accumulation
+    ]
+    return " and ".join(phases)
+
+
+def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
+    """The smallest need, and how many GPUs would do. One sentence."""
+    least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # of equals the finest: it profits from more GPUs
+    room = f"{asked.memory / GB:g} GB" + (
+        f" with {asked.activations / GB:g} GB for activations" if asked.activations else ""
+    )
+    enough = fewest(asked)
+    what = (
+        "no way to shard fits"
+        if len(frame) == len(schemes())
+        else f"none of the {len(frame)} ways to shard that were asked for fits"
+        if len(frame) > 1
+        else "it does not fit"
+    )
+    more = (
+        f"{enough} GPUs would do ({enough // asked.cluster.gpus} nodes of {asked.cluster.gpus})"
+        if enough
+        else "no number of GPUs would do, as a part of it is on every GPU or in every group: shard it over all"
+    )
+    return (
+        f"{asked.model} on {asked.cluster.ranks} GPUs: {what} {room}; {least.title} needs least, "
+        f"{least.total / GB:.1f} GB of model states; {more}"
+    )
+
+
+def fewest(asked: ShardingQuestion) -> int | None:
+    """The smallest number of GPUs, in whole nodes and groups, on which something fits; None: there is none."""
+    unit = math.lcm(asked.cluster.gpus, asked.cluster.group)
+
+    def least(ranks: int) -> float:
+        cluster = replace(asked.cluster, ranks=ranks)
+        return min(memory(one, asked.size, cluster, precision=asked.precision).total for one in asked.schemes)
+
+    enough = 1  # units
+    while least(enough * unit) > asked.room:
+        enough *= 2
+        if enough * unit > asked.size.parameters:  # a rank has an element: finer it does not get
+            return None
+    too_few = enough // 2
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        enough, too_few = (middle, too_few) if least(middle * unit) <= asked.room else (enough, middle)
+    return enough * unit
+
+
+def _parameters(model: str) -> float:
+    name = ALIASES.get(model, model)
+    if name in FULL_SIZE:
+        return FULL_SIZE[name].parameters
+    try:
+        number = float(model)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number < math.inf:
+        raise ScenarioError(
+            f"there is no model '{model}': choose one of {', '.join([*FULL_SIZE, *ALIASES])}, or give a number of "
+            "parameters, for example 65e9"
+        )
+    return number
+
+
+def _fraction(text: str) -> Fraction:
+    if text.lower() == "peft":
+        return PEFT
+    try:
+        found = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(0)
+    if not 0 < found <= 1:
+        raise ScenarioError(f"--trainable takes a part of all parameters, for example 1, 1/16 or peft, not '{text}'")
+    return found
+
+
+def _replaced(rates: Rates, cluster: Cluster, within: float | None, between: float | None) -> Rates:
+    """The user's own bandwidths, as far as they were given."""
+    inner = rates[RingPlace.WITHIN] if within is None else _number("--within", within)
+    outer = rates[RingPlace.ACROSS] if between is None else _number("--between", between)
+    own: Mapping[RingPlace, float] = given_rates(cluster, within=inner, between=outer)
+    return {**own, RingPlace.BETWEEN: rates[RingPlace.BETWEEN]} if between is None else own
+
+
+def _number(option: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ScenarioError(f"{option} takes a number above 0, not {value:g}")
+    return value
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.9g}")

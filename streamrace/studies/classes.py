@@ -1,0 +1,260 @@
+"""Which ranks of a job do the same, and is that so? A dry run is one rank, and the others are taken to do what it does.
+
+Ranks that differ in nothing that a framework asks a rank for are a *class*: first, last or between in the world, in
+their node and in the groups of hpZ (or of our own engine); how much of each parameter they really hold, where sizes do
+not come out even (ZeRO-3's shards are ceil(n / ranks) elements, the last ones are padding or nothing:
+deepspeed/runtime/zero/partition_parameters.py, ``_partition_param``); and whether a timing slows them. One
+representative of each class runs, and a second member, drawn by lot, beside it. If their traces are equal in the normal
+form (:mod:`streamrace.metrics.alike`) the class was checked, not assumed; if not, the first operation that differs is named.
+
+These runs are of a model with few layers, where its number of layers can be told: what a rank does in a layer does not
+depend on how many there are. A class of one rank has nothing to compare.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from streamrace.device.trace import TraceReader, file_of
+from streamrace.metrics import BusyMetrics, MemoryMetrics
+from streamrace.metrics.alike import LikenessMetrics, described
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
+from streamrace.studies.crew import Crew, side_by_side
+
+LAYERS = 2
+"""Of the models that are compared: the second is the first that follows another one."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks of which nothing says that they differ. ``what``: what they have in common, for a person."""
+
+    what: str
+    members: tuple[int, ...]
+
+    @property
+    def second(self) -> int | None:
+        """Another member than the first, drawn by lot, the same each time. None: there is none."""
+        rest = self.members[1:]
+        return random.Random(f"{self.what}/{len(rest)}").choice(rest) if rest else None
+
+
+@dataclass(frozen=True)
+class CheckedClass:
+    """``difference``: what the second member does first that the representative does not; empty where they are equal.
+
+    ``from_first``: the same of the representative against rank 0, but for which of them a broadcast starts from.
+    ``step_ns``: the representative's last step,
+    nanoseconds, and ``peak``: its bytes, both of the model with few layers.
+    """
+
+    ranks: RankClass
+    difference: str
+    from_first: str
+    step_ns: int
+    peak: int
+
+    @property
+    def equal(self) -> bool:
+        return not self.difference
+
+
+@dataclass(frozen=True)
+class CheckedClasses:
+    """All classes of a job's ranks. ``layers``: of the models that were compared; None: the whole model."""
+
+    classes: tuple[CheckedClass, ...]
+    layers: int | None
+
+    @property
+    def compared(self) -> int:
+        """How many second members were held against their representatives."""
+        return sum(one.ranks.second is not None for one in self.classes)
+
+    @property
+    def unequal(self) -> tuple[CheckedClass, ...]:
+        """The classes of which one rank does not stand for the others."""
+        return tuple(one for one in self.classes if not one.equal)
+
+    @property
+    def slowest(self) -> CheckedClass:
+        """Whose own step takes longest: the others wait for it."""
+        return max(self.classes, key=lambda one: one.step_ns)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "layers": self.layers,
+            "compared": self.compared,
+            "classes": [
+                {
+                    "what": one.ranks.what,
+                    "ranks": len(one.ranks.members),
+                    "representative": one.ranks.members[0],
+                    "second": one.ranks.second,
+                    "difference": one.difference,
+                    "from_rank_0": one.from_first,
+                    "step_ns": one.step_ns,
+                    "peak": one.peak,
+                }
+                for one in self.classes
+            ],
+        }
+
+
+def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
+    """The classes of ``job``'s ranks, by their first members. ``sizes``: of its parameters, elements."""
+    group = job.sharding_group if job.sharding else job.hpz
+    slow = {key for key in job.slow if key.startswith(("rank:", "host:"))}
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for rank in range(job.ranks):
+        places = [_place("world", rank, job.ranks), _place("node", rank % job.gpus, job.gpus)]
+        if 1 < group < job.ranks and group != job.gpus:
+            places.append(_place("group", rank % group, group))
+        shards = [_held(size, rank, job.ranks) for size in sizes] if job.stage == 3 or job.sharding else []
+        if 1 < group < job.ranks:
+            shards += [_held(size, rank % group, group) for size in sizes]
+        straggles = tuple(sorted(key for key in slow if key.partition(":")[2] == str(rank)))
+        found.setdefault((tuple(places), tuple(shards), straggles), []).append(rank)
+    return [RankClass(_said(*key), tuple(members)) for key, members in found.items()]
+
+
+def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text: None) -> CheckedClasses:
+    """Run each class's representative and second member and compare. ``folder`` is removed again.
+
+    Raises :class:`streamrace.scenarios.base.ScenarioError` for what cannot be rehearsed,
+    :class:`streamrace.device.ranks.cluster.RankFailed` when a rank breaks.
+    """
+    with Comparison(job, folder, tell) as comparison:
+        return comparison.result(sizes)
+
+
+class Comparison:
+    """The same beside other work: :meth:`begin` can be called before anything is known of the model. :meth:`result`
+    runs what was not read by then. ``folder`` is removed at the end.
+    """
+
+    def __init__(self, job: Job, folder: Path, tell: Tell = lambda text: None) -> None:
+        named = ":" not in job.model or Path(job.model).exists()
+        self.job, self.folder, self.layers = job, folder, LAYERS if named else None
+        self.read: dict[int, RankRead] = {}
+        self._tell = tell
+        self._rehearsed = partial(_rehearsed, job, folder, self.layers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def begin(self, crew: Crew) -> None:
+        """Have ``crew`` run rank 0, as the others need what it broadcasts, and then the others that are compared.
+
+        ``crew`` has to be done before :meth:`result` is asked for.
+        """
+
+        def others(_: int, first: RankRead) -> None:
+            self.read[0] = first
+            rest = self._missing(classes(self.job, first.sizes))
+            crew.begin(self._rehearsed, rest, then=self.read.__setitem__)
+
+        if 0 in self.read:
+            others(0, self.read[0])
+        else:
+            crew.begin(self._rehearsed, [0], then=others)
+
+    def result(self, sizes: Sequence[int]) -> CheckedClasses:
+        """Of a job with parameters of these sizes. Raises as :func:`check`."""
+        of = classes(self.job, sizes)
+        on = f" on {self.layers} layers" if self.layers else ""
+        self._tell(f"{len(of)} classes of ranks: comparing {len(_wanted(of))} ranks{on}")
+        if 0 not in self.read:
+            self.read[0] = self._rehearsed(0)
+        self.read |= side_by_side(self._rehearsed, self._missing(of))
+        nodes_of = self.job.timing().nodes_of
+        return CheckedClasses(tuple(_checked(one, self.read, nodes_of) for one in of), self.layers)
+
+    def _missing(self, of: Sequence[RankClass]) -> list[int]:
+        return [rank for rank in _wanted(of) if rank not in self.read]
+
+
+def _wanted(of: Sequence[RankClass]) -> list[int]:
+    """The ranks that are compared."""
+    return sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
+
+
+def _rehearsed(job: Job, folder: Path, layers: int | None, rank: int) -> RankRead:
+    sizes: list[int] = []
+
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            sizes.extend(report.sizes)
+
+    rehearsal.run(job, folder=folder, receive=receive, ranks=(rank,), layers=layers)
+    return RankRead(file_of(folder / "trace", rank), job.timing().nodes_of, sizes)
+
+
+class RankRead:
+    """A rank's trace, read. ``sizes``: of its model's parameters."""
+
+    def __init__(self, path: Path, nodes_of: Sequence[int], sizes: Sequence[int]) -> None:
+        self.path, self.sizes = path, tuple(sizes)
+        alike, but_roots = LikenessMetrics(nodes_of), LikenessMetrics(nodes_of, roots=False)
+        busy, memory = BusyMetrics(), MemoryMetrics()
+        reader = TraceReader(path)
+        try:
+            records = list(reader.read())
+        finally:
+            reader.close()
+        for one in (alike, but_roots, busy, memory):
+            one.feed(records)
+        self.likeness = {True: alike.result(), False: but_roots.result()}
+        self.step_ns = busy.result().steps[-1].time
+        self.peak = memory.result().peak
+
+
+def _checked(one: RankClass, read: dict[int, RankRead], nodes_of: Sequence[int]) -> CheckedClass:
+    first = one.members[0]
+    mine = read[first]
+    difference = "" if one.second is None else _difference(read, first, one.second, nodes_of)
+    from_first = _difference(read, 0, first, nodes_of, roots=False)
+    return CheckedClass(one, difference, from_first, mine.step_ns, mine.peak)
+
+
+def _difference(read: dict[int, RankRead], one: int, other: int, nodes_of: Sequence[int], *, roots: bool = True) -> str:
+    at = read[one].likeness[roots].parts_from(read[other].likeness[roots])
+    if at is None:
+        return ""
+    does = [described(read[rank].path, nodes_of, at, roots=roots) for rank in (one, other)]
+    return f"rank {one}: {does[0]}; rank {other}: {does[1]}"
+
+
+def _place(of: str, index: int, count: int) -> str:
+    if count == 1:
+        return ""
+    return f"first of its {of}" if index == 0 else f"last of its {of}" if index == count - 1 else ""
+
+
+def _held(size: int, rank: int, ranks: int) -> int | str:
+    """How much of a parameter is really the rank's: all of its shard, nothing, or so many elements."""
+    shard = -(-size // ranks)
+    held = min(max(size - rank * shard, 0), shard)
+    return "all" if held == shard else "nothing" if held == 0 else held
+
+
+def _said(places: Sequence[str], shards: Sequence[int | str], straggles: Sequence[str]) -> str:
+    said = [place.replace("its world", "all") for place in places if place] or ["between others"]
+    if any(held != "all" for held in shards):
+        padded = any(isinstance(held, int) for held in shards)
+        said.append("with padding in its shards" if padded else "without a shard of small parameters")
+    return ", ".join([*said, *(f"slow ({key})" for key in straggles)])

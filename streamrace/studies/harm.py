@@ -1,0 +1,104 @@
+"""Which pairs of a race can do harm: what the all-gather reads too early is another value than what was to be copied.
+
+A copy into a secondary partition may write what is there already: DeepSpeed up to 0.13.5 copies at each release of a
+parameter, several times a step. A pair whose bytes held the same before is *benign*. It is *harmful* where they did
+not: the memory is new (the secondaries are dropped after each optimizer step), something else was written to it
+(zeros), or the values are of before an optimizer step (which changes them at its end).
+
+Found from the trace alone, so it says nothing of what other code does with the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from streamrace.detectors import Occurrence, Race
+from streamrace.device.trace import Access, Collective, Label, Launch, Phase, TraceRecord
+
+
+class Earlier(NamedTuple):
+    """An operation that wrote to a pair's bytes earlier. ``same``: the value that the pair's first access writes."""
+
+    op: int
+    same: bool
+
+
+class Pair(NamedTuple):
+    """One occurrence of a race. ``name``: the parameter whose bytes they are, empty where nothing tells.
+
+    ``before``: what was written to these bytes before the first access wrote, the latest first. What the second one
+    reads too early is the latest of these that has ended by then.
+    """
+
+    race: int
+    occurrence: Occurrence
+    name: str
+    before: tuple[Earlier, ...]
+
+    @property
+    def harmful(self) -> bool:
+        """Could the other order change a value?"""
+        return not self.before or not self.before[0].same
+
+    @property
+    def within_forward(self) -> bool:
+        """Are both accesses of one forward pass?"""
+        return self.occurrence.first[1:4] == self.occurrence.second[1:4] and self.occurrence.first.phase == "forward"
+
+
+class _Write(NamedTuple):
+    op: int
+    kernel: str
+    step: int  # in which it was issued; before the first: 1, whose values they are
+    lo: int
+    hi: int
+
+
+def pairs_of(races: Sequence[Race], records: Iterable[TraceRecord]) -> list[Pair]:
+    """All occurrences of ``races`` that the trace's ``records`` can time; races must have all their examples.
+
+    A free has no place in time, and is left out.
+    """
+    found = [
+        (number, one)
+        for number, race in enumerate(races)
+        for one in race.examples
+        if one.first.op is not None and one.second.op is not None
+    ]
+    blocks = {one.block for _, one in found}
+    writes: dict[int, list[_Write]] = {}
+    labels: dict[int, list[Label]] = {}
+    step = 1
+    for record in records:
+        if isinstance(record, (Launch, Collective)):
+            for block, lo, hi, _ in _plain(record.writes):
+                if block in blocks:
+                    writes.setdefault(block, []).append(_Write(record.op, record.kernel, step, lo, hi))
+        elif isinstance(record, Phase):
+            step = max(step, record.step)
+        elif isinstance(record, Label) and record.block in blocks:
+            labels.setdefault(record.block, []).append(record)
+    pairs = []
+    for number, one in found:
+        label = next((label for label in labels.get(one.block, ()) if label.lo <= one.lo < label.hi), None)
+        before = tuple(_before(one, writes.get(one.block, [])))
+        pairs.append(Pair(number, one, label.name if label else "", before))
+    return pairs
+
+
+def _before(one: Occurrence, writes: Sequence[_Write]) -> Iterator[Earlier]:
+    """What was written to these bytes before ``one.first`` wrote, the latest first."""
+    here = [write for write in writes if write.lo < one.hi and write.hi > one.lo]
+    at = next((place for place, write in enumerate(here) if write.op == one.first.op), None)
+    if at is None:  # the first access reads: whatever comes behind it, too early, changes what it sees
+        return
+    copy = here[at]
+    for write in reversed(here[:at]):
+        whole = write.lo <= one.lo and one.hi <= write.hi
+        yield Earlier(write.op, whole and (write.kernel, write.step) == (copy.kernel, copy.step))
+
+
+def _plain(accesses: Iterable[Access]) -> Iterable[Access]:
+    """A reader gives accesses as plain tuples, shorter where they have no layout."""
+    return (Access(*access) for access in accesses)

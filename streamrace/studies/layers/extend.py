@@ -1,0 +1,282 @@
+"""A job of a deep model, from dry runs with few layers: record, show that the order repeats, go on with it.
+
+What counts over the whole model is kept as it is, and must not come into play later than in what was recorded.
+DeepSpeed prefetches and releases by numbers of elements (``stage3_max_live_parameters``, ``stage3_max_reuse_distance``,
+``stage3_prefetch_bucket_size``, ``reduce_bucket_size``; deepspeed/runtime/zero/config.py), so even the shallowest
+recording has more elements in its layers than each of these, and two layers more. The optimizer goes over a partition
+in parts of ``sub_group_size``: where the whole model has more than one, the job is refused here and can be run whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from streamrace.detectors import Race
+from streamrace.device.trace import Begin, TraceReader, begin
+from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime, TrafficMetrics
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import Job
+from streamrace.studies.classes import Comparison
+from streamrace.studies.crew import Crew, cores
+from streamrace.studies.layers.course import Course
+from streamrace.studies.layers.order import Growth, Irregular, Order, growth
+from streamrace.studies.rehearsed import Extension, Rehearsed, Tell, rehearse
+
+FEWEST, MOST = 3, 14
+"""Layers that are recorded."""
+PERIODS = (1, 2, 3, 4)
+DEEP = 40
+"""Layers from which on a model is not run whole unless that is asked for."""
+
+# DeepSpeed's defaults (runtime/zero/config.py), in elements.
+_LIMITS = {
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,
+}
+_SUB_GROUP = 1_000_000_000
+
+
+def rehearsed(
+    job: Job,
+    folder: Path,
+    tell: Tell,
+    *,
+    rank: int = 0,
+    exact: bool | None = None,
+    compare: bool = True,
+    meanwhile: Callable[[Rehearsed], None] = lambda found: None,
+) -> Rehearsed:
+    """``job`` from a few of its layers where they show that the order repeats, else with all of them.
+
+    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: are the other ranks
+    compared (:mod:`streamrace.studies.classes`)? ``meanwhile`` gets what is found while they still run. Raises
+    :class:`streamrace.scenarios.base.ScenarioError` where ``exact`` is False and the order does not repeat, and what
+    :func:`streamrace.studies.rehearsed.rehearse` raises.
+    """
+    if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
+        exact = True
+    with Comparison(job, folder / "ranks", tell) as ranks:
+        found: Rehearsed | None = None
+        if not exact:
+            try:
+                found = extended(job, folder, tell, rank=rank, beside=ranks if compare else None)
+            except Irregular as problem:
+                if exact is False:
+                    sentence = f"few layers do not stand for all: {problem}; leave --extend out"
+                    raise ScenarioError(sentence) from None
+                tell(f"few layers do not stand for all, so all are run: {problem}")
+        if found is None:
+            with Crew(cores(), behind=True) as crew:
+
+                def tell_on(text: str) -> None:
+                    tell(text)
+                    crew.look()
+
+                started = partial(ranks.begin, crew) if compare else lambda: None
+                found = rehearse(job, folder, tell_on, rank=rank, started=started)
+                meanwhile(found)
+                crew.finish()
+        else:
+            meanwhile(found)
+        return replace(found, classes=ranks.result(found.sizes)) if compare else found
+
+
+def extended(
+    job: Job,
+    folder: Path,
+    tell: Tell = lambda text: None,
+    *,
+    races: bool = True,
+    rank: int = 0,
+    beside: Comparison | None = None,
+) -> Rehearsed:
+    """What :func:`streamrace.studies.rehearsed.rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
+
+    ``beside``: what is run too, by the same processes. Raises :class:`Irregular` with a sentence where the order does
+    not repeat, or cannot be shown to, and what :func:`rehearse` raises.
+    """
+    whole = rehearsal.layers_of(job)
+    if whole is None or whole <= FEWEST + 2:
+        raise Irregular("the model has no number of layers that can be changed, or too few")
+    fewest = _fewest(job, whole)
+    with Crew(cores()) as crew:
+        if beside is not None:
+            beside.begin(crew)
+        found = _from_few(job, folder, _Recordings(job, folder, crew, races=races, rank=rank, tell=tell), fewest, whole)
+        crew.finish()
+        return found
+
+
+def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whole: int) -> Rehearsed:
+    if fewest + 2 <= min(MOST, whole):
+        recordings.make(fewest, fewest + 1, fewest + 2)  # what the shortest period needs
+    problem = Irregular("the order does not repeat from layer to layer")
+    for layers in range(fewest, min(MOST, whole) + 1):
+        recordings.make(layers)
+        for period in PERIODS:
+            three = [recordings.made.get(layers - back * period) for back in (2, 1, 0)]
+            if None in three or layers - 2 * period < fewest or (whole - layers) % period:
+                continue
+            try:
+                return _extended(job, [one for one in three if one is not None], period, whole, folder)
+            except Irregular as found:
+                problem = found
+    raise problem
+
+
+class _Recorded:
+    """A dry run with few layers, read."""
+
+    def __init__(self, layers: int, found: Rehearsed) -> None:
+        self.layers, self.found = layers, found
+        reader = TraceReader(found.trace)
+        try:
+            self.order = Order(reader.read())
+        finally:
+            reader.close()
+
+
+class _Recordings:
+    """Dry runs with few layers, by their number, made side by side."""
+
+    def __init__(self, job: Job, folder: Path, crew: Crew, *, races: bool, rank: int, tell: Tell) -> None:
+        self.made: dict[int, _Recorded] = {}
+        self._folder, self._crew, self._tell = folder, crew, tell
+        self._record = partial(_record, job, folder, races=races, rank=rank)
+
+    def make(self, *wanted: int) -> None:
+        """Those of ``wanted`` that were not made; the deepest takes longest, and is begun first."""
+        todo = [layers for layers in sorted(wanted, reverse=True) if layers not in self.made]
+        for layers in reversed(todo):
+            self._tell(f"recording {layers} layers")
+        found: dict[int, Rehearsed] = {}
+        self._crew.begin(self._record, todo, then=found.__setitem__)
+        for _ in self._crew.done():
+            for layers in todo:
+                if layers in found and layers not in self.made:
+                    self.made[layers] = _Recorded(layers, found[layers])
+            if all(layers in self.made for layers in wanted):
+                break
+
+
+def _record(job: Job, folder: Path, layers: int, *, races: bool, rank: int) -> Rehearsed:
+    return rehearse(job, folder / f"{layers}-layers", answers=False, races=races, rank=rank, layers=layers)
+
+
+def _fewest(job: Job, whole: int) -> int:
+    """How many layers the shallowest recording needs. Raises :class:`Irregular` for what no few layers show."""
+    if job.sharding:
+        return FEWEST
+    one, two = (rehearsal.parameters_of(job, layers) for layers in (FEWEST, FEWEST + 1))
+    layer = two - one
+    zero: dict[str, Any] = job.deepspeed_config(rehearsal.hidden_of(job)).get("zero_optimization", {})
+    together = one + (whole - FEWEST) * layer
+    parts = math.ceil(together / job.ranks / zero.get("sub_group_size", _SUB_GROUP))
+    if parts > 1:
+        raise Irregular(f"the optimizer goes over {parts} parts of sub_group_size, and few layers make one")
+    if "stage3_model_persistence_threshold" in zero:
+        raise Irregular("stage3_model_persistence_threshold counts the parameters of the whole model")
+    most: int = max(
+        zero.get(name, default) for name, default in _LIMITS.items() if job.stage == 3 or "stage3" not in name
+    )
+    needed: int = max(FEWEST, math.ceil(most / layer) + 2)
+    if needed + 2 > MOST:
+        raise Irregular(f"{needed} layers have fewer elements than DeepSpeed's limits count: that many are not few")
+    return needed
+
+
+def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, folder: Path) -> Rehearsed:
+    grown = growth(*(one.order for one in three))
+    last, times = three[-1], (whole - three[-1].layers) // period
+    again = _again(last.order)
+    if again != last.found.steps:
+        raise Irregular("the recording does not take the time that its order takes")
+    profile, timing = job.profile(), job.timing()
+    memory, busy, traffic = MemoryMetrics(profile.capacity), BusyMetrics(), TrafficMetrics(timing.nodes_of)
+    course = Course(last.order)
+    first: Begin = begin(last.found.rank, job.ranks)
+    for metric in (memory, busy, traffic):
+        metric.feed([first, *last.order.groups, *last.order.names])
+    for phase in grown:
+        records = list(course.phase(phase.order.phase, phase.extended(times)))
+        for metric in (memory, busy, traffic):
+            metric.feed(records)
+    for metric in (memory, busy, traffic):
+        metric.feed([course.end()])
+    steps = busy.result().steps
+    found = last.found
+
+    def count(of: Callable[[Rehearsed], int], what: str) -> int:
+        return _grown([of(one.found) for one in three], times, what)
+
+    return replace(
+        found,
+        folder=folder,
+        parameters=count(lambda one: one.parameters, "the number of parameters"),
+        trained=count(lambda one: one.trained, "the number of trained parameters"),
+        operations=course.operations,
+        judged=None if found.judged is None else _races([one.found.races for one in three], times),
+        step=steps[-1],
+        steps=steps,
+        traffic=traffic.result(),
+        memory=memory.result(),
+        flops=count(lambda one: one.flops, "the floating point operations of a step"),
+        forward_flops=count(lambda one: one.forward_flops, "those of the forward pass"),
+        host_s=sum(one.found.host_s for one in three),
+        extension=Extension(tuple(one.layers for one in three), whole, period, units=_units(grown), trace=found.trace),
+    )
+
+
+def _again(order: Order) -> tuple[StepTime, ...]:
+    """The steps of a recording, timed anew as it is."""
+    course, busy = Course(order), BusyMetrics()
+    busy.feed(order.names)
+    for phase in order.phases:
+        busy.feed(course.phase(phase.phase, phase.items))
+    busy.feed([course.end()])
+    return busy.result().steps
+
+
+def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
+    """The same races; how often they occur, and are reversed, grows with each layer by the same."""
+    by_place = [{_place(race): race for race in races} for races in found]
+    if len({frozenset(one) for one in by_place}) > 1 or any(
+        len(one) != len(races) for one, races in zip(by_place, found, strict=True)
+    ):
+        raise Irregular("there are other races with more layers")
+    made = []
+    for place, race in by_place[-1].items():
+        occurrences = _grown([one[place].occurrences for one in by_place], times, "how often a race occurs")
+        manifested = _grown([one[place].manifested for one in by_place], times, "how often a race shows")
+        made.append(replace(race, occurrences=occurrences, manifested=manifested))
+    return tuple(made)
+
+
+def _place(race: Race) -> tuple[Any, ...]:
+    sides = [(side.kernel, side.access, side.stream, side.stack[:1]) for side in (race.first, race.second)]
+    return race.kind, *sides
+
+
+def _grown(three: Sequence[int], times: int, what: str) -> int:
+    one, two, last = three
+    if last - two != two - one:
+        raise Irregular(f"{what} does not grow by the same with each layer ({one}, {two}, {last})")
+    return last + times * (last - two)
+
+
+def _units(grown: Sequence[Growth]) -> dict[str, list[int]]:
+    """How many records a layer adds, by phase."""
+    return {
+        f"{phase.order.phase.name} of step {phase.order.phase.step}": [unit.length for unit in phase.units]
+        for phase in grown
+        if phase.units
+    }

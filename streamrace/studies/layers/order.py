@@ -1,0 +1,390 @@
+"""The order of a recorded job, phase by phase, and how it grows with the number of layers.
+
+Each record of a trace that counts becomes an :class:`Item`: its ``key`` says what is done (kernel, stream, call stack,
+which blocks, which event is waited for), told in words that mean the same in each layer; its ``sizes`` are the bytes.
+
+* A block is named by where it was allocated: the how-manieth allocation behind which work. If that was in the same
+  phase, also by how many were allocated there since.
+* An event is named by its stream and by how many were recorded there since.
+* A parameter's name is taken without its numbers.
+* Which freed memory an allocation is given is left out: it is no part of the program.
+
+:func:`growth` holds three recordings against each other. With p layers more, a phase does the same and some pieces
+more (*units*: one for a pass, several where a framework goes over all parameters several times). Where these are put in
+once more the order of n + 2 p layers must come out, key for key. What is in a unit must have the same sizes each time,
+and sizes outside of units must grow by the same with each p layers (flat buffers of all parameters).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from streamrace.device.trace import (
+    Alloc,
+    Collective,
+    Export,
+    Frame,
+    Free,
+    Group,
+    HostStep,
+    HostWait,
+    Label,
+    Launch,
+    Phase,
+    Record,
+    RecordStream,
+    Stack,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
+
+_NUMBERS = re.compile(r"\d+")
+_MANY = 8  # ranges that one launch touches: more are those of all layers, which are told by where they come from
+_FEW = 4  # allocations behind one piece of work: more are those of all layers, which are told by their sizes
+# Records that agree where a phase goes on behind a unit: as many as can be had, but another unit may begin soon.
+_WINDOWS = ((48, 24, 12, 6, 3), (12, 6, 3), (3,), (24, 12, 6, 3), (6, 3))
+
+
+class Item(NamedTuple):
+    """One thing that the host did. ``host``: nanoseconds of its clock since the item before.
+
+    ``block``: how a block is found again: where it was allocated. ``lasts``: of work, nanoseconds. ``mark``: an event,
+    by its stream and how many were recorded there since. ``at``: where in its block, of ``whole``
+    bytes, a label begins.
+    """
+
+    key: int
+    record: Any
+    sizes: tuple[int, ...]
+    host: int
+    block: int = 0
+    lasts: int = 0
+    mark: tuple[int, int] = (0, 0)
+    at: int = 0
+    whole: int = 0
+
+
+@dataclass
+class PhaseOrder:
+    """What was done from one :class:`streamrace.device.trace.Phase` to the next."""
+
+    phase: Phase
+    items: list[Item] = field(default_factory=list)
+
+    @property
+    def keys(self) -> list[int]:
+        return [item.key for item in self.items]
+
+
+class Order:
+    """A whole recording. ``stacks`` and ``groups`` are what its records refer to."""
+
+    def __init__(self, records: Iterable[TraceRecord]) -> None:
+        self.phases = [PhaseOrder(Phase(0, 0, "before"))]
+        self.names: list[StreamName] = []
+        self.groups: list[Group] = []
+        self.stacks: dict[int, tuple[Frame, ...]] = {}
+        self._places: dict[int, int] = {}
+        self._host = 0
+        self._blocks: dict[int, tuple[int, int, int]] = {}  # where, which phase, how many were before
+        self._nbytes: dict[int, int] = {}
+        self._made: dict[tuple[int, int], int] = defaultdict(int)  # by phase and place
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._marked: dict[int, int] = defaultdict(int)
+        self._behind, self._since = 0, 0  # the last work, and allocations since
+        for record in records:
+            self._take(record)
+
+    def _take(self, record: Any) -> None:
+        if isinstance(record, Phase):
+            self.phases.append(PhaseOrder(record))
+        elif isinstance(record, Stack):
+            self.stacks[record.id] = record.frames
+            self._places[record.id] = zlib.crc32(repr(record.frames).encode())
+        elif isinstance(record, StreamName):
+            self.names.append(record)
+        elif isinstance(record, Group):
+            self.groups.append(record)
+        else:
+            item = self._item(record)
+            if item is not None:
+                self.phases[-1].items.append(item)
+
+    def _item(self, record: Any) -> Item | None:
+        if isinstance(record, (Launch, Collective)):
+            return self._work(record)
+        if isinstance(record, Alloc):
+            return self._alloc(record)
+        if isinstance(record, Free):
+            if record.block not in self._blocks:
+                return None
+            place = self._blocks[record.block][0]
+            return Item(_key("free", place), record, (self._nbytes[record.block],), 0, place)
+        if isinstance(record, Record):
+            self._marked[record.stream] += 1
+            self._marks[record.marker] = (record.stream, self._marked[record.stream])
+            return Item(_key("record", record.stream), record, (), 0)
+        if isinstance(record, Wait):
+            mark = self._mark(record.marker)
+            return Item(
+                _key("wait", record.stream, _near(mark), self._places.get(record.stack)), record, (), 0, mark=mark
+            )
+        if isinstance(record, HostWait):
+            mark = self._mark(record.marker)
+            host = self._passed(record.began if record.began >= 0 else record.time)
+            self._host = record.time
+            key = _key("host waits", record.how, _near(mark), self._places.get(record.stack))
+            return Item(key, record, (), host, mark=mark)
+        if isinstance(record, HostStep):
+            return Item(_key("host", record.how, record.stream), record, (), self._passed(record.time))
+        if isinstance(record, Label):
+            if record.block not in self._blocks:
+                return None
+            name = _NUMBERS.sub("#", record.name)
+            key = _key("label", record.kind, name)  # the tool's own, no part of the program
+            place, whole = self._blocks[record.block][0], self._nbytes[record.block]
+            return Item(key, record, (record.hi - record.lo,), 0, place, at=record.lo, whole=whole)
+        if isinstance(record, RecordStream):
+            return Item(_key("record_stream", *self._name(record.block), record.stream), record, (), 0)
+        if isinstance(record, Export):
+            return Item(_key("export", record.how, self._places.get(record.stack)), record, (), 0)
+        return None
+
+    def _work(self, record: Launch | Collective) -> Item:
+        touched = (*record.reads, *record.writes)
+        sizes = tuple(one[2] - one[1] for one in touched)
+        if len(touched) > _MANY:
+            blocks: Any = sorted({self._name(block)[0] for block in {one[0] for one in touched}})
+            sizes = (len(touched), sum(sizes))
+        else:
+            blocks = tuple(self._name(one[0]) for one in touched)
+        fixed = (type(record).__name__, record.stream, record.kernel, self._places.get(record.stack))
+        key = _key(*fixed, blocks)
+        if isinstance(record, Collective):
+            key, sizes = _key(key, record.group, record.root), (*sizes, record.nominal)
+        self._behind, self._since = _key(*fixed), 0  # without its blocks: a name may not tell all that was before
+        return Item(key, record, sizes, self._passed(record.issued), lasts=record.end - record.start)
+
+    def _alloc(self, record: Alloc) -> Item:
+        self._since += 1
+        turn: Any = self._since if self._since <= _FEW else ("more", record.nbytes)
+        place = _key(self._behind, turn, record.stream, record.dtype)
+        made = (len(self.phases), place)
+        self._made[made] += 1
+        self._nbytes[record.block] = record.nbytes
+        phase = len(self.phases) if self._since <= _FEW else -1
+        self._blocks[record.block] = (place, phase, self._made[made])
+        return Item(_key("alloc", place), record, (record.nbytes,), 0, place)
+
+    def _name(self, block: int) -> tuple[int, int]:
+        place, phase, number = self._blocks.get(block, (0, 0, 0))
+        if phase != len(self.phases) or self.phases[-1].phase.step == 0:
+            return place, -1
+        return place, self._made[phase, place] - number
+
+    def _mark(self, marker: int) -> tuple[int, int]:
+        stream, number = self._marks.get(marker, (-1, 0))
+        return stream, self._marked[stream] - number if stream >= 0 else 0
+
+    def _passed(self, now: int) -> int:
+        passed, self._host = now - self._host, now
+        return passed
+
+
+class Repeat(NamedTuple):
+    """What is done once more with each p layers: ``length`` items, of which the last ones end at ``end`` of a phase."""
+
+    end: int
+    length: int
+
+
+class Irregular(Exception):
+    """The order does not repeat from layer to layer. The sentence says where."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a phase grows. ``units``: in the third recording, where each stands twice. ``grown``: by item outside of
+    units, by how much its sizes grow with each p layers, and how many nanoseconds longer it takes. ``fewer``: what the
+    items were with p layers less (of a unit that stands twice, for both the one).
+    """
+
+    order: PhaseOrder
+    units: tuple[Repeat, ...]
+    grown: dict[int, tuple[tuple[int, ...], int]]
+    fewer: tuple[Item, ...]
+
+    def extended(self, times: int) -> Iterator[Item]:
+        """The phase with ``times`` p layers more than in the third recording."""
+        items, at = self.order.items, 0
+        for unit in (*self.units, Repeat(len(items), 0)):
+            first = unit.end - 2 * unit.length
+            for number in range(at, first):
+                yield self._grown(number, times)
+            for copy in range(2 + times if unit.length else 0):
+                for number in range(first, first + unit.length):
+                    yield self._copied(number, number + unit.length, copy, times)
+            at = unit.end
+
+    def _grown(self, number: int, times: int) -> Item:
+        item, before = self.order.items[number], self.fewer[number]
+        back = item.mark[1] + times * (item.mark[1] - before.mark[1])
+        at = item.at + times * (item.at - before.at)
+        whole = item.whole + times * (item.whole - before.whole)
+        sizes, lasts = item.sizes, item.lasts
+        if number in self.grown:
+            more, longer = self.grown[number]
+            sizes = tuple(size + times * one for size, one in zip(sizes, more, strict=True))
+            lasts += times * longer
+        return item._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=whole, sizes=sizes, lasts=lasts)
+
+    def _copied(self, number: int, next_: int, copy: int, times: int) -> Item:
+        item, behind, before = self.order.items[number], self.order.items[next_], self.fewer[number]
+        back = item.mark[1] + copy * (behind.mark[1] - item.mark[1]) + times * (item.mark[1] - before.mark[1])
+        at = item.at + copy * (behind.at - item.at) + times * (item.at - before.at)
+        whole = item.whole + times * (item.whole - before.whole)
+        return (behind if copy else item)._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=whole)
+
+
+def growth(one: Order, two: Order, three: Order) -> list[Growth]:
+    """How each phase grows from n to n + p layers, held to n + 2 p. Raises :class:`Irregular`."""
+    shapes = {tuple(tuple(phase.phase) for phase in order.phases) for order in (one, two, three)}
+    if len(shapes) > 1:
+        raise Irregular("the phases of a step are not the same for each number of layers")
+    return [_growth(*phases, three.stacks) for phases in zip(one.phases, two.phases, three.phases, strict=True)]
+
+
+def _growth(one: PhaseOrder, two: PhaseOrder, three: PhaseOrder, stacks: dict[int, tuple[Frame, ...]]) -> Growth:
+    where = f"in {three.phase.name} of step {three.phase.step}"
+    problem = Irregular("")
+    for windows in _WINDOWS:
+        try:
+            return _foretold(one, two, three, windows, where, stacks)
+        except Irregular as found:
+            problem = found
+    raise problem
+
+
+def _foretold(
+    one: PhaseOrder,
+    two: PhaseOrder,
+    three: PhaseOrder,
+    windows: Sequence[int],
+    where: str,
+    stacks: dict[int, tuple[Frame, ...]],
+) -> Growth:
+    units, stuck = _units(one.items, two.items, windows)
+    if stuck is not None:
+        said = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
+        raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {said} on")
+    repeats: list[int] = []  # for each item of the third recording, which of the second it repeats
+    twice: list[Repeat] = []
+    at = 0
+    for end, length in units:
+        repeats += [*range(at, end), *range(end - length, end)]
+        twice.append(Repeat(len(repeats), length))
+        at = end
+    repeats += range(at, len(two.items))
+    for number, (found, item) in enumerate(zip(repeats, three.items, strict=False)):
+        if two.items[found].key != item.key:
+            raise Irregular(f"{where} {_said(item, stacks)} is not what fewer layers foretell (record {number})")
+    if len(repeats) != len(three.items):
+        raise Irregular(f"{where} there are {len(three.items)} records, and fewer layers foretell {len(repeats)}")
+    grown = _grown(one, two, three, units, where, stacks)
+    return Growth(three, tuple(twice), grown, tuple(two.items[found] for found in repeats))
+
+
+def _grown(
+    one: PhaseOrder,
+    two: PhaseOrder,
+    three: PhaseOrder,
+    units: Sequence[Repeat],
+    where: str,
+    stacks: dict[int, Any],
+) -> dict[int, tuple[tuple[int, ...], int]]:
+    grown: dict[int, tuple[tuple[int, ...], int]] = {}
+    first = second = third = 0
+    for end, length in [*units, Repeat(len(two.items), 0)]:
+        while second < end - length:
+            sizes = [recorded.items[at].sizes for recorded, at in ((one, first), (two, second), (three, third))]
+            lasts = [recorded.items[at].lasts for recorded, at in ((one, first), (two, second), (three, third))]
+            if sizes[0] != sizes[1] or sizes[1] != sizes[2] or lasts[1] != lasts[2]:
+                more = tuple(after - before for before, after in zip(sizes[1], sizes[2], strict=True))
+                if more != tuple(after - before for before, after in zip(sizes[0], sizes[1], strict=True)):
+                    said = _said(three.items[third], stacks)
+                    raise Irregular(f"{where} {said} does not grow by the same with each layer")
+                grown[third] = (more, lasts[2] - lasts[1])
+            first, second, third = first + 1, second + 1, third + 1
+        for copy in range(2):
+            for at in range(length):
+                if two.items[second + at].sizes != three.items[third + copy * length + at].sizes:
+                    said = _said(three.items[third + copy * length + at], stacks)
+                    raise Irregular(f"{where} {said} has another size in another layer")
+        second, third = second + length, third + 2 * length
+    return grown
+
+
+def _near(mark: tuple[int, int]) -> tuple[int, int]:
+    """Of many events that are waited for one after the other the last ones are told apart."""
+    return mark[0], min(mark[1], _FEW)
+
+
+def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int]) -> tuple[list[Repeat], int | None]:
+    """The pieces of ``those`` without which it is ``these``; and from where on it is not made up so, if anywhere."""
+    fewer, more = [item.key for item in these], [item.key for item in those]
+    units: list[Repeat] = []
+    here = there = 0
+    while here < len(fewer) or there < len(more):
+        if here < len(fewer) and there < len(more) and fewer[here] == more[there]:
+            here, there = here + 1, there + 1
+            continue
+        length = _resumes(fewer, here, more, there, windows)
+        if length is None:
+            return units, there
+        units.append(Repeat(there + length - _earlier(these[:here], those[: there + length], length), length))
+        there += length
+    return units, None
+
+
+def _earlier(before: Sequence[Item], until: Sequence[Item], length: int) -> int:
+    """By how many records earlier a unit may end, so that what stands around it has the sizes that it had without it.
+
+    What repeats may be cut anywhere: its last records may as well be the last ones before it.
+    """
+    best = unlike = gained = 0
+    for back, item in enumerate(reversed(before), 1):
+        here, there = until[-back], until[-back - length]
+        if here.key != item.key or back >= length:
+            break
+        gained += (here.sizes != item.sizes) - (there.sizes != item.sizes)
+        if gained < unlike:
+            best, unlike = back, gained
+    return best
+
+
+def _resumes(fewer: Sequence[int], here: int, more: Sequence[int], there: int, windows: Sequence[int]) -> int | None:
+    if here == len(fewer):
+        return len(more) - there
+    for size in windows:
+        window = fewer[here : here + size]
+        for length in range(1, len(more) - there + 1):
+            if more[there + length : there + length + len(window)] == window:
+                return length
+    return None
+
+
+def _said(item: Item, stacks: dict[int, tuple[Frame, ...]]) -> str:
+    record = item.record
+    frames = stacks.get(getattr(record, "stack", -1), ())
+    where = f" at {frames[0].file.rpartition('/')[2]}:{frames[0].line} ({frames[0].function})" if frames else ""
+    return f"{getattr(record, 'kernel', type(record).__name__.lower())}{where}"
+
+
+def _key(*parts: Any) -> int:
+    return zlib.crc32(repr(parts).encode())

@@ -1,0 +1,123 @@
+"""A job of our own engine, recorded with four micro-batches in its step, and timed with more of them on other links.
+
+Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
+recorded once (as :mod:`streamrace.studies.retimed` does). The first micro-batch differs from the others, as nothing runs when it
+begins, and the last one does, as its backward pass may wait for what goes on to the optimizer. Those between are alike.
+So a step of s takes what a step of four takes, and s - 4 times what computing comes later by from the second's end to
+the third's. A test holds this to steps that are run whole, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from streamrace.device.hardware import Profile
+from streamrace.device.trace import Collective, Launch, Phase, StreamName, TraceRecord
+from streamrace.metrics import MemoryMetrics
+from streamrace.replay.graph import Graph
+from streamrace.replay.recording import Recording
+from streamrace.scenarios import rehearsal
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import Job
+from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
+
+RECORDED = 4  # micro-batches
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class StepTimes(Generic[Key]):
+    """``steps``: nanoseconds of an optimizer step by the machine that it is timed on. ``peak``: bytes of a GPU."""
+
+    steps: dict[Key, int]
+    parameters: int
+    trained: int
+    peak: int
+
+
+def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
+    """The same machine, where one flow between nodes gets so much, and all of a node together what they got before.
+
+    A ring over all ranks is one flow there: how many rings NCCL lays is what the rates are to tell
+    (:mod:`streamrace.device.hardware.network` decides it from the cards).
+    """
+    together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
+    return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together, network=None)
+
+
+def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:
+    """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
+
+    ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
+    and not four of them.
+
+    Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`streamrace.device.ranks.cluster.RankFailed`.
+    """
+    if not job.sharding:
+        raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
+    recorded = job.accumulation if whole else min(RECORDED, job.accumulation)
+    built: list[ModelBuilt] = []
+
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            built.append(report)
+
+    few = job.model_copy(update={"accumulation": recorded, "steps": 1})
+    rehearsal.run(few, folder=folder, receive=receive, answers=False)
+    recording = Recording.load(folder / "trace", calls=False)
+    steps = RecordedSteps(recording, recorded)
+    memory = MemoryMetrics()
+    memory.feed(recording.records[0])
+    shutil.rmtree(folder)
+    return StepTimes(
+        steps={key: steps.at(profile, job.accumulation) for key, profile in machines.items()},
+        parameters=built[0].parameters,
+        trained=built[0].trained,
+        peak=memory.result().peak,
+    )
+
+
+class RecordedSteps:
+    """The recorded step, of ``recorded`` micro-batches, on any machine that differs in its links."""
+
+    def __init__(self, recording: Recording, recorded: int) -> None:
+        self._recording, self._recorded = recording, recorded
+        self._graph = Graph(recording)
+        self._before: list[int] = []  # ops that come before the step
+        self._first: int | None = None  # op of the step
+        self._computed: dict[int, int] = {}  # by micro-batch: the last op of its backward pass on the compute stream
+        self._read(recording.records[0])
+
+    def at(self, profile: Profile, accumulation: int) -> int:
+        """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
+        times = self._graph.times(self._recording.on(profile))
+        assert self._first is not None
+        began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])
+        step = max(times) - began
+        if accumulation == self._recorded:
+            return step
+        ends = [self._end(times, self._computed[at]) for at in (RECORDED - 2, RECORDED - 1)]
+        return step + (accumulation - self._recorded) * (ends[1] - ends[0])
+
+    def _end(self, times: Sequence[int], op: int) -> int:
+        return times[self._graph.ends[0, op]]
+
+    def _read(self, records: Sequence[TraceRecord]) -> None:
+        names: dict[int, str] = {}
+        now = Phase(0, 0, "init")
+        for record in records:
+            if isinstance(record, StreamName):
+                names[record.stream] = record.name
+            elif isinstance(record, Phase):
+                now = record
+            elif isinstance(record, (Launch, Collective)):
+                if now.step == 0:
+                    self._before.append(record.op)
+                elif self._first is None:
+                    self._first = record.op
+                if now.name == "backward" and names[record.stream] == "compute":
+                    self._computed[now.micro_batch] = record.op

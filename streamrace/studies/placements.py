@@ -1,0 +1,184 @@
+"""Where the synchronisation between secondary copy and all-gather could stand: which places do, and their price.
+
+Each fix (:mod:`streamrace.frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is enough is what
+the race detector says of that run, never what its name promises; what it costs is virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from streamrace.detectors import Race
+from streamrace.device.ranks.cluster import RankFailed
+from streamrace.device.trace import HostWait, Phase, Stack, TraceReader
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.job import Job, job
+from streamrace.studies.crew import side_by_side
+from streamrace.studies.rehearsed import Rehearsed, rehearse
+
+_FIXES = "streamrace/frameworks/deepspeed/fixes"
+NETWORKS = (12.5, 100.0, 400.0)
+LARGEST_NETWORK = 100.0
+MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
+JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
+COLUMNS = (
+    "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
+    "step_s", "slowdown", "host_blocked_s", "waits", "waited_s", "unexercised",
+)  # fmt: skip
+"""Of the frame: see :func:`study`."""
+
+
+class PlacementCase(NamedTuple):
+    """One dry run."""
+
+    fix: Fix
+    model: str
+    gbits: float
+
+
+def cases(
+    models: Sequence[str] | None = None, networks: Sequence[float] | None = None, fixes: Iterable[Fix] = tuple(Fix)
+) -> list[PlacementCase]:
+    """All combinations. By default the 7B model on three networks, and the 70B one, which takes minutes, on one."""
+    fixes = tuple(fixes)
+    if models is None and networks is None:
+        pairs = [("llama-2-7b", gbits) for gbits in NETWORKS] + [("llama-2-70b", LARGEST_NETWORK)]
+    else:
+        pairs = list(product(models or ("llama-2-7b",), networks or NETWORKS))
+    return [PlacementCase(fix, model, gbits) for model, gbits in pairs for fix in fixes]
+
+
+def study(
+    todo: Sequence[PlacementCase],
+    folder: Path,
+    progress: Callable[[str], None] = lambda text: None,
+    *,
+    workers: int = 2,
+    **options: Any,
+) -> pd.DataFrame:
+    """Dry-run all cases; one row each, in their order. ``options``: further ones of the job, or other than :data:`JOB`.
+
+    Columns: ``model``, ``gbits`` (between nodes), ``fix``, ``where`` and ``what`` (of the fix); ``race_free``,
+    ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what
+    they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
+    ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself);
+    ``unexercised``: what was on and never happened.
+
+    :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
+    """
+    work = partial(_run, folder=folder, options=options)
+    rows: dict[PlacementCase, dict[str, Any]] = {}
+    for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
+        rows[case] = row
+        verdict = "race-free" if row["race_free"] else f"{row['races']} races"
+        progress(
+            f"{number} of {len(todo)}: {case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, "
+            f"{row['step_s']:.4f} s a step"
+        )
+    frame = pd.DataFrame([rows[case] for case in todo], columns=[name for name in COLUMNS if name != "slowdown"])
+    best = frame[frame.race_free].groupby(["model", "gbits"]).step_s.min().rename("best").reset_index()
+    fastest = frame.merge(best, on=["model", "gbits"], how="left").best
+    frame["slowdown"] = frame.step_s / fastest.to_numpy()
+    return frame[list(COLUMNS)]
+
+
+def cheapest(frame: pd.DataFrame) -> pd.DataFrame:
+    """For each model and network its cheapest race-free fix: by step time, then by how long the host is blocked."""
+    free = frame[frame.race_free].sort_values(["step_s", "host_blocked_s"], kind="stable")
+    return free.groupby(["model", "gbits"], as_index=False, sort=False).first().sort_values(["model", "gbits"])
+
+
+def insufficient(frame: pd.DataFrame) -> list[Fix]:
+    """Fixes that left a race in some run."""
+    return [fix for fix in Fix if not frame[frame.fix == fix].race_free.all()]
+
+
+def job_of(case: PlacementCase, **options: Any) -> Job:
+    """What is dry-run. ``options``: further ones of the job, or others than :data:`JOB`. Raises ScenarioError."""
+    size = {"micro_batch": MICRO_BATCHES.get(case.model, 1)}
+    return job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
+
+
+def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    made = job_of(case, **options)
+    name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.gbits:g}-{case.fix}"
+    try:
+        found = rehearse(made, folder / name)
+    except RankFailed as error:
+        raise ScenarioError(f"the dry run of {name} broke: {error}") from None
+    waits, waited = _waits(found)
+    found.trace.unlink()  # as many as runs, and each is large
+    return {
+        "model": case.model,
+        "gbits": case.gbits,
+        "fix": str(case.fix),
+        "where": str(case.fix.where or ""),
+        "what": case.fix.what,
+        "race_free": not found.races,
+        "races": sum(race.occurrences for race in found.races),
+        "manifested": sum(race.manifested for race in found.races),
+        "pairs": "; ".join(map(pair, found.races)),
+        "memory": "; ".join(_memory(race) for race in found.races),
+        "example": "; ".join(map(_example, found.races)),
+        "step_s": found.step_s,
+        "host_blocked_s": found.step.blocked / 1e9,
+        "waits": waits,
+        "waited_s": waited,
+        "unexercised": "; ".join(found.unexercised),
+    }
+
+
+def pair(race: Race) -> str:
+    """The two accesses of a race in short."""
+    sides = []
+    for side in (race.first, race.second):
+        if not side.stack:  # nobody calls a free
+            sides.append("the free of that memory")
+            continue
+        frame = side.stack[0]
+        place = f"{PurePath(frame.file).name}:{frame.line} {frame.function.rpartition('.')[2]}"
+        sides.append(f"{side.access} by {side.kernel.rpartition('::')[2]} ({place})")
+    return " | ".join(sides)
+
+
+def _memory(race: Race) -> str:
+    names = [f"{name.kind} {name.name}" for name in race.names]
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _example(race: Race) -> str:
+    first, second = race.examples[0].first, race.examples[0].second
+    return (
+        f"{first.phase} of step {first.step}, micro-batch {first.micro_batch}, and {second.phase} of step "
+        f"{second.step}, micro-batch {second.micro_batch}"
+    )
+
+
+def _waits(found: Rehearsed) -> tuple[int, float]:
+    """How often, and for how many seconds, the host waited at the fix in the last step.
+
+    A fix of ours waits in :mod:`streamrace.frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``. A device
+    synchronisation is one wait for each stream.
+    """
+    at: set[int] = set()
+    count = waited = step = 0
+    reader = TraceReader(found.trace)
+    for record in reader.read():
+        if isinstance(record, Stack):
+            inner = record.frames[0] if record.frames else None
+            if inner and (inner.file.startswith(_FIXES) or inner.function.endswith("_partition_param_sec")):
+                at.add(record.id)
+        elif isinstance(record, Phase):
+            step = record.step
+        elif isinstance(record, HostWait) and record.stack in at and step == found.step.step:
+            count += 1
+            waited += record.time - record.began
+    reader.close()
+    return count, waited / 1e9

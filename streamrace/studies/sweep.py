@@ -1,0 +1,204 @@
+"""One model over networks and micro-batches: where the race shows, and where hpZ pays.
+
+The work of each configuration and micro-batch is recorded once, and timed for each network
+(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to 100 Gbps
+with the bandwidth below or above which the sync matters".
+
+The pinned DeepSpeed release runs with each fix and without one. Another release runs as it was released, in a process
+of its own that imports it; its rows are put beside (``streamrace sweep --deepspeed``).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamrace.frameworks.deepspeed.fixes import Fix
+from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.scenarios.job import Job
+from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.studies.retimed import Retimer
+
+FIXES = (Fix.NONE, Fix.STREAM_SYNC, Fix.EVENT, Fix.DEVICE_SYNC)
+NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+ZERO3 = "ZeRO-3"
+PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
+_COLUMNS = [
+    "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
+    "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
+    "asking_us", "unexercised",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A configuration that is recorded once."""
+
+    configuration: str
+    job: Job
+
+
+def released(release: str) -> str:
+    """The configuration of hpZ in a release other than the pinned one."""
+    return f"hpZ {release}"
+
+
+def points(job: Job, micro_batches: Sequence[int] = MICRO_BATCHES, fixes: Sequence[Fix] = FIXES) -> list[Point]:
+    """hpZ with each fix, and ZeRO-3 without hpZ, for each micro-batch; what takes longest first.
+
+    ``job.hpz`` is the group size. Of a release other than the pinned one: hpZ as it was released, and nothing else.
+    """
+    found = []
+    for micro_batch in sorted(micro_batches, reverse=True):
+        if job.deepspeed != PINNED:
+            found.append(Point(released(job.deepspeed), _changed(job, micro_batch=micro_batch)))
+            continue
+        found += [Point(f"hpZ {fix}", _changed(job, micro_batch=micro_batch, fix=fix)) for fix in fixes]
+        found.append(Point(ZERO3, _changed(job, micro_batch=micro_batch, hpz=1, fix=Fix.STREAM_SYNC)))
+    return found
+
+
+def sweep(
+    job: Job,
+    folder: Path,
+    *,
+    networks: Sequence[float] = NETWORKS,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    fixes: Sequence[Fix] = FIXES,
+    workers: int | None = None,
+    progress: OnProgress = quiet,
+) -> pd.DataFrame:
+    """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
+
+    ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
+    they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
+    ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
+    another value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as above.
+    ``memory_gib``: peak per GPU. ``asking_us``: by how much the step is another one at most where queries are answered
+    (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: what was on in the run and never
+    happened.
+
+    Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
+    """
+    todo = points(job, micro_batches, fixes)
+    rows: list[dict[str, Any]] = []
+    done = side_by_side(partial(rows_of, networks=tuple(networks), folder=folder), todo, workers=workers)
+    for number, (point, found) in enumerate(done, 1):
+        rows += found
+        progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
+    return ordered(pd.DataFrame(rows, columns=_COLUMNS), [point.configuration for point in todo])
+
+
+def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
+    """The rows by ``configurations``, micro-batch and network."""
+    order = {configuration: at for at, configuration in enumerate(dict.fromkeys(configurations))}
+    frame = frame.sort_values(
+        ["configuration", "micro_batch", "network"],
+        key=lambda one: one.map(order) if one.name == "configuration" else one,
+    )
+    return frame.reset_index(drop=True)
+
+
+def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
+    """By micro-batch: the slowest network (Gbit/s) on which a harmful pair is reversed, as on all faster ones.
+
+    Between two networks of the sweep the slack is taken to change evenly with the logarithm of the bandwidth. 0 where
+    one is reversed on all networks of the sweep, not a number where none is on the fastest.
+    """
+    import numpy as np
+
+    rows = frame[frame.configuration == configuration]
+    found = {}
+    for micro_batch, group in rows.groupby("micro_batch"):
+        group = group.sort_values("network")
+        networks, slacks = group.network.to_numpy(float), group.harmful_slack_us.to_numpy(float)
+        shown = group.harmful_manifested.to_numpy() > 0
+        hidden = np.flatnonzero(~shown)
+        at = 0.0
+        if len(hidden) and hidden[-1] + 1 == len(shown):
+            at = np.nan
+        elif len(hidden):
+            left = int(hidden[-1])
+            part = slacks[left] / (slacks[left] - slacks[left + 1])
+            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
+        found[micro_batch] = at
+    return pd.Series(found, name="gbit_per_s", dtype=float)
+
+
+def rows_of(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
+    """The rows of one configuration: see :func:`sweep`."""
+    mine = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
+    found = rehearse(point.job, mine, answers=False, examples=None)
+    retimer = Retimer(mine / "trace", found.races)
+    rows = [_row(point, found, retimer, network) for network in networks]
+    shutil.rmtree(mine)
+    return rows
+
+
+def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
+    timed = retimer.at(network=network)
+    as_timed = replace(found, step=replace(found.step, time=timed.step_ns))
+    slack = timed.slack_ns
+    return {
+        "configuration": point.configuration,
+        "network": network,
+        "micro_batch": point.job.micro_batch,
+        "step_s": as_timed.step_s,
+        "tokens_per_second": as_timed.tokens_per_second,
+        "tflops_per_gpu": as_timed.tflops,
+        "races": len(timed.races),
+        "pairs": sum(race.occurrences for race in timed.races),
+        "manifested": timed.manifested,
+        "slack_us": None if slack is None else slack / 1000,
+        "harmful": len(timed.harmful),
+        "harmful_manifested": sum(one.harms for one in timed.harmful),
+        "harmful_slack_us": None if timed.harmful_slack_ns is None else timed.harmful_slack_ns / 1000,
+        "memory_gib": found.memory.peak / (1 << 30),
+        "fits": found.fits,
+        "asking_us": timed.asking_ns / 1000,
+        "unexercised": "; ".join(found.unexercised),
+    }
+
+
+def asked(frame: pd.DataFrame) -> float:
+    """Of all rows the largest part of a step that comes of queries not being answered, at most."""
+    return float((frame.asking_us / 1e6 / frame.step_s).max())
+
+
+def gain(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.DataFrame:
+    """By micro-batch (rows) and network (columns): how many times as fast hpZ is as ZeRO-3 without it."""
+    times = frame.pivot_table(index="micro_batch", columns=["configuration", "network"], values="step_s")
+    return pd.DataFrame(times[ZERO3] / times[configuration])
+
+
+def stops_paying(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.Series[float]:
+    """By micro-batch: the bandwidth (Gbit/s) from which hpZ is faster by less than :data:`PAYS`, for all above too.
+
+    Between two networks of the sweep the gain is taken to change evenly with the logarithm of the bandwidth. Not a
+    number where hpZ pays up to the fastest network, or nowhere.
+    """
+    import numpy as np
+
+    found = {}
+    for micro_batch, row in gain(frame, configuration).iterrows():
+        networks, gains = row.index.to_numpy(dtype=float), row.to_numpy(dtype=float)
+        paying = np.flatnonzero(gains >= PAYS)
+        at = np.nan
+        if len(paying) and paying[-1] + 1 < len(gains):
+            left = int(paying[-1])
+            part = (gains[left] - PAYS) / (gains[left] - gains[left + 1])
+            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
+        found[micro_batch] = at
+    return pd.Series(found, name="gbit_per_s", dtype=float)
+
+
+def _changed(job: Job, **fields: Any) -> Job:
+    return Job(**{**job.model_dump(), **fields})

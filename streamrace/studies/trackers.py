@@ -1,0 +1,110 @@
+"""The peak memory of a dry run beside what torch's own tracker (``torch.distributed._tools``) counts for the same step.
+
+Both run :mod:`streamrace.scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and Adam, on one
+GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its trace. The
+tracker's goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from operator to
+operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting. FSDP2's is
+rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not the allocator.
+
+**Where the tracker does not apply.** It sees the tensors that operators return, and knows a step of plain torch. What
+DeepSpeed keeps in flat buffers of its own, workspaces within a kernel, what ``record_stream`` holds back and
+the allocator's fragments are not in it; nor is what depends on a tensor's values, which a fake one has not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamrace.device.ranks import bound
+from streamrace.device.trace import TraceReader
+from streamrace.metrics import MemoryMetrics
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.tracked_program import SAID, TrackedCase
+from streamrace.studies.crew import OnProgress, quiet, side_by_side
+
+COLUMNS = (
+    "model", "layers", "precision", "attention", "checkpointing", "micro_batch", "sequence", "steps", "ranks", "ours",
+    "theirs", "error",
+)  # fmt: skip
+GIB = 1 << 30
+_LIMIT_S = 300
+
+
+def cases() -> list[TrackedCase]:
+    """Two layers of Llama-2-7B in each way, 4 sequences of 2048 tokens; all of them; another family; FSDP2."""
+    plain = TrackedCase("llama-2-7b", "bf16", "eager", checkpointing=False, layers=2, micro_batch=4, sequence=2048)
+    ways = product(("bf16", "fp32"), ("eager", "sdpa"), (False, True))
+    return [
+        replace(plain, layers=None, checkpointing=True, micro_batch=1),
+        *(replace(plain, precision=one, attention=two, checkpointing=three) for one, two, three in ways),
+        replace(plain, model="falcon-7b"),
+        replace(plain, checkpointing=True, ranks=8),
+    ]
+
+
+def study(
+    todo: Sequence[TrackedCase], folder: Path, progress: OnProgress = quiet, *, workers: int | None = None
+) -> pd.DataFrame:
+    """Run each case both ways; a row each, in their order. ``folder`` takes the traces while they are read.
+
+    Columns: the fields of the case (``layers`` 0: the model's own); ``ours`` and ``theirs``, bytes at the peak, each
+    rounded up to 512 for a tensor; ``error``, the first over the second, less 1. Raises :class:`ScenarioError`.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    work = partial(_row, folder=folder)
+    for number, ((at, _), row) in enumerate(side_by_side(work, list(enumerate(todo)), workers=workers), 1):
+        rows[at] = row
+        progress(number, len(todo), f"{row['model']}, {row['attention']}: {row['error']:+.3%}")
+    return pd.DataFrame([rows[at] for at in range(len(todo))], columns=list(COLUMNS))
+
+
+def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
+    at, case = numbered
+    told = json.dumps(asdict(case))
+    trace = folder / f"tracked-{at}.trace"
+    folder.mkdir(parents=True, exist_ok=True)
+    dry = ["--dry", "--world", str(case.ranks), "--per-node", str(case.ranks)]
+    _run([*dry, "--trace", str(trace), "-m", "streamrace.scenarios.tracked_program", told], case)
+    metric, reader = MemoryMetrics(), TraceReader(trace)
+    try:
+        metric.feed(reader.read())
+    finally:
+        reader.close()
+    trace.unlink()
+    ours = metric.result().peak
+    theirs = _run(
+        [*(dry if case.ranks > 1 else []), "-m", "streamrace.scenarios.tracked_program", "--tracked", told], case
+    )["Total"]
+    fields = {**asdict(case), "layers": case.layers or 0}
+    return {**fields, "ours": ours, "theirs": theirs, "error": ours / theirs - 1}
+
+
+def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
+    """What the program says last. It has gone through by then, trace and all, whatever the interpreter's end does."""
+    here = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
+    whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}
+    command = [sys.executable, "-m", "streamrace.device", *words]
+    try:
+        done = subprocess.run(
+            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        raise ScenarioError(f"the tracked step of {case.model} did not end within {_LIMIT_S} s") from None
+    said = [line[len(SAID) :] for line in done.stdout.splitlines() if line.startswith(SAID)]
+    if not said:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise ScenarioError(f"the tracked step of {case.model} ended with {done.returncode}: {last}")
+    found: dict[str, int] = json.loads(said[-1])
+    return found

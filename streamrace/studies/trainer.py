@@ -1,0 +1,61 @@
+"""The users' program, small and alive: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
+
+:func:`losses` runs it under a release on simulated GPUs. A matrix product takes a hundred times its time there: so it
+stands to a launch of the host as one of a 7B model does, where a small one is through before the next is issued.
+The program is :mod:`streamrace.scenarios.trainer_program`; its process imports the release.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from streamrace.device.ranks import bound
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.trainer_program import SAID
+
+RANKS, STEPS = 4, 4
+TIMING = "t1,x100:kernel:aten::mm"
+_LIMIT_S = 900
+_COLUMNS = ["release", "step", "loss", "gradient_norm"]
+
+
+def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> pd.DataFrame:
+    """A row for each step: what Trainer prints as the loss, and as the norm of the gradients.
+
+    ``environment``: of a process that imports ``release``. Raises :class:`streamrace.scenarios.base.ScenarioError`.
+    """
+    command = [sys.executable, "-m", "streamrace.device", "--ranks", str(RANKS), "--timing", TIMING]
+    command += ["-m", "streamrace.scenarios.trainer_program", str(steps)]
+    here = str(Path(__file__).resolve().parents[1])
+    behind = environment.get("PYTHONPATH", "")
+    whole = {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(part for part in (behind, here) if part),
+        "DS_ACCELERATOR": "cuda",
+        "OMP_NUM_THREADS": "1",
+    }
+    try:
+        done = subprocess.run(
+            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        raise ScenarioError(f"Trainer under DeepSpeed {release} did not end within {_LIMIT_S} s") from None
+    rows = [json.loads(line[len(SAID) :]) for line in done.stdout.splitlines() if line.startswith(SAID)]
+    if done.returncode or not rows:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise ScenarioError(f"Trainer under DeepSpeed {release} ended with {done.returncode}: {last}")
+    return pd.DataFrame(
+        [
+            {"release": release, "step": step, "loss": loss, "gradient_norm": math.nan if norm is None else norm}
+            for step, loss, norm in rows
+        ],
+        columns=_COLUMNS,
+    )

@@ -1,0 +1,182 @@
+"""What cannot be simulated is refused when it is asked for: by its name, and with what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from judged import story
+
+
+def device() -> torch.Tensor:
+    return torch.ones(4, device="cuda")
+
+
+def cudnn_alone() -> Any:
+    image = torch.ones(1, 1, 3, 3, device="cuda")
+    return torch.cudnn_convolution(image, image, (0, 0), (1, 1), (1, 1), 1, False, False, False)
+
+
+def sent_to_another_process() -> Any:
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch.multiprocessing  # noqa: F401
+
+    return ForkingPickler.dumps(device())
+
+
+def extension(name: str, **how: Any) -> Any:
+    from torch.utils import cpp_extension
+
+    return getattr(cpp_extension, name)("mine", ["mine.cpp", "mine.cu"], **how)
+
+
+def named_extension(name: str, **how: Any) -> Any:
+    from torch.utils import cpp_extension
+
+    return getattr(cpp_extension, name)(name="theirs", **how)
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "CUDA graphs": torch.cuda.CUDAGraph,
+    "CUDA graphs cannot": lambda: torch.cuda.make_graphed_callables(torch.nn.ReLU(), (device(),)),
+    "CUDA graphs cannot be": torch.cuda.graph_pool_handle,
+    "the CUDA extension 'mine' (torch.utils.cpp_extension.load)": lambda: extension("load"),
+    "the CUDA extension 'mine' (torch.utils.cpp_extension.load_inline)": lambda: extension(
+        "load_inline", cuda_sources="__global__ void f() {}"
+    ),
+    # as most libraries call it, megatron-core 0.15.2 while it is imported
+    "the CUDA extension 'theirs' (torch.utils.cpp_extension.load)": lambda: named_extension("load", sources="a.cu"),
+    "the CUDA extension 'theirs' (torch.utils.cpp_extension.load_inline)": lambda: named_extension(
+        "load_inline", cpp_sources=["int f();"], functions=[], with_cuda=True
+    ),
+    "the CUDA extension 'mine' (CUDAExtension)": lambda: extension("CUDAExtension"),
+    "a kernel compiled at run time": lambda: torch.cuda.jiterator._create_jit_fn(
+        "template <typename T> T f(T x) { return x; }"
+    )(device()),
+    "a kernel compiled at run time (NVRTC": lambda: torch.cuda._compile_kernel("__global__ void f() {}", "f"),
+    "a CUDA tensor in another process (CUDA IPC)": sent_to_another_process,
+    "events between processes": lambda: torch.cuda.Event(interprocess=True),
+    "aten::cudnn_convolution has no kernel": cudnn_alone,
+    "the backend 'mpi'": lambda: torch.distributed.init_process_group("mpi"),
+    "a memory pool of one's own": torch.cuda.MemPool,
+    "another allocator": lambda: torch.cuda.memory.CUDAPluggableAllocator("mine.so", "allocate", "free"),
+    "a snapshot of the allocator": torch.cuda.memory._snapshot,
+    "__cuda_array_interface__": lambda: device().__cuda_array_interface__,
+}
+
+
+def test_each_is_one_sentence_with_its_name_and_what_to_do() -> None:
+    for what, ask in REFUSED.items():
+        with pytest.raises((RuntimeError, AttributeError)) as told:
+            ask()
+        said = str(told.value)
+        assert said.startswith(f"streamrace: {what}"), said
+        assert ": " in said.removeprefix("streamrace: "), said
+        assert "\n" not in said
+
+
+def test_nothing_that_torch_cuda_calls_is_simply_not_there() -> None:
+    folder = Path(torch.cuda.__file__).parent
+    called = {
+        name
+        for file in (*folder.glob("*.py"), *folder.glob("../accelerator/*.py"))
+        for name in re.findall(r"(?:torch\.)?_C\.(_(?:cuda|nccl|gds|host|accelerator)_\w+)\(", file.read_text())
+    }
+    assert len(called) > 80
+    assert sorted(name for name in called if not hasattr(torch._C, name)) == []
+
+
+def test_a_compiled_function_runs_eagerly_and_that_is_said_once() -> None:
+    @torch.compile(mode="max-autotune")
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        module = torch.nn.Linear(4, 1)
+        names = list(torch.compile(module).state_dict())
+        again = torch.compile(module.cuda(), mode="reduce-overhead", fullgraph=True)
+        out = again(double(device()))
+        module.compile()
+        assert torch.equal(module(double(device())), out)
+    assert names == ["_orig_mod.weight", "_orig_mod.bias"]  # as programs know it
+    assert [str(one.message) for one in told if "simgpu" in str(one.message)] == []  # it was said by the first
+
+
+def test_what_runs_on_every_device_is_not_refused() -> None:
+    assert torch.cuda.is_current_stream_capturing() is False
+    assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Sigmoid()).cuda())
+    assert all(scripted(device()).is_cuda for _ in range(4))
+    assert torch.nn.SyncBatchNorm(4).cuda()(torch.ones(2, 4, device="cuda")).sum().item() == 0
+
+
+def test_a_sleep_is_a_kernel_of_so_many_cycles() -> None:
+    with story() as told:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        torch.cuda._sleep(1_410_000)
+        end.record()
+        torch.cuda.synchronize()
+    assert begin.elapsed_time(end) == pytest.approx(1.0, abs=0.02)
+    assert told.launches[0].kernel == "torch.cuda._sleep"
+
+
+def test_a_library_of_cuda_kernels_that_is_not_there_is_said_to_be_one() -> None:
+    for name in ("flash_attn", "apex", "bitsandbytes"):
+        with pytest.raises(
+            ModuleNotFoundError, match=f"No module named '{name}'.*streamrace: .*CUDA kernels.*use torch"
+        ):
+            __import__(name)
+        assert importlib.util.find_spec(name) is None
+    with pytest.raises(ModuleNotFoundError) as told:
+        __import__("no_such_library")
+    assert str(told.value) == "No module named 'no_such_library'"
+
+
+def test_a_compiled_library_that_asks_for_cuda_is_refused_by_name(tmp_path: Path) -> None:
+    import subprocess
+
+    # A shared library that wants libcudart, which is on no machine without CUDA.
+    wanted = tmp_path / "libcudart.so.12"
+    for target, rest in ((wanted, []), (tmp_path / "fused_kernels.so", [str(wanted)])):
+        command = ["g++", "-shared", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", *rest]
+        subprocess.run([*command, "-Wl,-soname," + target.name, "-o", str(target)], check=True)
+    wanted.unlink()
+    sys.path.insert(0, str(tmp_path))
+    with pytest.raises(ImportError, match=r"streamrace: 'fused_kernels' is compiled for CUDA \(it asks for libcudart"):
+        __import__("fused_kernels")
+
+
+def test_a_triton_kernel_may_be_defined_but_not_launched(tmp_path: Path) -> None:
+    package = tmp_path / "triton" / "runtime"
+    package.mkdir(parents=True)
+    (tmp_path / "triton" / "__init__.py").write_text("from triton.runtime.jit import JITFunction as jit\n")
+    (package / "__init__.py").write_text("")
+    (package / "jit.py").write_text(
+        "class JITFunction:\n"
+        "    def __init__(self, fn): self.fn = fn\n"
+        "    def __getitem__(self, grid): return lambda *a, **k: self.run(*a, grid=grid, warmup=False, **k)\n"
+        "    def run(self, *args, grid, warmup, **kwargs): raise AssertionError('it ran')\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    import triton  # type: ignore[import-not-found]
+    from torch.utils._triton import has_triton
+
+    @triton.jit
+    def add_kernel(x: Any) -> None:
+        pass
+
+    with pytest.raises(RuntimeError, match="streamrace: the Triton kernel 'add_kernel' cannot be simulated: "):
+        add_kernel[(1,)](device())
+    assert not has_triton()
