@@ -73,10 +73,10 @@ def _start() -> list[Figure]:
     """What ``streamrace --help`` loads of the device and of torch, and how long it takes."""
     program = (
         "import sys, time, runpy\n"
-        "sys.argv = ['repro', '--help']\n"
-        "try: runpy.run_module('repro', run_name='__main__')\n"
+        "sys.argv = ['streamrace', '--help']\n"
+        "try: runpy.run_module('streamrace', run_name='__main__')\n"
         "except SystemExit: pass\n"
-        "loaded = sum(name.split('.')[0] in ('simgpu', 'torch') for name in sys.modules)\n"
+        "loaded = sum(name.split('.')[0] in ('streamrace', 'torch') for name in sys.modules)\n"
         "print()\n"
         "print(loaded, time.process_time())\n"
     )
@@ -88,8 +88,8 @@ def _start() -> list[Figure]:
         loaded = int(modules)
         seconds.append(float(spent))
     return [
-        Figure("device", "modules of it, and of torch, that 'repro --help' loads", loaded, "", 0.0),
-        Figure("device", "'repro --help', processor time", median(seconds), "s"),
+        Figure("device", "modules of it, and of torch, that 'streamrace --help' loads", loaded, "", 0.0),
+        Figure("device", "'streamrace --help', processor time", median(seconds), "s"),
     ]
 
 

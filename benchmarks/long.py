@@ -1,4 +1,4 @@
-"""Long runs under ``streamrace check``: their memory, what is left of them, what checking adds to a thousand operations.
+"""Long runs under ``streamrace check``: their memory, what is left of them, what checking adds to an operation.
 
 A training-like loop: a batch that is copied on a stream of its own, memory that comes and goes, a forward and a
 backward pass, an optimizer, a loss that is read now and then; with several ranks an all-reduce of each gradient. The

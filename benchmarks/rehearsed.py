@@ -1,4 +1,4 @@
-"""Dry runs of a program of one's own: ``streamrace check --dry`` of Llama-2-70B as rank 0 of 64, from command to verdict."""
+"""Dry runs of a program: ``streamrace check --dry`` of Llama-2-70B as rank 0 of 64, from command to verdict."""
 
 from __future__ import annotations
 

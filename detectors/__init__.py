@@ -1,4 +1,5 @@
-"""Detectors: they read a trace (:mod:`streamrace.device.trace`), or hook into a running training program (:mod:`streamrace.detectors.live`).
+"""Detectors: they read a trace (:mod:`streamrace.device.trace`) or hook into a training that runs
+(:mod:`streamrace.detectors.live`).
 
 What hooks into training needs torch, and is only imported when it is asked for.
 """
@@ -15,6 +16,9 @@ from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
 from streamrace.detectors.values.divergence import Divergence, Values, compare
 from streamrace.detectors.values.stale import Stale, find_stale
+
+if not __name__.startswith("streamrace."):  # a second copy of each class, unequal to the first
+    raise ImportError("import streamrace.detectors: the folder detectors of the checkout is a part of that package")
 
 if TYPE_CHECKING:
     from streamrace.detectors.live.actions import BadValue, BadValueWarning

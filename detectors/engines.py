@@ -1,4 +1,4 @@
-"""Which engine of happens-before judges: :mod:`streamrace.detectors.order`, to be read, or :mod:`streamrace.detectors.native`, to be fast.
+"""Which engine of happens-before judges: ``detectors.order``, to be read, or ``detectors.native``, to be fast.
 
 Their findings are the same, byte for byte. ``both`` judges with each and raises where they are not: the tests of this
 project run so, whatever they judge.
@@ -41,8 +41,8 @@ def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
     """What makes the engines that are asked for: two where they are compared.
 
     ``engine`` None: what :data:`VARIABLE` says, else the native one; where that cannot be built, the other serves, and
-    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.device.compiling.BuildError` where the native
-    one was asked for and cannot be built.
+    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.device.compiling.BuildError` where
+    the native one was asked for and cannot be built.
     """
     said = engine or os.environ.get(VARIABLE) or None
     if said is None:

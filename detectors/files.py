@@ -40,11 +40,11 @@ def read(
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
     ``keep`` says which records of a rank count, ``as_if`` what those are taken for. ``kept``: of traces that were
-    thinned (:mod:`streamrace.device.parts`) what is there will do; no verdict rests on that.
-    A mirrored trace (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
-    those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
-    Raises :class:`streamrace.device.trace.TraceError` where the folder has no traces, a rank's is missing, or
-    one is damaged, thinned or not of this run.
+    thinned (:mod:`streamrace.device.parts`) what is there will do; no verdict rests on that. A mirrored trace
+    (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are those of
+    its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes. Raises
+    :class:`streamrace.device.trace.TraceError` where the folder has no traces, a rank's is missing, or one is damaged,
+    thinned or not of this run.
     """
     Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
 

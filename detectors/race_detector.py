@@ -144,8 +144,8 @@ class RaceDetector(Detector):
     """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
 
     ``examples``: how many occurrences of each race are kept (None: all). ``engine``: see
-    :func:`streamrace.detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does (None: all do);
-    a race is one that has any. ``noticed`` gets each that does, once.
+    :func:`streamrace.detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does
+    (None: all do); a race is one that has any. ``noticed`` gets each that does, once.
     """
 
     def __init__(

@@ -59,21 +59,21 @@ def commands() -> Iterator[str]:
     from streamrace.repro.commands.table import COMMANDS
 
     group.helping = True  # nothing will run
-    context = click.Context(group, info_name="repro")
+    context = click.Context(group, info_name="streamrace")
     yield "# Commands\n"
     yield "This page is made of the command line's own descriptions. `streamrace COMMAND --help` shows the same; "
-    yield "where the project is installed, `repro` is the same as `streamrace`.\n"
+    yield "`repro`, its name of before, is the same command for two releases.\n"
     yield "| command | what it is for | extras |\n|---|---|---|"
     for name, entry in COMMANDS.items():
         yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ')} |"
     for name in COMMANDS:
         yield f"\n## {name}\n"
-        command = None if name == "watch" else group.get_command(context, name)
-        yield from _watch() if command is None else _described(command, click.Context(command, context, name))
+        command = group.get_command(context, name) if COMMANDS[name].click else None
+        yield from _usage(name) if command is None else _described(command, click.Context(command, context, name))
 
 
 def _described(command: click.Command, context: click.Context) -> Iterator[str]:
-    yield f"```\nrepro {command.name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    yield f"```\nstreamrace {command.name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     yield _plain(cleandoc(command.help or "")) + "\n"
     yield "| option | what it does |\n|---|---|"
     for parameter in command.params:
@@ -83,10 +83,10 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
             yield f"| <code>{option}</code> | {_cell(_plain(record[1]))} |"
 
 
-def _watch() -> Iterator[str]:
-    """Its options are no click's: it runs where click is not installed."""
+def _usage(name: str) -> Iterator[str]:
+    """The help of a command whose options are not read by click, as it prints it."""
     told = subprocess.run(
-        [sys.executable, "-m", "streamrace", "watch", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "streamrace", name, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     yield f"```\n{told.stdout.rstrip()}\n```"
 

@@ -11,7 +11,7 @@ Cause: bad data, exit status 0.
 import torch
 from torch import nn
 
-from streamrace.detectors import NanWatch
+from streamrace import NanWatch
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))

@@ -12,7 +12,7 @@ Verdict: one test fails, as its race changes the result, and the other passes; e
 import pytest
 import torch
 
-from streamrace.fuzz import watch
+from streamrace import watch
 
 
 def double(batches, *, wait):

@@ -3,8 +3,8 @@
 mutmut changes one operator, number, name or argument of ``detectors/order`` at a time, some 1,600 in all, and runs the
 tests that reach it. Both engines judge there: the twin in C++ is not changed, so a change that shows in any finding is
 noticed. One that makes the tests take five times as much of the processor is, too: most of these never end. Names are
-those of mutmut (``"streamrace.detectors.order.clocks*"``); without any it is all of them, for half an hour. What was noticed is
-kept in ``build/mutmut``, and so is what is argued; a later call tries the rest, and what changed.
+those of mutmut (``"streamrace.detectors.order.clocks*"``); without any it is all of them, for half an hour. What was
+noticed is kept in ``build/mutmut``, and so is what is argued; a later call tries the rest, and what changed.
 
 Survivors are printed as differences, but for those that ``mutants/argued.toml`` says why nobody can notice. Exit
 status: 0 where no other survives, 1 where one does.
@@ -35,7 +35,7 @@ TESTS = (
     *("happens_before", "oracle", "history", "overlap", "reuse", "reuse_oracle", "mirrored", "find_races", "sides"),
     "refused",
 )
-_COPIED = ("detectors", "simgpu", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics")
+_COPIED = ("detectors", "repro", "reports", "scenarios", "streamrace")
 _NOTICED = frozenset({1, 3, -24})  # pytest's words for failures; the signal that comes when the processor's time is up
 _TIMES = 5  # so much longer than the tests take
 _ORIGINAL, _MUTANT = "__mutmut_orig", "__mutmut_"

@@ -90,19 +90,22 @@ def reports_on(folder: Path) -> str:
 
 
 def typed(command: str) -> str:
-    """``command``, which begins with ``python``, as it runs in the shell in which it is printed.
+    """``command`` as it runs in the shell in which it is printed.
 
-    There ``python`` is this one only where the environment is activated. ``make`` does not do that, and then the path
-    from here stands for it.
+    A command that begins with ``streamrace`` or ``python`` is one of this environment. Its bare name runs only where
+    the environment is activated. ``make`` does not do that, and then the path from here stands for the name.
     """
     name, _, rest = command.partition(" ")
-    return f"{shlex.quote(_python())} {rest}" if name == "python" else command
+    return f"{_here(name)} {rest}" if name in ("streamrace", "python") else command
 
 
-def _python() -> str:
-    ours = Path(sys.executable)  # not resolved: an environment's is a link to the one that made it
-    found = shutil.which("python")
-    if found and Path(found).parent.resolve() == ours.parent.resolve():
-        return "python"
+def _here(name: str) -> str:
+    python = Path(sys.executable)  # not resolved: an environment's is a link to the one that made it
+    ours = python.with_name(name)
+    if name != "python" and not ours.exists():  # the package is in the import path, and was not installed
+        return f"{_here('python')} -m {name}"
+    found = shutil.which(name)
+    if found and Path(found).parent.resolve() == python.parent.resolve():
+        return name
     below = os.path.relpath(ours)
-    return str(ours) if below.startswith(os.pardir) else below
+    return shlex.quote(str(ours) if below.startswith(os.pardir) else below)

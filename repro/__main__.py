@@ -18,7 +18,7 @@ def run() -> None:
     try:
         main()
     except Exception:
-        if _launched(sys.argv[1:])[1][:1] == ["watch"]:  # it ends as the script does that it runs
+        if _launched(sys.argv[1:])[1][:1] in (["watch"], ["device"]):  # they end as the script does that they run
             raise
         import traceback
 
@@ -60,13 +60,17 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
     if given[:1] == ["--version"]:
         from streamrace.device.extras import version
 
-        print(f"repro, version {version()}")
+        print(f"streamrace, version {version()}")
         return None
     if given[:1] == ["watch"]:
         from streamrace.repro.commands import watch
 
         watch.run(given[1:], launched)
         return None
+    if given[:1] == ["device"]:
+        from streamrace.device.__main__ import run as on_device
+
+        return on_device(given[1:])
     from streamrace.device.ranks.interrupts import concluding
 
     with concluding():
@@ -80,7 +84,7 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from streamrace.repro.commands.table import COMMANDS
 
     command = COMMANDS.get(given[0]) if given else None
-    what = f"repro {given[0]}" if command else "the command line, all but 'streamrace watch',"
+    what = f"streamrace {given[0]}" if command else "the command line, all but 'streamrace watch',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"

@@ -50,7 +50,7 @@ class TrainedModel:
 
 
 def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
-    """``model``: a name of :data:`streamrace.scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
+    """``model``: a name of :data:`FULL_SIZE`, a transformers configuration (a ``config.json`` or
     a folder that holds one), or ``module:function``.
 
     The function takes nothing and returns a module that takes ``input_ids``, ``attention_mask`` and ``labels`` and

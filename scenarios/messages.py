@@ -44,7 +44,7 @@ class WatchFound(NamedTuple):
 
 
 class CallsCounted(NamedTuple):
-    """Calls that order something: the fields of a :class:`streamrace.device.overrides.Site`, and how often in the last step."""
+    """Calls that order something: the fields of a :class:`Site`, and how often in the last step."""
 
     calls: list[tuple[str, str, int, str, int]]
 

@@ -74,7 +74,8 @@ def run(
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
     ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``receive`` gets what the ranks
-    report (:mod:`streamrace.scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of ``parts``).
+    report (:mod:`streamrace.scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of
+    ``parts``).
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
     that do something else, besides the fix. ``calls``: count the calls that order something. ``validate_every``: so
@@ -114,7 +115,8 @@ def run(
 def rehearse(scenario: Scenario, *, folder: Path) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
-    This process needs a simulated GPU, which it may not have used. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    This process needs a simulated GPU, which it may not have used. Raises
+    :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"

@@ -70,7 +70,8 @@ def run(
     kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of those that it has.
     ``started`` is called once these processes are there: what forks more does it then.
 
-    ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU, which it may not have used.
+    ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU, which it may not have
+    used.
 
     Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
     """

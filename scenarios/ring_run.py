@@ -57,7 +57,8 @@ def rehearsed(
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
-    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises
+    :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])

@@ -1,6 +1,7 @@
 """A user's training program: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
 
-As those of DeepSpeed issue 5059 had it, but for the size. :mod:`streamrace.studies.trainer` runs it under several releases::
+As those of DeepSpeed issue 5059 had it, but for the size. :mod:`streamrace.studies.trainer` runs it under several
+releases::
 
     streamrace device --ranks 4 -m streamrace.scenarios.trainer_program STEPS
 

@@ -1,12 +1,10 @@
-"""The packages of the product, from the top floor down."""
+"""The folders of the product. Four stand at the top, and are links in the package ``streamrace``."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 
-PACKAGES = (
-    "repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics", "detectors", "simgpu",
-)  # fmt: skip
+PACKAGES = ("repro", "reports", "scenarios", "detectors", "streamrace")
 
 
 def is_program(path: PurePath) -> bool:

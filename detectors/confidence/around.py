@@ -1,8 +1,8 @@
 """The order around two accesses that race: what each comes behind, the last that both do, and what comes too late.
 
-Happens-before (:mod:`streamrace.detectors.order`) says that nothing orders the two; this says what there is instead, as a person
-would look for it: backwards from each access to the work behind which it comes, and forwards from the first to the
-wait on the second's side that comes too late.
+Happens-before (:mod:`streamrace.detectors.order`) says that nothing orders the two; this says what there is instead, as
+a person would look for it: backwards from each access to the work behind which it comes, and forwards from the first to
+the wait on the second's side that comes too late.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The shortest chain of order between two pieces of work: what comes after what, because of which waits.
 
-The edges are those of happens-before (:mod:`streamrace.detectors.order`): work of one stream in its turn, the host to what it
-gives, a record to who waits for it, a collective's members to each other. A chain is short where few of them are waits
-or collectives: that one thing follows another on its stream, or is issued later by the host, needs no call.
+The edges are those of happens-before (:mod:`streamrace.detectors.order`): work of one stream in its turn, the host to
+what it gives, a record to who waits for it, a collective's members to each other. A chain is short where few of them
+are waits or collectives: that one thing follows another on its stream, or is issued later by the host, needs no call.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ All that orders something, and that a line of the program or of a library asks f
   timer's.
 
 What is incidental a trace says by itself. Which line asked for another wait it says where the run was to
-(:func:`streamrace.device.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the program, and
-those cannot be taken away. A ``query`` is none of these: it is asked again until it says yes.
+(:func:`streamrace.device.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the
+program, and those cannot be taken away. A ``query`` is none of these: it is asked again until it says yes.
 
 A read's wait is always there for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses what it
 gave, relies on the purpose of that call. So pairs whose first access is the read's own are not counted.

@@ -24,9 +24,9 @@ _numbers = count(1)
 class NanWatchTrainerCallback(TrainerCallback):
     """Watches the model from the beginning of ``Trainer.train`` to its end.
 
-    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
-    step that holds the finding; several ranks stop together, a few steps later, when all know of it.
-    Steps are counted from 1 in each call of ``train``, also when it resumes from a checkpoint.
+    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops
+    after the step that holds the finding; several ranks stop together, a few steps later, when all know of it. Steps
+    are counted from 1 in each call of ``train``, also when it resumes from a checkpoint.
 
     Raises :class:`~streamrace.detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
     """

@@ -32,8 +32,8 @@ _numbers = count(1)
 class NanWatchCallback(Callback):
     """Watches the module from the beginning of ``Trainer.fit`` to its end.
 
-    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
-    step that holds the finding; several ranks stop together, a few steps later, when all know of it.
+    ``options``: those of :class:`~streamrace.detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops
+    after the step that holds the finding; several ranks stop together, a few steps later, when all know of it.
 
     Raises :class:`~streamrace.detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
     """

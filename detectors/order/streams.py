@@ -1,7 +1,7 @@
 """The order that one rank makes by itself: its host, its streams, and the markers that they wait for.
 
-The rules are those of torch's CSAN (``_sanitizer.py``), in the words of :mod:`streamrace.device.trace`: a launch orders host to
-stream, a record and a wait stream to stream, a host wait stream to host. No other order is added.
+The rules are those of torch's CSAN (``_sanitizer.py``), in the words of :mod:`streamrace.device.trace`: a launch orders
+host to stream, a record and a wait stream to stream, a host wait stream to host. No other order is added.
 """
 
 from __future__ import annotations

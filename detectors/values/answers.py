@@ -102,7 +102,7 @@ def judge(
 
 
 def read(folder: Path) -> list[Answer]:
-    """All answers that ranks left in ``folder``, by rank. Raises OSError, :class:`streamrace.device.untrusted.Unreadable`."""
+    """All answers that ranks left in ``folder``, by rank. Raises OSError, :class:`Unreadable`."""
     found: list[Answer] = []
     for path in sorted(folder.glob("*.jsonl"), key=lambda one: (len(one.name), one.name)):
         lines = contents(path).split(b"\n")[:-1]  # the last one is empty, or was cut off

@@ -1,4 +1,4 @@
-"""Two recorded runs (:mod:`streamrace.detectors.values.recordings`): where do they first differ, and can rounding explain it?
+"""Two recorded runs (``values.recordings``): where do they first differ, and can rounding explain it?
 
 **The rule.** A copy does not round: a first difference in a *gathered* parameter whose partitions were recorded and
 equal is never explained. A loss or gradient norm is explained within the bound. The optimizer works element by element

@@ -99,9 +99,9 @@ class CampaignFolder:
 
     ``data``: ``timings.json``, checked; ``witnesses``: of its races.
 
-    ``timings``: a row for each timing that was executed: number, diverged,
-    wrong_values, bad_numbers (not finite), loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read
-    another value, so its program might go another way). ``sources``: as of a run (:class:`streamrace.reports.data.loading.Run`).
+    ``timings``: a row for each timing that was executed: number, diverged, wrong_values, bad_numbers (not finite),
+    loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read another value, so its program might go
+    another way). ``sources``: as of a run (:class:`streamrace.reports.data.loading.Run`).
     """
 
     name: str

@@ -1,7 +1,8 @@
 """The verdict on a program of the user's own, as data: the ``findings.json`` that ``streamrace check`` writes.
 
 Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
-nothing is said of values but where the program says itself what they must be (:mod:`streamrace.detectors.values.answers`).
+nothing is said of values but where the program says itself what they must be
+(:mod:`streamrace.detectors.values.answers`).
 """
 
 from __future__ import annotations

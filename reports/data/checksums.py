@@ -28,7 +28,7 @@ _LATER = {"turn": -1}  # which earlier versions did not write
 
 
 def of(uses: pd.DataFrame) -> pd.DataFrame:
-    """A row per parameter and step, of :func:`streamrace.reports.data.tables.parameters`; in the order of their names, then steps.
+    """A row per parameter and step, of :func:`parameters`; in the order of their names, then steps.
 
     A use is wrong where it has a reference and differs from it; not_finite, if it then holds values that are not; else
     older, if every wrong part holds what that part held in the reference in an earlier step, on any rank. turn: which

@@ -231,7 +231,8 @@ def load(file: Path) -> Baseline:
         held = _File.model_validate_json(json.dumps(data))
     except OSError as error:
         raise ReportError(
-            f"the baseline {file} cannot be read: {error.strerror or error}. 'streamrace check --write-baseline' makes one"
+            f"the baseline {file} cannot be read: {error.strerror or error}. "
+            "'streamrace check --write-baseline' makes one"
         ) from error
     except ValidationError as error:
         raise ReportError(f"{file} is no baseline: {first_problem(error)}. {_AGAIN}") from None

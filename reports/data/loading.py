@@ -1,8 +1,9 @@
 """A run's folder, read: for reports, and for a notebook.
 
-``import reports; run = streamrace.reports.load("runs/unstable"); run.steps.plot(x="step", y="loss")``. The frames are tidy: a row
-is one thing that was seen, a column one property of it. Nothing in a folder is trusted: what does not fit is refused in
-one sentence (:class:`ReportError`). A run that ended early has what it got to write, and empty frames for the rest.
+``from streamrace import reports; run = reports.load("runs/unstable"); run.steps.plot(x="step", y="loss")``. The frames
+are tidy: a row is one thing that was seen, a column one property of it. Nothing in a folder is trusted: what does not
+fit is refused in one sentence (:class:`ReportError`). A run that ended early has what it got to write, and empty frames
+for the rest.
 """
 
 from __future__ import annotations

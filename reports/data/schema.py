@@ -198,8 +198,8 @@ class _Checked(Rests):
 class FindingsFile(_Part):
     """``findings.json``, in the order in which :meth:`streamrace.reports.data.findings.Findings.as_dict` writes it.
 
-    ``checked``: of a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: what the verdict on
-    a clean scenario rests on.
+    ``checked``: of a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: what the
+    verdict on a clean scenario rests on.
     """
 
     @property

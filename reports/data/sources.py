@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from streamrace import checkout
 from streamrace.detectors import Race
 from streamrace.device.trace import Frame
 
@@ -20,7 +21,6 @@ VERSION = 1
 _DEPTH = 3  # frames of each stack, the innermost
 _AROUND = 6  # lines before and after
 _LONGEST = 500  # characters of a line
-_ROOT = Path(__file__).resolve().parents[2]  # of this repository: paths in a trace may be relative to it
 
 
 def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _frames(races: Iterable[Race]) -> Iterable[Frame]:
 def file_of(name: str, more: Sequence[Path]) -> Path | None:
     """The file that a frame names: in the first folder that has it, of those that modules are imported from."""
     folders = [Path(os.path.abspath(folder)) for folder in sys.path]
-    for folder in (*more, *folders, _ROOT):
+    for folder in (*more, *folders, checkout.IMPORTED_FROM):
         try:
             file = folder / name  # an absolute name stands for itself
             if file.is_file():

@@ -54,7 +54,7 @@ def write(witnesses: Sequence[SeenElsewhere], folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[int, SeenElsewhere]:
-    """By the race's number; empty where the run kept none. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """By the race's number; empty where the run kept none. Raises :class:`ReportError`."""
     file = folder / FILE
     if not file.is_file():
         return {}

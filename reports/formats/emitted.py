@@ -79,7 +79,7 @@ def text(one: EmittedTest) -> str:
     lines = [
         literal(_docstring(one)),
         "",
-        "from streamrace.fuzz import check_program",
+        "from streamrace import check_program",
         "",
         *(f"{name} = {literal(inner)}\n" for name, inner in constants.items()),
         "",

@@ -69,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A run of ``streamrace check``. ``status``: its exit status; ``notes``: what it knows nothing of; ``script``: its file.
+    """A run of ``streamrace check``. ``status``: of its exit; ``notes``: what is not known; ``script``: its file.
 
     ``gone``: findings that only the baseline has; None: there was none, or nothing is known of it.
     """

@@ -12,7 +12,7 @@ _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "githu
 
 
 def text(folder: Path, form: str) -> str:
-    """What was found, from the folder of a run of ``streamrace check``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """What was found, from the folder of a run of ``streamrace check``. Raises :class:`ReportError`."""
     return _WRITERS[form](items.load(folder))
 
 

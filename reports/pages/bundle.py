@@ -31,8 +31,8 @@ def write(runs: Sequence[Run], target: Path) -> list[Path]:
     """Write the files of the report of ``runs`` into the folder ``target``; gives them, in a fixed order.
 
     ``findings.json``, ``metrics.csv`` and ``.parquet``, ``timeline-NAME.json.gz`` of each run with a race, and
-    ``report.md``. The runs are comparable (:func:`streamrace.reports.data.loading.comparable`). Each file is written whole or not
-    at all, and the same runs give the same bytes. Raises OSError.
+    ``report.md``. The runs are comparable (:func:`streamrace.reports.data.loading.comparable`). Each file is written
+    whole or not at all, and the same runs give the same bytes. Raises OSError.
     """
     target.mkdir(parents=True, exist_ok=True)
     findings = target / "findings.json"

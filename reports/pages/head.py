@@ -49,7 +49,12 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
     facts = [
         ("model", _each(model_of({"scenario": scenario}) for _, _, scenario, _ in ones if "model" in scenario)),
         ("made", _each(written(*(folder / name for name in _FILES)) for _, folder, _, _ in ones)),
-        ("by", _each(f"streamrace {known}" for *_, one in ones if (known := one.get("streamrace")))),
+        (
+            "by",
+            _each(
+                f"streamrace {known}" for *_, one in ones if (known := one.get("streamrace") or one.get("stream-races"))
+            ),
+        ),
         (
             "where",
             "on simulated GPUs: no GPU took part, and times are virtual"

@@ -79,7 +79,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
-    """The report of the frames of :mod:`streamrace.studies.placements` and :mod:`streamrace.studies.sites`; one of them may be missing."""
+    """The report of the frames of ``studies.placements`` and ``studies.sites``; one of them may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None
     options = texts(ran.options)

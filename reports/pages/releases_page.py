@@ -39,7 +39,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`streamrace.reports.data.loading.ReportError`."""
+    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
     for release, row in read_json(file).items():

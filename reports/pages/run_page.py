@@ -36,8 +36,8 @@ _FILES = {
 def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[CampaignFolder] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
 
-    The runs are comparable (:func:`streamrace.reports.data.loading.comparable`); the one with the gravest verdict is shown in
-    detail.
+    The runs are comparable (:func:`streamrace.reports.data.loading.comparable`); the one with the gravest verdict is
+    shown in detail.
     """
     told = summary.worst(runs)
     verdict = summary.verdict(told)

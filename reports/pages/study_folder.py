@@ -1,7 +1,8 @@
 """A study's metadata in its folder, ``study.json``: which study it was and how it was asked, so that its report can be
 made again.
 
-Nothing in a folder is trusted: what does not fit is refused in one sentence (:class:`streamrace.reports.data.schema.ReportError`).
+Nothing in a folder is trusted: what does not fit is refused in one sentence
+(:class:`streamrace.reports.data.schema.ReportError`).
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Study:
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page alone.
-    Names in any of it may come from anybody.
+    :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page
+    alone. Names in any of it may come from anybody.
     """
 
     kind: str
@@ -178,7 +178,7 @@ def write(study: Study, target: Path) -> Path:
 
 
 def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
-    """See :func:`streamrace.reports.data.frames.read`. A study leaves a number out that it has not, and has something to
+    """See :func:`read`. A study leaves a number out that it has not, and has something to
     tell: a table without rows is refused too.
     """
     frame = frames.read(

@@ -23,7 +23,7 @@ _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
 
 
 class Fact(NamedTuple):
-    """A row of a table: what it is called (a word of :mod:`streamrace.reports.pages.words`, maybe), and what it is here."""
+    """A row of a table: what it is called (a word of ``pages.words``, maybe), and what it is here."""
 
     name: str
     value: str

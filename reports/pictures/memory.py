@@ -24,7 +24,7 @@ _TEXT, _RULE = "#2b2f36", "#b5bac2"
 
 
 def draw(frame: pd.DataFrame, path: Path, *, group: int = GROUP, title: str = "") -> None:
-    """A PNG of :func:`streamrace.studies.memory.study`'s frame: for each model a bar for no hpZ, hpZ ``group``, and that with qwZ.
+    """A PNG of :func:`study`'s frame: for each model a bar for no hpZ, hpZ ``group``, and that with qwZ.
 
     A bar is missing where there is no such row.
     """

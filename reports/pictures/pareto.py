@@ -23,7 +23,7 @@ _FRONT, _OTHER, _BOUND = "#e4572e", "#8d99ae", "#274c77"
 
 
 def draw(frame: pd.DataFrame, path: Path, cases: list[TradeCase]) -> None:
-    """A PNG of :func:`streamrace.studies.pareto.study`'s frame: a row of panels for each of ``cases``, one for each cost."""
+    """A PNG of :func:`study`'s frame: a row of panels for each of ``cases``, one for each cost."""
     figure, axes = panels(len(cases), len(_COSTS), 13.5, 4.0 * len(cases) + 0.5)
     for case, line in zip(cases, axes, strict=True):
         rows = frame[(frame.model == case.model) & (frame.trained == case.trained) & (frame.ranks == case.ranks)]

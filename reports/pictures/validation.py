@@ -19,7 +19,7 @@ _STYLES: tuple[tuple[str, Any, float], ...] = (
 
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
-    """A PNG of :func:`streamrace.studies.validation.study`'s frame. A cross stands where a loss is no number any more."""
+    """A PNG of :func:`study`'s frame. A cross stands where a loss is no number any more."""
     figure, (axes,) = panels(1, 2, 10.0, 4.2, sharey=True)
     handles = []
     for (name, rows), (colour, line, width) in zip(frame.groupby("configuration", sort=False), _STYLES, strict=False):

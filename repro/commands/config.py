@@ -33,15 +33,15 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def defaults(command: str, start: Path) -> dict[str, Any]:
     """What the options of ``command`` are by the file, as click takes it. Raises :class:`WrongUse`."""
     file = _file(start)
-    if file is None or command not in COMMANDS or command == "watch":
+    if file is None or command not in COMMANDS or not COMMANDS[command].click:
         return {}
     table = _table(file)
     # Some names are both (report, dry): of a command where they are a table.
     inner = {name: value for name, value in table.items() if name in COMMANDS and isinstance(value, dict)}
     options = _options(_MAIN)
     for name in table:
-        if name == "watch":
-            raise WrongUse(f"{file}: streamrace watch takes no options from [{_TABLE}]: it has to run without click")
+        if name in COMMANDS and not COMMANDS[name].click:
+            raise WrongUse(f"{file}: streamrace {name} takes no options from [{_TABLE}]: it has to run without click")
         if name not in COMMANDS and name not in options:
             raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*options, *COMMANDS))}")
         if name not in inner and name not in options:
@@ -74,6 +74,8 @@ def _table(file: Path) -> Mapping[str, Any]:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from None
     except Unreadable as error:
         raise WrongUse(f"{file} cannot be read: {error}") from None
+    if isinstance(tool, dict) and "stream-races" in tool:
+        raise WrongUse(f"{file}: [tool.stream-races] is [{_TABLE}] now: give the table and those behind it that name")
     table = tool.get("streamrace", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise WrongUse(f"{file}: [{_TABLE}] is not a table")

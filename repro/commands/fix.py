@@ -33,11 +33,11 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     """Find what would put RACE of RUN in order, from the weakest: an event and a wait for it, a wait for a stream,
     record_stream, a synchronisation of the host.
 
-    RUN is a folder that 'streamrace check' left, with its traces. RACE is its number, as 'streamrace check' prints it, or its
-    place: file.py:function or file.py:line, of one access or of both with a comma between them. Each candidate is put
-    into the trace, which is judged again, and timed. The best is written as a diff, and tried: the program runs again
-    as if the lines stood in its files, which stay as they are.
-    Exit status: 0 a diff was tried and is clean, 1 there is none, 2 there is no such run or race.
+    RUN is a folder that 'streamrace check' left, with its traces. RACE is its number, as 'streamrace check' prints it,
+    or its place: file.py:function or file.py:line, of one access or of both with a comma between them. Each candidate
+    is put into the trace, which is judged again, and timed. The best is written as a diff, and tried: the program runs
+    again as if the lines stood in its files, which stay as they are. Exit status: 0 a diff was tried and is clean, 1
+    there is none, 2 there is no such run or race.
     """
     from streamrace.reports.data import fixes as data
     from streamrace.reports.pages.folders import refuse_link

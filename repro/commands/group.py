@@ -1,4 +1,4 @@
-"""All commands as one click group; all but ``watch``, which has to run where click is not installed."""
+"""All commands as one click group, but for those that run a script as Python would and read their own options."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ class _Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in COMMANDS or not COMMANDS[name].click:
             return None
-        # watch runs the user's own training, as it is; the others that do ask for its own accelerator
-        if name != "watch" and self.answers:
+        if self.answers:
             processor.answer(deepspeed=name not in _UNCHANGED)
         if COMMANDS[name].gpu and not self.helping:
             from streamrace.device.launch import start
@@ -76,7 +75,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     if not {"--help", "-h"} & {*arguments} and arguments and _on_gpu(arguments[0]):
         from streamrace.device.substitute import go_there
 
-        go_there("repro", [*([launched] if launched else []), *arguments])
+        go_there("streamrace", [*([launched] if launched else []), *arguments])
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = None
     if arguments[:1] == ["replay"]:
@@ -105,6 +104,6 @@ def _main(arguments: list[str], launched: str | None) -> None:
     name = arguments[0] if arguments else ""
     known = {} if _Lazy.helping else {name: config.defaults(name, Path.cwd())}
     try:
-        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched, default_map=known)
+        group.main(arguments, prog_name="streamrace", standalone_mode=False, obj=launched, default_map=known)
     except click.Abort:
         raise KeyboardInterrupt from None

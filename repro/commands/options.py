@@ -66,12 +66,12 @@ def scenario_options(*without: str, usual: Mapping[str, Any] | None = None) -> D
 
 
 def job_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
-    """Decorator: an option for each field of :class:`streamrace.scenarios.job.Job`, but for those that the command decides."""
+    """Decorator: an option for each field of :class:`Job`, but for those that the command decides."""
     return _options(Job, without, usual or {})
 
 
 def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
-    """The options that were given, ready for :func:`streamrace.scenarios.scenario.scenario` (or :func:`streamrace.scenarios.job.job`)."""
+    """The options that were given, ready for :func:`scenario` (or :func:`job`)."""
     options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, (), "")}
     if "slow" in options:
         try:

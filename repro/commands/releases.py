@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ _HARD = ["--size", "odd", "--edit-after", "2"]
 
 
 def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "streamrace", "run", "--deepspeed", release, "--runs", str(folder.parent)]
+    command = bound.module("streamrace", "run", "--deepspeed", release, "--runs", str(folder.parent))
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
         done = subprocess.run(

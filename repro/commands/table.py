@@ -12,13 +12,15 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
-    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
+    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported. ``click``: its
+    options are read by click; what runs a script as Python would reads its own.
     """
 
     module: str
     extras: str
     text: str
     gpu: bool = False
+    click: bool = True
 
 
 COMMANDS = {
@@ -59,7 +61,8 @@ COMMANDS = {
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
-    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
+    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from.", click=False),
+    "device": Command("device", "reports", "Run a script on the simulated GPU, without judging it.", click=False),
 }
 
 

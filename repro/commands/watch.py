@@ -15,9 +15,9 @@ from typing import NoReturn
 from streamrace.device.scripts import Program, WrongUse, fail
 
 _EPILOG = """\
-SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as
-'torchrun ... -m streamrace watch SCRIPT' and 'deepspeed --module streamrace watch SCRIPT'. torch is imported before the script:
-variables that torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
+SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as 'torchrun ... -m streamrace
+watch SCRIPT' and 'deepspeed --module streamrace watch SCRIPT'. torch is imported before the script: variables that
+torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
 
 Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +35,7 @@ def check(
     ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
     then. ``more``: of its environment. Raises :class:`NoVerdict`.
     """
-    command = [sys.executable, "-m", "streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite"]
+    command = bound.module("streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite")
     command += [*(word for one in packages for word in ("--package", one)), *words]
     environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF | dict(more)
     folder.mkdir(parents=True, exist_ok=True)

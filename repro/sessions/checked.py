@@ -64,9 +64,9 @@ def judge(
 class Judging:
     """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
 
-    ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets the first
-    race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.device.parts`) it removes what is not to be
-    kept, as soon as it is judged.
+    ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets
+    the first race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.device.parts`) it
+    removes what is not to be kept, as soon as it is judged.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A program under ``streamrace check``: it runs in a child, alone or as one of several ranks, and is judged meanwhile."""
+"""A program under ``streamrace check``: it runs in a child, alone or as one of several ranks, and is judged there."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
 def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
     """Make the folder ``path``, which is known as a run by the file ``mark`` in it, which ``write`` writes.
 
-    Gives another folder beside it where it replaces a run: :func:`streamrace.repro.sessions.places.keep` puts it in its place.
-    Raises :class:`WrongUse` where it is taken, or cannot be made.
+    Gives another folder beside it where it replaces a run: :func:`streamrace.repro.sessions.places.keep` puts it in its
+    place. Raises :class:`WrongUse` where it is taken, or cannot be made.
     """
     try:
         places.alone(path)

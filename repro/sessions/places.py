@@ -18,7 +18,7 @@ from pathlib import Path
 from streamrace.device.scripts import WrongUse
 
 BESIDE = ".new"
-"""The end of the name of what is to replace a run. No run may have such a name (:mod:`streamrace.repro.commands.flags`)."""
+"""The end of the name of what is to replace a run. No run may have such a name (``commands.flags``)."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from streamrace import checkout
 from streamrace.device import timing
 from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks import RankFailed
@@ -26,8 +27,7 @@ from streamrace.scenarios.scenario import Scenario, save
 
 _FOLDER = "recordings"
 _MOST = 20  # recordings that are kept, the newest ones
-_ROOT = Path(__file__).resolve().parents[2]
-_OURS = ("repro", "detectors", "scenarios", "frameworks", "replay", "simgpu")
+_OURS = ("repro", "detectors", "scenarios", "frameworks", "replay", "device")
 
 
 def token_of(text: str) -> Token:
@@ -41,7 +41,8 @@ def token_of(text: str) -> Token:
             pass
         else:
             raise TokenError(
-                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', 'streamrace check "
+                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', "
+                "'streamrace check "
                 "--timing' and 'streamrace replay FOLDER --timing' take it"
             ) from None
         raise
@@ -111,7 +112,7 @@ def _key(scenario: Scenario) -> str:
     for what in (torch.__version__, installed() or "", version("transformers")):
         digest.update(what.encode())
     for package in _OURS:
-        for path in sorted((_ROOT / package).rglob("*")):
+        for path in sorted((checkout.PACKAGE / package).rglob("*")):
             if path.suffix in (".py", ".cpp", ".h"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -30,7 +30,7 @@ _MOST = 64  # references; the oldest go
 
 
 def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, again: bool = False) -> Values:
-    """:func:`streamrace.repro.sessions.session.reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
+    """:func:`reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
 
     Call it when everything is imported that the ranks need, as that is part of what the reference is of.
     """

@@ -7,16 +7,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from streamrace import checkout
 from streamrace.device.extras import installed
 from streamrace.device.packages import FOLDER, environment_of, names, running
 from streamrace.device.packages.names import Package, PackageError
-from streamrace.device.ranks.bound import command
+from streamrace.device.ranks.bound import command, module
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
 
-_PROGRAMS = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
+_PROGRAMS = checkout.PACKAGE / "scenarios" / "catalogue"
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers")
 _PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
 
@@ -43,7 +43,7 @@ def become(packages: Sequence[str]) -> None:
         )
     environment = environment_of(packages, FOLDER, tell=_tell)
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "streamrace", *sys.argv[1:]], environment)
+    os.execve(sys.executable, module("streamrace", *sys.argv[1:]), environment)
 
 
 def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
@@ -61,13 +61,13 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
 
 
 def aside(release: str, arguments: Sequence[str]) -> None:
-    """Run ``repro`` with ``arguments`` under a release of DeepSpeed, in a process of its own, and wait for its end.
+    """Run ``streamrace`` with ``arguments`` under a release of DeepSpeed, in another process, and wait for its end.
 
     Raises :class:`streamrace.device.packages.names.PackageError` where it cannot be installed, and
     :class:`streamrace.frameworks.deepspeed.releases.ReleaseError` where the command fails.
     """
     environment = environment_of([f"deepspeed=={release}"], FOLDER, tell=_tell)
-    done = subprocess.run(command([sys.executable, "-m", "streamrace", *arguments]), env=environment)
+    done = subprocess.run(command(module("streamrace", *arguments)), env=environment)
     if done.returncode:
         raise ReleaseError(f"DeepSpeed {release}: the command ended with {done.returncode}; see what it said above")
 
@@ -94,4 +94,4 @@ def _tried(package: Package) -> bool:
 
 def _tell(sentence: str) -> None:
     if os.environ.get("RANK", "0") == "0":  # the ranks of a launcher all ask for the same
-        print(f"repro: {sentence}", file=sys.stderr, flush=True)
+        print(f"streamrace: {sentence}", file=sys.stderr, flush=True)

@@ -71,7 +71,7 @@ def noted(
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
     """The command line that asks for the same again."""
-    words = ["python", "-m", "streamrace", context.info_name or ""]
+    words = ["streamrace", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
         if name in _ASIDE or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:

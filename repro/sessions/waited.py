@@ -24,7 +24,7 @@ _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
 
 @dataclass(frozen=True)
 class RunAgain:
-    """What is run again. ``words``: behind ``streamrace device``, but for ``ranks``. ``timing``: None where no token can
+    """What is run again. ``words``: of ``streamrace device``, but for ``ranks``. ``timing``: None where no token can
     say it. ``confirm``: how many verdicts are tried live; ``witnesses``: of how many races a token is looked for.
     """
 

@@ -91,7 +91,7 @@ class Again:
                     timing=self.timing,
                     limit=self.limit,
                     prefix=(
-                        *("python", "-m", "streamrace", "check", "--witnesses", "0"),
+                        *("streamrace", "check", "--witnesses", "0"),
                         *(word for one in self.packages for word in ("--package", one)),
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),

@@ -139,7 +139,7 @@ def entries(folder: Path = PROGRAMS) -> list[Entry]:
 
 
 def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
-    """Those of ``ids``, in the order of ``of``. Raises :class:`streamrace.scenarios.base.ScenarioError`: one is not there."""
+    """Those of ``ids``, in the order of ``of``. Raises :class:`ScenarioError`: one is not there."""
     there = {one.id for one in of}
     for one in ids:
         if one not in there:

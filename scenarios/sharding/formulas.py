@@ -10,7 +10,8 @@ with s micro-batches a step; d = 1, m, n parts for N, I, G:
   boundary gradients go to the state, by (gradients, state): NN 2G, NI I+2X, NG G, II 2X, IG X, GG nothing; then the
   state goes to the parameters, by (state, parameters): IN I, GN G, GI X, what is sharded alike nothing. hpZ gathers
   its parameters across all once a step, and from the copy 2s - 1 times.
-* **Bytes sent**, as :mod:`streamrace.metrics.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an all-reduce.
+* **Bytes sent**, as :mod:`streamrace.metrics.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an
+  all-reduce.
 * **Time**, derived from these: G(V) = (n-1)/n 8V/B, I(V) = (m-1)/m 8V/B', X(V) = (g-1)/g 8(V/m)/B, with g = n/m groups
   and B, B' in bit/s. A step takes the longer of communication and computation, as if one hid the other wholly. Latency
   is left out, and what a GPU computes again with gradient checkpointing.

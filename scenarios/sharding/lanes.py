@@ -3,8 +3,8 @@
 A *lane* is a stream with a purpose. Code here says what runs on which lane and what waits for what; where there are no
 streams, work is done when it is issued, in an order that keeps every wait, and the waits are no more than that.
 
-Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) and can be taken away by it: so the detectors and
-the fuzzer can be asked what it is good for.
+Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) and can be taken away by it: so the
+detectors and the fuzzer can be asked what it is good for.
 """
 
 from __future__ import annotations

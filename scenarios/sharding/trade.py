@@ -1,8 +1,9 @@
 """Memory against communication: what any strategy of PaRO's family sends at least, given the memory it may take.
 
-The reviewers of arXiv 2310.06003 ask for a lower bound. With the words of :mod:`streamrace.scenarios.sharding.formulas`, for a
-GPU that keeps the part alpha of the parameters (V bytes) and beta of the trained ones' gradients (V' bytes) between
-passes, and computes s micro-batches a step with whole parameters on data of its own:
+The reviewers of arXiv 2310.06003 ask for a lower bound. With the words of
+:mod:`streamrace.scenarios.sharding.formulas`, for a GPU that keeps the part alpha of the parameters (V bytes) and beta
+of the trained ones' gradients (V' bytes) between passes, and computes s micro-batches a step with whole parameters on
+data of its own:
 
 1. Each of the 2s passes needs all parameters, and what is not kept comes from others: 2s (1 - alpha) V. Each
    micro-batch makes all gradients, and what is not kept goes to others: s (1 - beta) V'.

@@ -1,13 +1,25 @@
-"""``streamrace device``: see :mod:`streamrace.device.launch`."""
+"""``python -m streamrace.device``, for a launcher that starts a module: see :mod:`streamrace.device.launch`."""
 
+import os
 import sys
 
-from streamrace.device.compiling import BuildError
-from streamrace.device.launch import main
-from streamrace.device.substitute import go_there
 
-try:
-    go_there("simgpu", sys.argv[1:])
-except BuildError as problem:
-    sys.exit(f"streamrace: {problem}")
-sys.exit(main(sys.argv[1:]))
+def run(arguments: list[str]) -> int:
+    """The command ``streamrace device`` in this process; gives its exit status."""
+    from streamrace.device.compiling import BuildError
+    from streamrace.device.launch import main
+    from streamrace.device.substitute import go_there
+
+    try:
+        go_there("streamrace.device", arguments)
+    except BuildError as problem:
+        print(f"streamrace: {problem}", file=sys.stderr)
+        return 1
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    # Here is the working folder, whose files may have the name of a module that is imported below.
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.exit(run(sys.argv[1:]))

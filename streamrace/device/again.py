@@ -1,11 +1,11 @@
 """Runs a program again and again, each time in a fork of a process that has the device, and torch, already.
 
-``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they stand
-behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``,
-``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty: none), and ``seed``
-of random generators that the program may not seed (``null``: they are as they are). Each is answered by a line with its
-exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could not be written:
-nothing that it did counts then. It reads nothing.
+``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they
+stand behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1),
+``patience_s``, ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty:
+none), and ``seed`` of random generators that the program may not seed (``null``: they are as they are). Each is
+answered by a line with its exit status, ``null`` where it was ended because it took longer, or a sentence where its
+trace could not be written: nothing that it did counts then. It reads nothing.
 
 ``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """

@@ -14,9 +14,11 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
+from streamrace import checkout
 from streamrace.device.build import torch_folder
 from streamrace.device.trace import Frame, Stack
 
+_HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not in the import path
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a program, a forked process
 
@@ -101,7 +103,7 @@ def _frame(code: CodeType, offset: int) -> Frame:
 def _short(path: str) -> str:
     """The path below the folder it is imported from: a trace says the same on every machine, and in text."""
     entries = tuple(sys.path)
-    return _below(path, _folders(entries, "" if _absolute(entries) else os.getcwd()))
+    return _below(path, _folders((*entries, _HOME), "" if _absolute(entries) else os.getcwd()))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What work costs on a machine of a hardware profile: :class:`streamrace.device.hardware.HardwareTiming` as the device asks it."""
+"""What work costs on a machine of a hardware profile: :class:`HardwareTiming` as the device asks it."""
 
 from __future__ import annotations
 

@@ -59,8 +59,9 @@ def _claim_device(members: tuple[int, ...]) -> None:
     first = store.compare_set(f"cuda:{index} of node {os.environ.get('GROUP_RANK', '0')}", "", me).decode()
     if first != me:
         raise RuntimeError(
-            f'streamrace: ranks {first} and {me} both use cuda:{index}, and NCCL refuses two ranks on one GPU ("Duplicate '
-            "GPU detected\"): each rank says torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before it uses it"
+            f"streamrace: ranks {first} and {me} both use cuda:{index}, and NCCL refuses two ranks on one GPU "
+            '("Duplicate GPU detected"): '
+            "each rank says torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before it uses it"
         )
 
 

@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from streamrace import checkout
+
 # NDEBUG as torch itself is built: its headers lay objects out differently without it (at::RecordFunction).
 _FLAGS = ("-std=c++20", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
 # STREAMRACE_SANITIZE names one, for tests of the C++ part. ASan's runtime has to be there first: LD_PRELOAD=libasan.so
@@ -97,8 +99,8 @@ def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
 
 def folder(name: str) -> Path:
     """Where built libraries of this name are kept: in the checkout where there is one, else the user's cache."""
-    root = Path(__file__).parents[1]
-    if (root / "pyproject.toml").exists() and os.access(root, os.W_OK):
+    root = checkout.root()
+    if root is not None and os.access(root, os.W_OK):
         return root / "build" / name
     return cache()
 
@@ -106,4 +108,4 @@ def folder(name: str) -> Path:
 def cache() -> Path:
     """The user's, for what is made once. ``STREAMRACE_CACHE`` says where."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "simgpu"))
+    return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "streamrace"))

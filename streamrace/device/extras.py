@@ -11,10 +11,10 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
-from pathlib import Path
+
+from streamrace import checkout
 
 PROJECT = "streamrace"
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 def version() -> str:
@@ -30,8 +30,9 @@ def outside() -> str | None:
     try:
         version_of(PROJECT)
     except PackageNotFoundError:
-        place = os.path.relpath(_ROOT / ".venv" / "bin")
-        made = "" if (_ROOT / ".venv" / "bin" / "python").exists() else "run 'make setup', then "
+        environment = (checkout.root() or checkout.IMPORTED_FROM) / ".venv" / "bin"
+        place = os.path.relpath(environment)
+        made = "" if (environment / "python").exists() else "run 'make setup', then "
         return (
             f"this Python ({platform.python_version()}) has not what the project needs: {made}activate its "
             f"environment ('. {place}/activate'), or write {place}/python instead of python"

@@ -1,8 +1,8 @@
 """What Python does with pinned memory past torch's dispatcher, reported to the device.
 
 The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()`` and
-``numpy()`` go past it: here they count as a read by the host, at that moment. Whoever takes an address
-(``numpy()``, ``data_ptr()``) may use it at any time, which nobody sees: an :class:`streamrace.device.trace.Export` says so, and
+``numpy()`` go past it: here they count as a read by the host, at that moment. Whoever takes an address (``numpy()``,
+``data_ptr()``) may use it at any time, which nobody sees: an :class:`streamrace.device.trace.Export` says so, and
 another that the array has gone. torch's own code compares addresses, and is not reported.
 """
 

@@ -1,12 +1,12 @@
 """Starts a program on the simulated GPU: ``streamrace device [--ranks N] [--trace FILE] script.py its arguments``.
 
 ``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`streamrace.device.dry`).
-``--timing TOKEN`` runs it in a timing of one's own (:mod:`streamrace.device.timing`).
-The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
-``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`streamrace.device.trace`). ``--ranks`` runs the script
-in N processes, as ``torchrun --nproc-per-node N -m streamrace.device script.py`` does too; ``--trace`` then names a folder.
-``--record`` lets the traces be replayed (:mod:`streamrace.device.recording`): in a folder too.
-``--without stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`streamrace.device.overrides`); it may be given
+``--timing TOKEN`` runs it in a timing of one's own (:mod:`streamrace.device.timing`). The device is loaded before torch
+is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``. ``-m module`` runs a module.
+``--trace`` writes what the device did (:mod:`streamrace.device.trace`). ``--ranks`` runs the script in N processes, as
+``torchrun --nproc-per-node N -m streamrace.device script.py`` does too; ``--trace`` then names a folder. ``--record``
+lets the traces be replayed (:mod:`streamrace.device.recording`): in a folder too. ``--without
+stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`streamrace.device.overrides`); it may be given
 several times.
 """
 
@@ -117,8 +117,9 @@ def run(
     also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
     comes then is in parts that somebody reads and removes (:mod:`streamrace.device.parts`); 0: it is one file.
 
-    Raises :class:`streamrace.device.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
-    there can be no device or no trace, :class:`streamrace.device.ranks.RankFailed` for the first of ``ranks`` that ends badly.
+    Raises :class:`streamrace.device.scripts.WrongUse` where there is no such program, :class:`BuildError` or
+    RuntimeError where there can be no device or no trace, :class:`streamrace.device.ranks.RankFailed` for the first of
+    ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
@@ -195,8 +196,8 @@ def traced(
 ) -> Iterator[None]:
     """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
 
-    ``skipped``, ``record``: see :class:`streamrace.device.tracing.Tracer`. ``token``: the timing of the run, for a recording.
-    ``keep``: see :func:`run`.
+    ``skipped``, ``record``: see :class:`streamrace.device.tracing.Tracer`. ``token``: the timing of the run, for a
+    recording. ``keep``: see :func:`run`.
     """
     from streamrace.device import collectives, dry, probes, recording
     from streamrace.device.tracing import Tracer
@@ -264,6 +265,9 @@ def main(arguments: list[str], told: Callable[[str], None] | None = None) -> int
     needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
     flags = {"--dry": False, "--record": False}
     without: list[str] = []
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(_USAGE)
+        return 0
     while arguments and arguments[0] in (*given, *flags, "--without"):
         if arguments[0] in flags:
             flags[arguments[0]], arguments = True, arguments[1:]

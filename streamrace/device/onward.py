@@ -1,4 +1,4 @@
-"""What a trace says of its file: it is whole, goes on in another, cannot be replayed. A part of :mod:`streamrace.device.trace`."""
+"""What a trace says of its file: it is whole, goes on in another, cannot be replayed. A part of ``device.trace``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Lines put into source files that are not edited: what is imported, or run, is compiled as if they stood there.
 
-``STREAMRACE_OVERLAY`` names a file of JSON with the lines (:func:`write`). Each statement keeps the number of its line, and
-what is put in has that of the statement beside it: a trace names the same places with the lines as without. Which files
-were compiled with them is noted beside that file (:func:`used`), so that nobody takes a run without them for one with.
+``STREAMRACE_OVERLAY`` names a file of JSON with the lines (:func:`write`). Each statement keeps the number of its line,
+and what is put in has that of the statement beside it: a trace names the same places with the lines as without. Which
+files were compiled with them is noted beside that file (:func:`used`), so that nobody takes a run without them for one
+with.
 """
 
 from __future__ import annotations

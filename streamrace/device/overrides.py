@@ -1,9 +1,10 @@
 """Calls that order something, taken out of a program that is not edited: by the place that they are made from.
 
-A :class:`Override` says what happens there instead. What asks: the methods of :class:`streamrace.device.streams.Stream`,
-``torch.cuda.synchronize``, ``Work.wait`` and ``Tensor.record_stream``; for an event's own ``wait`` and
-``synchronize``, which are compiled, the device (``csrc/guard.cpp``) where an override, :func:`count` or :func:`tell`
-needs it. What is a part of another of these calls, or of autograd's engine, is no call of its own.
+A :class:`Override` says what happens there instead. What asks: the methods of
+:class:`streamrace.device.streams.Stream`, ``torch.cuda.synchronize``, ``Work.wait`` and ``Tensor.record_stream``; for
+an event's own ``wait`` and ``synchronize``, which are compiled, the device (``csrc/guard.cpp``) where an override,
+:func:`count` or :func:`tell` needs it. What is a part of another of these calls, or of autograd's engine, is no call of
+its own.
 """
 
 from __future__ import annotations

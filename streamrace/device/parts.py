@@ -53,7 +53,8 @@ class PartReader(TraceReader):
     """Reads a trace and its further parts. ``first``: where the first of them ends, as soon as that is read.
     ``thinned``: it came to where the next one is gone.
 
-    ``kept``: of a trace that was thinned what is there is all that is wanted. Raises :class:`streamrace.device.trace.TraceError`.
+    ``kept``: of a trace that was thinned what is there is all that is wanted. Raises
+    :class:`streamrace.device.trace.TraceError`.
     """
 
     def __init__(self, path: Path, *, kept: bool = False) -> None:

@@ -5,8 +5,9 @@ Which kernels compute is decided by what the processor can do, and they round di
 that every x86-64 processor has; that costs a tenth to a fifth of the processor time of ``make repro-unstable``. Only
 the environment can say it, and only before torch is imported.
 
-Not for the user's own training (``streamrace watch``, the pytest plugin, the hooks of ``streamrace.detectors.live``): that
-runs as it would without us. What DeepSpeed asks torch later is answered by :mod:`streamrace.frameworks.deepspeed.adapter`.
+Not for the user's own training (``streamrace watch``, the pytest plugin, the hooks of ``streamrace.detectors.live``):
+that runs as it would without us. What DeepSpeed asks torch later is answered by
+:mod:`streamrace.frameworks.deepspeed.adapter`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from streamrace.device.library import functions
 from streamrace.device.onward import Unrepeatable
 from streamrace.device.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, View
 
-DEVICE = "simgpu"
+DEVICE = "simgpu"  # as recordings of before have it
 """What :class:`streamrace.device.trace.Begin` says of a recording of this device, under ``device``."""
 _KNOWN = (
     "aten",

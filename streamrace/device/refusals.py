@@ -1,7 +1,8 @@
 """What cannot be simulated is refused when it is asked for: by its name, and with what to do instead.
 
-What only shows while a library is imported is in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused: what it would
-compile are kernels for a GPU that is not there, so the same operators run one by one, and the program gets one warning.
+What only shows while a library is imported is in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused:
+what it would compile are kernels for a GPU that is not there, so the same operators run one by one, and the program
+gets one warning.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _run_again(folder: Path, module: str, arguments: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     os.execve(
         sys.executable,
-        [sys.executable, "-m", module, *arguments],
+        bound.module(module, *arguments),
         {**os.environ, "PYTHONPATH": path, _THERE: "1"},
     )
 

@@ -1,7 +1,8 @@
 """What decides how long the work of a program on the device takes, as a short text that can be handed around.
 
-Durations come from :mod:`streamrace.device.costs`; a timing deviates from them. ``streamrace device --timing TOKEN script.py`` runs
-a script in it, and the same timing executes the same program in the same order. A token is comma-separated::
+Durations come from :mod:`streamrace.device.costs`; a timing deviates from them. ``streamrace device --timing TOKEN
+script.py`` runs a script in it, and the same timing executes the same program in the same order. A token is
+comma-separated::
 
     t1,x4:stream:3,x2:host,jitter:20:7,0/0/aten::mm/3+64us,1/2/nccl::all_reduce/1@+64us
 
@@ -13,8 +14,8 @@ a script in it, and the same timing executes the same program in the same order.
   ``@+64us``, for collectives: the rank arrives 64 us later, so the collective starts later on all its ranks. Units are
   ns, us, ms and s.
 
-Names are encoded as :mod:`streamrace.device.tokens` says. Work is named by what it is, not by its number in the trace, so a token
-goes on to mean the same when the program changes elsewhere. This module imports nothing of torch.
+Names are encoded as :mod:`streamrace.device.tokens` says. Work is named by what it is, not by its number in the trace,
+so a token goes on to mean the same when the program changes elsewhere. This module imports nothing of torch.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Deviation = Delay | Stretch | Jitter
 
 @dataclass(frozen=True)
 class Timing:
-    """Deviations from the model of :class:`streamrace.device.costs.Costs`. Raises TokenError for what no token can say."""
+    """Deviations from the model of :class:`Costs`. Raises TokenError for what no token can say."""
 
     deviations: tuple[Deviation, ...] = ()
 

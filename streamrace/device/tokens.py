@@ -1,7 +1,8 @@
 """What the texts of all timings have in common: versions, names, numbers, stretches and jitter.
 
-Two kinds of tokens are made of it: of a recorded run (:mod:`streamrace.replay.tokens`), whose operations are named by what
-they do in training, and of a program on the simulated GPU (:mod:`streamrace.device.timing`), whose are named by stream and kernel.
+Two kinds of tokens are made of it: of a recorded run (:mod:`streamrace.replay.tokens`), whose operations are named by
+what they do in training, and of a program on the simulated GPU (:mod:`streamrace.device.timing`), whose are named by
+stream and kernel.
 
 All but letters, digits and ``_ . : -`` (in the value of an option also ``/``) is percent-encoded in names and
 values, so neither a comma within a name nor a shell misleads: of all characters a token can hold, sh, bash and

@@ -380,14 +380,14 @@ class TraceWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Seal the file: what is added or changed later is noticed by who asks (:func:`streamrace.device.seals.sealed`)."""
+        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
         if not self._file.closed:
             self.write([Seal(self._digest.digest())])
             self._file.close()
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is written; a part: :mod:`streamrace.device.parts`. Raises :class:`TraceError`."""
+    """Reads one rank's file, also while it is written; a part: ``device.parts``. Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack

@@ -149,8 +149,8 @@ def campaign(
     executed and how many of them diverged. Shrinking has a budget of its own: ``shrinking`` executions. The same
     subject, seed and database give the same, unless ``seconds`` end it.
 
-    ``elsewhere`` executes the timings instead (:mod:`streamrace.fuzz.engines`); it gives each with the share that it is of.
-    What is in the database is tried here, and what diverges is made small here.
+    ``elsewhere`` executes the timings instead (:mod:`streamrace.fuzz.engines`); it gives each with the share that it is
+    of. What is in the database is tried here, and what diverges is made small here.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     kept = None if database is None else DirectoryBasedExampleDatabase(database)

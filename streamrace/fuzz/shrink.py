@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from streamrace.replay.deviations import Jitter, Stretch
 
 D = TypeVar("D", bound=Hashable)
-"""A deviation: of a recorded run (:mod:`streamrace.replay.deviations`), or of a live one (:mod:`streamrace.device.timing`)."""
+"""A deviation: of a recorded run (``replay.deviations``), or of a live one (``device.timing``)."""
 
 _SHORTEST_NS = 1000  # below a microsecond no delay decides anything
 

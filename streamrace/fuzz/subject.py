@@ -55,7 +55,8 @@ class Subject:
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
 
-        Raises :class:`streamrace.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
+        Raises :class:`streamrace.replay.names.UnknownOperation` for what is not there: an operation, stream, link or
+        rank.
         """
         for one in deviations:
             if isinstance(one, Stretch):

@@ -15,11 +15,11 @@ _PHASES = ("init", "forward", "backward", "step", "edit")
 class ReplayVerdict:
     """One execution against the reference: the same work, each piece done at once when it is issued.
 
-    ``wrong``: places of the values that training uses (:attr:`streamrace.replay.replayer.Replayer.looks`) that have other
-    bits; ``first``: the first of them in the order of the program, a parameter before a loss. ``bad``: how many numbers
-    in them are not finite. ``loss``: the largest absolute difference of a loss (NaN when one is no number), ``final``
-    whether the parameters that training ends with differ. ``departure``: from where on the program itself, which does
-    not run in a replay, might have done something else.
+    ``wrong``: places of the values that training uses (:attr:`streamrace.replay.replayer.Replayer.looks`) that have
+    other bits; ``first``: the first of them in the order of the program, a parameter before a loss. ``bad``: how many
+    numbers in them are not finite. ``loss``: the largest absolute difference of a loss (NaN when one is no number),
+    ``final`` whether the parameters that training ends with differ. ``departure``: from where on the program itself,
+    which does not run in a replay, might have done something else.
     """
 
     wrong: tuple[int, ...]

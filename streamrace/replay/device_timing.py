@@ -1,8 +1,9 @@
 """A timing of a recorded run: what work costs in it, as the device itself would time it.
 
 A recording holds what each piece of work takes by itself, so the model that found it is not asked again. What a timing
-changes about it is the device's own affair (:mod:`streamrace.device.timing`, ``streamrace/device/csrc/deviations.cpp``): the same numbers
-come out here, to the nanosecond (:mod:`streamrace.replay.cost_model`).
+changes about it is the device's own affair (:mod:`streamrace.device.timing`,
+``streamrace/device/csrc/deviations.cpp``): the same numbers come out here, to the nanosecond
+(:mod:`streamrace.replay.cost_model`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
 
-The checksums are those that the device recorded in the live run (``streamrace/device/csrc/probes.h``): the same bytes in the same
-order. What the host writes is what it wrote then: its program does not run again.
+The checksums are those that the device recorded in the live run (``streamrace/device/csrc/probes.h``): the same bytes
+in the same order. What the host writes is what it wrote then: its program does not run again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which bytes each effect of a recording reads and writes, as it is executed.
 
 What an effect leaves in memory, and what it shows, is a function of what it reads: that is what lets one timing use
-what another one computed (:mod:`streamrace.replay.sharing`). So nothing may be missing here. Whatever is handed to an operator
-counts as read; written is what its schema says, what the device recorded, and what it gives. Where not every byte of a
-range is written, what stood there is read too: the range as a whole is what the effect makes of it.
+what another one computed (:mod:`streamrace.replay.sharing`). So nothing may be missing here. Whatever is handed to an
+operator counts as read; written is what its schema says, what the device recorded, and what it gives. Where not every
+byte of a range is written, what stood there is read too: the range as a whole is what the effect makes of it.
 
 Ranges are whole from the first byte to the last: what lies between the elements of a strided tensor counts. That may
 tell apart what is the same, never the other way round.

@@ -1,7 +1,7 @@
 """The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
 
-Blocks share memory as the device's allocator let them (:mod:`streamrace.replay.placement`). Each begins at a multiple of 64
-bytes, as torch's own allocations do: some kernels go by the alignment.
+Blocks share memory as the device's allocator let them (:mod:`streamrace.replay.placement`). Each begins at a multiple
+of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Arena:
         return fill
 
     def view(self, rank: int, view: Any) -> Tensor:
-        """The tensor that a :data:`streamrace.device.trace.View` describes. Raises :class:`ReplayError` where there is none."""
+        """The tensor that a :data:`View` describes. Raises :class:`ReplayError` where there is none."""
         try:
             key = (rank, *view)
             found = self._views.get(key)

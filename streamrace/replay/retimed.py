@@ -1,8 +1,8 @@
 """A run's own schedule with further waits in it: how much longer does it take?
 
 What each step of the host and each piece of work took beyond what it came after is read from the trace; with it the
-graph of what waits for what (:mod:`streamrace.replay.host`) gives the recorded times. Then the same with the records that were put
-in: every time is the latest of what it comes after, and what it took.
+graph of what waits for what (:mod:`streamrace.replay.host`) gives the recorded times. Then the same with the records
+that were put in: every time is the latest of what it comes after, and what it took.
 
 Not in it: what a program would do otherwise in another timing (a query, a clock), a call's own time on the host but for
 a synchronisation's, and memory that is handed out later.

@@ -1,15 +1,15 @@
 """Executes many timings of one recording, and every computation once that several have in common.
 
 What an effect makes is a function of what it reads. So the effects of a timing are numbered by what they read
-(:mod:`streamrace.replay.numbering`); those whose computation was carried out before, in this timing or another one, are not
-carried out again. Timings that share a beginning share its work, and where they come together again they share what
+(:mod:`streamrace.replay.numbering`); those whose computation was carried out before, in this timing or another one, are
+not carried out again. Timings that share a beginning share its work, and where they come together again they share what
 follows. In two timings that differ only in the order of what does not touch the same memory every value is the same
 (Mazurkiewicz 1977): all of it is shared then, and what comes out is looked up.
 
-What comes out is bit for bit what executing everything gives (:meth:`streamrace.replay.replayer.Replayer.run_order`), which stays
-the specification, and serves where sharing is not possible: memory of two blocks of one effect that overlaps, a
-collective that ends at a member before it began at another, and what is far larger than may be kept. That what an
-effect is said to read and write is the truth is tried out before anything is shared.
+What comes out is bit for bit what executing everything gives (:meth:`streamrace.replay.replayer.Replayer.run_order`),
+which stays the specification, and serves where sharing is not possible: memory of two blocks of one effect that
+overlaps, a collective that ends at a member before it began at another, and what is far larger than may be kept. That
+what an effect is said to read and write is the truth is tried out before anything is shared.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 There each rank copies what it reads when the collective starts, gives the copies to gloo, and copies what came to its
 outputs at the end. Who reads nothing (a broadcast's other ranks) or writes nothing (a reduce's) still takes part in
-gloo's transfer, with memory of its own: here too, so :class:`streamrace.replay.exchange.ReplayedExchange` finds what it knows.
+gloo's transfer, with memory of its own: here too, so :class:`streamrace.replay.exchange.ReplayedExchange` finds what it
+knows.
 """
 
 from __future__ import annotations

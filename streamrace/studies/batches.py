@@ -5,9 +5,9 @@ many GPUs there are, so ZeRO-3 without it has room for a larger micro-batch, whi
 runs of stock DeepSpeed: for each model, number of GPUs and card the largest micro-batch that fits is found for ZeRO-3
 and for hpZ, and the step is timed on each network.
 
-What fits is what torch allocates at most, as in :mod:`streamrace.studies.memory`. Its part by the number of GPUs is exact (the
-model states are cut in so many parts), so it is measured with one number of them; that by the micro-batch is a straight
-line, as far as it goes, and what it says is recorded, and made smaller until it fits.
+What fits is what torch allocates at most, as in :mod:`streamrace.studies.memory`. Its part by the number of GPUs is
+exact (the model states are cut in so many parts), so it is measured with one number of them; that by the micro-batch is
+a straight line, as far as it goes, and what it says is recorded, and made smaller until it fits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def study(
     follows is not a number), ``peak_gib`` of it; ``network``, Gbit/s of a node; ``step_s``; ``tokens_per_second`` of
     all GPUs.
 
-    :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises :class:`streamrace.scenarios.base.ScenarioError`.
+    :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises
+    :class:`streamrace.scenarios.base.ScenarioError`.
     """
     todo = [BatchCase(model, hpz) for model in models for hpz in (1, GROUP)]
     work = partial(

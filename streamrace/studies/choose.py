@@ -1,8 +1,9 @@
 """Which way to shard is the fastest that fits: all strategies of PaRO and hpZ by their closed forms, side by side.
 
-The formulas are :mod:`streamrace.scenarios.sharding.formulas`'s (arXiv 2310.06003): model states alone, communication that
-computation hides wholly or the other way round, no latency. They say which few are worth a dry run, not how long it
-takes to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 % more than is counted on.
+The formulas are :mod:`streamrace.scenarios.sharding.formulas`'s (arXiv 2310.06003): model states alone, communication
+that computation hides wholly or the other way round, no latency. They say which few are worth a dry run, not how long
+it takes to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 % more than is counted
+on.
 """
 
 from __future__ import annotations
@@ -144,12 +145,12 @@ def question(
 def study(asked: ShardingQuestion) -> pd.DataFrame:
     """One row for each way to shard: those that fit first, the fastest of them at the top.
 
-    Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and
-    in ``total``, whether it ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``,
-    ``step_s`` (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``:
-    nothing that fits is faster; ``often``: what goes between groups in every micro-batch; bytes that a GPU sends in a
-    step as :mod:`streamrace.metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally fast
-    comes first what communicates least, then what needs least memory: hiding is never complete.
+    Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and in
+    ``total``, whether it ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``, ``step_s``
+    (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``: nothing
+    that fits is faster; ``often``: what goes between groups in every micro-batch; bytes that a GPU sends in a step as
+    :mod:`streamrace.metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally
+    fast comes first what communicates least, then what needs least memory: hiding is never complete.
 
     Raises :class:`ShardingError` when none fits.
     """

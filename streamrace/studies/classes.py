@@ -5,7 +5,8 @@ their node and in the groups of hpZ (or of our own engine); how much of each par
 not come out even (ZeRO-3's shards are ceil(n / ranks) elements, the last ones are padding or nothing:
 deepspeed/runtime/zero/partition_parameters.py, ``_partition_param``); and whether a timing slows them. One
 representative of each class runs, and a second member, drawn by lot, beside it. If their traces are equal in the normal
-form (:mod:`streamrace.metrics.alike`) the class was checked, not assumed; if not, the first operation that differs is named.
+form (:mod:`streamrace.metrics.alike`) the class was checked, not assumed; if not, the first operation that differs is
+named.
 
 These runs are of a model with few layers, where its number of layers can be told: what a rank does in a layer does not
 depend on how many there are. A class of one rank has nothing to compare.

@@ -156,8 +156,9 @@ def side_by_side(
 ) -> Iterator[tuple[Item, Result]]:
     """``work`` of each item, as it is done. What was imported before (DeepSpeed: seconds) is there in the workers.
 
-    Raises what ``work`` raises, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped. However it
-    ends, also by Ctrl-C or being closed, it ends at once, and no process is left; nor where this process is killed.
+    Raises what ``work`` raises, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped.
+    However it ends, also by Ctrl-C or being closed, it ends at once, and no process is left; nor where this process is
+    killed.
     """
     with Crew(min(workers or cores(), len(items) or 1)) as crew:
         crew.begin(work, items)

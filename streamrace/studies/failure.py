@@ -2,7 +2,8 @@
 
 The reviewers of arXiv 2310.06003 ask for it. A checkpoint is the bf16 weights and the fp32 state, 14 bytes a parameter,
 once, however many groups have a copy; storage grows with the GPUs. How often something fails, and what a restart takes,
-is published for other runs (``facts.toml``, ``streamrace.studies.failure``); the costs are :mod:`streamrace.studies.outages`'.
+is published for other runs (``facts.toml``, ``streamrace.studies.failure``); the costs are
+:mod:`streamrace.studies.outages`'.
 
 * **ZeRO-3** reads the checkpoint back: each part is in one place.
 * **hpZ** does the same. Its secondary copy is in no checkpoint and need not be: DeepSpeed drops it with each

@@ -1,8 +1,8 @@
 """What the model of kernels says beside what others have measured, row for row.
 
-``streamrace/device/hardware/kernels/published.csv``: what was measured; microseconds. Sources: ``SOURCES`` below. Products of
-Triton's and DeepBench's rows were used to fit the rates of tiles (``facts.toml`` says which figures), so their errors
-are those of a fit; attention's ramp is one, too.
+``streamrace/device/hardware/kernels/published.csv``: what was measured; microseconds. Sources: ``SOURCES`` below.
+Products of Triton's and DeepBench's rows were used to fit the rates of tiles (``facts.toml`` says which figures), so
+their errors are those of a fit; attention's ramp is one, too.
 """
 
 from __future__ import annotations

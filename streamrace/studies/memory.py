@@ -99,8 +99,8 @@ def study(
     Columns, bytes on each GPU: ``model``, ``group`` (1: no hpZ), ``qwz``, ``parameters`` (elements); ``secondary`` as
     measured (the most of it at once), ``formula`` (2 bytes x parameters / group), ``error`` (the first over the second,
     less 1; not a number without hpZ); ``peak`` (the most that is allocated at once), ``phase`` (when), and what it
-    consists of then, by :data:`KINDS`: :data:`AT_PEAK`. Not in it is what :mod:`streamrace.metrics.memory` says that it does not
-    model.
+    consists of then, by :data:`KINDS`: :data:`AT_PEAK`. Not in it is what :mod:`streamrace.metrics.memory` says that it
+    does not model.
 
     :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """

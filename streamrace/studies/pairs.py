@@ -1,8 +1,8 @@
 """Two unknown figures at once, for rows that no single one explains: one of them is more for each parameter.
 
-That one is added to a step whatever else is otherwise (:class:`streamrace.studies.varied.Variation`), so a pair takes no timing of
-its own. Two figures can make up for more than one can, and so prove less: within their plausible ranges alone are they
-looked for, and as with one, a row is explained only where what the *others* need brings it about as far.
+That one is added to a step whatever else is otherwise (:class:`streamrace.studies.varied.Variation`), so a pair takes
+no timing of its own. Two figures can make up for more than one can, and so prove less: within their plausible ranges
+alone are they looked for, and as with one, a row is explained only where what the *others* need brings it about as far.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the papers and the threads report, beside what dry runs give: step times, speed-ups, losses.
 
 Nothing is fitted. Beside what comes out of the hardware's facts stands what comes out where *one* figure of a cluster
-is taken from the other rows of that cluster (:mod:`streamrace.studies.unknowns`), never from the row that is predicted with it.
+is taken from the other rows of that cluster (:mod:`streamrace.studies.unknowns`), never from the row that is predicted
+with it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class TimedRow:
 def timed_rows(
     chosen: Sequence[Published], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
 ) -> list[TimedRow]:
-    """Time the rows that say a time. Raises :class:`streamrace.scenarios.base.ScenarioError`, and as :func:`shortened`."""
+    """Time the rows that say a time. Raises :class:`ScenarioError`, and as :func:`shortened`."""
     wanted: dict[RecordedRow, list[Published]] = {}
     for row in chosen:
         if row.is_time:
@@ -142,12 +143,12 @@ def _timed(row: Published, found: Shortened) -> TimedRow:
 def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
     """A row each: theirs and ours in seconds of a step, with errors, and what explains them.
 
-    ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best
-    for its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
-    ``explained_by``: the unknown that explains an error of more than 10 % (:func:`streamrace.studies.unknowns.best`), ``needs``:
-    at which value, ``fits_others``: the error of the row at what the others need of it. Where none does alone, two may
-    (:mod:`streamrace.studies.pairs`): ``also`` is the other one, ``needs_also`` at which value. ``theirs`` and ``ours``: in the
-    row's own quantity.
+    ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best for
+    its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
+    ``explained_by``: the unknown that explains an error of more than 10 % (:func:`streamrace.studies.unknowns.best`),
+    ``needs``: at which value, ``fits_others``: the error of the row at what the others need of it. Where none does
+    alone, two may (:mod:`streamrace.studies.pairs`): ``also`` is the other one, ``needs_also`` at which value.
+    ``theirs`` and ``ours``: in the row's own quantity.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):

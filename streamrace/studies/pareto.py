@@ -1,8 +1,8 @@
 """PaRO's strategies by what they take and what they cost: which are on the Pareto front, and how far above the bound.
 
 The reviewers of arXiv 2310.06003 ask for a lower bound of the trade of memory against communication. The bound is
-:mod:`streamrace.scenarios.sharding.trade`'s; here are all ways to shard beside it, for the cases of the paper: Llama 7B and 65B,
-all, 1/16 or 0.1 % trained, on 32 GPUs of its cluster, 10 micro-batches a step.
+:mod:`streamrace.scenarios.sharding.trade`'s; here are all ways to shard beside it, for the cases of the paper: Llama 7B
+and 65B, all, 1/16 or 0.1 % trained, on 32 GPUs of its cluster, 10 micro-batches a step.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ SCALINGS = tuple(
 )
 STEPS = (16, 32, 64, 128)  # GPUs of a scaling's rows
 FACTS = 1.0
-"""The machine as its profile has it: :mod:`streamrace.device.hardware.network` says how many rings there are, over which cards."""
+"""The machine as its profile has it: ``hardware.network`` says how many rings there are, over which cards."""
 SHARES = (0.85, 0.7, 0.5, 0.35, 0.25)
 """Of what a node's network gives: where a switch gives less, or one node has less than the others."""
 

@@ -2,8 +2,8 @@
 
 The paper (PaRO, arXiv 2310.06003) has one cluster. Here the links within a node stay as they are, a network card is 1
 to 96 times as slow, and a node has 1 to 8 of them: one flow passes one card, all flows of a node share all. Llama 7B
-trains on 32 GPUs as in :mod:`streamrace.studies.paro_paper`; an all-gather is of 1 GB. Each is recorded once, in a dry run, and
-timed anew for every network; a test runs one of them there.
+trains on 32 GPUs as in :mod:`streamrace.studies.paro_paper`; an all-gather is of 1 GB. Each is recorded once, in a dry
+run, and timed anew for every network; a test runs one of them there.
 """
 
 from __future__ import annotations

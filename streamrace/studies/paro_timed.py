@@ -1,10 +1,10 @@
 """A job of our own engine, recorded with four micro-batches in its step, and timed with more of them on other links.
 
 Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
-recorded once (as :mod:`streamrace.studies.retimed` does). The first micro-batch differs from the others, as nothing runs when it
-begins, and the last one does, as its backward pass may wait for what goes on to the optimizer. Those between are alike.
-So a step of s takes what a step of four takes, and s - 4 times what computing comes later by from the second's end to
-the third's. A test holds this to steps that are run whole, to the nanosecond.
+recorded once (as :mod:`streamrace.studies.retimed` does). The first micro-batch differs from the others, as nothing
+runs when it begins, and the last one does, as its backward pass may wait for what goes on to the optimizer. Those
+between are alike. So a step of s takes what a step of four takes, and s - 4 times what computing comes later by from
+the second's end to the third's. A test holds this to steps that are run whole, to the nanosecond.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 * **A slow node** holds up all: every ring between nodes passes it. So the step is that of a cluster all of whose nodes
   are as slow, and the strategies that send less between nodes gain.
 * **Nodes of other sizes** (4 and 8 GPUs) our engine refuses, as its groups and nodes come out even
-  (:class:`streamrace.scenarios.sharding.schemes.Cluster` says so). In closed form groups of 4 make them three groups, of which
-  two share a node: each ring of one index leaves each node once, as over three nodes of 4.
+  (:class:`streamrace.scenarios.sharding.schemes.Cluster` says so). In closed form groups of 4 make them three groups,
+  of which two share a node: each ring of one index leaves each node once, as over three nodes of 4.
 * **Larger models**: which strategies' states fit, and how long a step takes, in closed form.
 
 Closed forms have one flow for a ring over all ranks.

@@ -1,7 +1,7 @@
 """Where the synchronisation between secondary copy and all-gather could stand: which places do, and their price.
 
-Each fix (:mod:`streamrace.frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is enough is what
-the race detector says of that run, never what its name promises; what it costs is virtual time.
+Each fix (:mod:`streamrace.frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is enough
+is what the race detector says of that run, never what its name promises; what it costs is virtual time.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _example(race: Race) -> str:
 def _waits(found: Rehearsed) -> tuple[int, float]:
     """How often, and for how many seconds, the host waited at the fix in the last step.
 
-    A fix of ours waits in :mod:`streamrace.frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``. A device
-    synchronisation is one wait for each stream.
+    A fix of ours waits in :mod:`streamrace.frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``.
+    A device synchronisation is one wait for each stream.
     """
     at: set[int] = set()
     count = waited = step = 0

@@ -34,7 +34,7 @@ class PublishedCluster:
 
 @dataclass(frozen=True)
 class PublishedSetting:
-    """What was trained: options of :func:`streamrace.scenarios.job.job`. ``zero``: more of DeepSpeed's ``zero_optimization``."""
+    """What was trained: options of :func:`job`. ``zero``: more of DeepSpeed's ``zero_optimization``."""
 
     title: str
     options: Mapping[str, Any]

@@ -2,11 +2,11 @@
 
 What may be timed anew is a trace whose program did not depend on the timing. DeepSpeed's does in one place:
 ``fetch_sub_module`` (partitioned_param_coordinator.py) asks which fetches have passed, and waits for the oldest when
-more than two have not. Recorded without answers (:func:`streamrace.device.dry.install`) it waits for the third last fetch every
-time, which is what it comes to in every timing, but for what asking and waiting take: a host that is told that a fetch
-has passed is spared a wait, which takes it microseconds even where there is nothing to wait for, and has one more thing
-in order. Where the GPU is what takes the time, that shifts nothing. Where the host is, a step is shorter in a run that
-is answered, and fewer pairs are unordered in it: :attr:`Retimed.asking_ns` is told with each timing.
+more than two have not. Recorded without answers (:func:`streamrace.device.dry.install`) it waits for the third last
+fetch every time, which is what it comes to in every timing, but for what asking and waiting take: a host that is told
+that a fetch has passed is spared a wait, which takes it microseconds even where there is nothing to wait for, and has
+one more thing in order. Where the GPU is what takes the time, that shifts nothing. Where the host is, a step is shorter
+in a run that is answered, and fewer pairs are unordered in it: :attr:`Retimed.asking_ns` is told with each timing.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TimedPair:
 class Retimed:
     """One timing of a recorded job.
 
-    ``step_ns``: the last step (:mod:`streamrace.metrics.busy` says when it begins), to the end of the run. ``races``: as
-    recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the graph).
-    ``pairs``: their occurrences. ``asking_ns``: what all waits take that would be spared if queries were answered, so
-    at most by how much ``step_ns`` is another one then.
+    ``step_ns``: the last step (:mod:`streamrace.metrics.busy` says when it begins), to the end of the run. ``races``:
+    as recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the
+    graph). ``pairs``: their occurrences. ``asking_ns``: what all waits take that would be spared if queries were
+    answered, so at most by how much ``step_ns`` is another one then.
     """
 
     step_ns: int

@@ -108,8 +108,8 @@ def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **o
     racing lines; ``diverges``: values differ from the reference; ``verdict``; ``note``: where it diverges, or how the
     run broke.
 
-    :func:`streamrace.scenarios.program.preload` must have been called. Raises :class:`ScenarioError` when the stock run is not
-    clean, as then nothing can be said of its parts.
+    :func:`streamrace.scenarios.program.preload` must have been called. Raises :class:`ScenarioError` when the stock run
+    is not clean, as then nothing can be said of its parts.
     """
     made = scenario(**{**SCENARIO, **options})
     made.check()

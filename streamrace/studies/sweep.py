@@ -1,8 +1,8 @@
 """One model over networks and micro-batches: where the race shows, and where hpZ pays.
 
 The work of each configuration and micro-batch is recorded once, and timed for each network
-(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to 100 Gbps
-with the bandwidth below or above which the sync matters".
+(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to
+100 Gbps with the bandwidth below or above which the sync matters".
 
 The pinned DeepSpeed release runs with each fix and without one. Another release runs as it was released, in a process
 of its own that imports it; its rows are put beside (``streamrace sweep --deepspeed``).
@@ -81,10 +81,10 @@ def sweep(
     ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
     ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
-    another value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as above.
-    ``memory_gib``: peak per GPU. ``asking_us``: by how much the step is another one at most where queries are answered
-    (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: what was on in the run and never
-    happened.
+    another value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us``
+    as above. ``memory_gib``: peak per GPU. ``asking_us``: by how much the step is another one at most where queries are
+    answered (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: what was on in the
+    run and never happened.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """

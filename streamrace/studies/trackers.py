@@ -1,10 +1,11 @@
 """The peak memory of a dry run beside what torch's own tracker (``torch.distributed._tools``) counts for the same step.
 
-Both run :mod:`streamrace.scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and Adam, on one
-GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its trace. The
-tracker's goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from operator to
-operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting. FSDP2's is
-rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not the allocator.
+Both run :mod:`streamrace.scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and
+Adam, on one GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its
+trace. The tracker's goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from
+operator to operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting.
+FSDP2's is rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not the
+allocator.
 
 **Where the tracker does not apply.** It sees the tensors that operators return, and knows a step of plain torch. What
 DeepSpeed keeps in flat buffers of its own, workspaces within a kernel, what ``record_stream`` holds back and
@@ -16,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -26,6 +26,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamrace import checkout
 from streamrace.device.ranks import bound
 from streamrace.device.trace import TraceReader
 from streamrace.metrics import MemoryMetrics
@@ -92,10 +93,10 @@ def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
 
 def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
     """What the program says last. It has gone through by then, trace and all, whatever the interpreter's end does."""
-    here = str(Path(__file__).resolve().parents[1])
+    here = str(checkout.IMPORTED_FROM)
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
     whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}
-    command = [sys.executable, "-m", "streamrace.device", *words]
+    command = bound.module("streamrace.device", *words)
     try:
         done = subprocess.run(
             bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"

@@ -11,12 +11,11 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pandas as pd
 
+from streamrace import checkout
 from streamrace.device.ranks import bound
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.trainer_program import SAID
@@ -32,9 +31,9 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
 
     ``environment``: of a process that imports ``release``. Raises :class:`streamrace.scenarios.base.ScenarioError`.
     """
-    command = [sys.executable, "-m", "streamrace.device", "--ranks", str(RANKS), "--timing", TIMING]
+    command = bound.module("streamrace.device", "--ranks", str(RANKS), "--timing", TIMING)
     command += ["-m", "streamrace.scenarios.trainer_program", str(steps)]
-    here = str(Path(__file__).resolve().parents[1])
+    here = str(checkout.IMPORTED_FROM)
     behind = environment.get("PYTHONPATH", "")
     whole = {
         **environment,

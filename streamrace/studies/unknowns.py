@@ -5,7 +5,8 @@ values of it, all else as the hardware's facts have it. So a row says which valu
 cluster say whether one value does for all: each is predicted with what the *others* need (:func:`predicted`). A figure
 that explains one row alone explains nothing.
 
-Plausible ranges stand with their sources in ``streamrace/device/hardware/facts.toml``, section ``streamrace.studies.unknowns``.
+Plausible ranges stand with their sources in ``streamrace/device/hardware/facts.toml``, section
+``streamrace.studies.unknowns``.
 """
 
 from __future__ import annotations

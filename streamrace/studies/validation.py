@@ -60,7 +60,8 @@ def study(
     ``validation_loss``, the mean over the held-out batches of all ranks after it (not a number in the steps between,
     and where a rank's loss is none); ``equal``: both are, to the bit, the first configuration's.
 
-    :func:`streamrace.scenarios.program.preload` must have been called. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    :func:`streamrace.scenarios.program.preload` must have been called. Raises
+    :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
     for (name, _), found in side_by_side(

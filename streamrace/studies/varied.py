@@ -1,7 +1,7 @@
 """A recorded job in which one thing is otherwise: the network, the kernels, what a collective costs, what is hidden.
 
-The work stays what was recorded, as in :mod:`streamrace.studies.retimed`. What is varied is what papers leave open of their
-machines, one at a time: so each variation says what that one alone would do.
+The work stays what was recorded, as in :mod:`streamrace.studies.retimed`. What is varied is what papers leave open of
+their machines, one at a time: so each variation says what that one alone would do.
 """
 
 from __future__ import annotations

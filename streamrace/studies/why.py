@@ -47,7 +47,8 @@ _COLUMNS = [
 class Flip:
     """One assumption, changed. What is no part of ``job`` only times the same work anew.
 
-    ``direct``: timed by the dry run itself, which then waits as long as each timing says (:mod:`streamrace.studies.retimed`).
+    ``direct``: timed by the dry run itself, which then waits as long as each timing says
+    (:mod:`streamrace.studies.retimed`).
     """
 
     assumption: str

@@ -1,4 +1,4 @@
-"""``streamrace check`` as a test calls it: in a folder of its own, in a process that starts in no time (tests/warm.py)."""
+"""``streamrace check`` as a test calls it: in a folder of its own, in a process that starts at once (tests/warm.py)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ LAUNCHERS = {
 def test_launchers_start_the_ranks(check: Any, launcher: str) -> None:
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     done = subprocess.run(
-        [sys.executable, "-m", *LAUNCHERS[launcher], "repro", "check", check.script(SUMS), "race"],
+        [sys.executable, "-m", *LAUNCHERS[launcher], "streamrace", "check", check.script(SUMS), "race"],
         cwd=check.folder,
         env={**shell, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{shell['PATH']}"},
         capture_output=True,

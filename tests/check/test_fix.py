@@ -1,4 +1,4 @@
-"""``streamrace fix``: what would put a race in order, proven in the trace, priced, and tried live before it is shown."""
+"""``streamrace fix``: what would put a race in order, proven in the trace, priced, and tried live first."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ def test_the_core_is_small() -> None:
 
 def test_the_core_knows_neither_torch_nor_a_framework() -> None:
     modules = [f"streamrace.detectors.order.{path.stem}" for path in CORE if path.stem != "__init__"]
-    above = ["torch", "deepspeed", "transformers", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz"]
+    rooms = ("repro", "reports", "studies", "scenarios", "frameworks", "fuzz")
+    above = ["torch", "deepspeed", "transformers", *(f"streamrace.{room}" for room in rooms)]
     code = (
         "import importlib, sys\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"

@@ -63,7 +63,9 @@ def test_an_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_it_cannot_be_built_the_other_serves_and_says_so(tmp_path: Path) -> None:
-    program = "from streamrace.detectors import RaceDetector as D; d = D(); d.feed(0, []); print(type(d._engines[0][0]).__module__)"
+    program = (
+        "from streamrace import RaceDetector as D; d = D(); d.feed(0, []); print(type(d._engines[0][0]).__module__)"
+    )
     environment = {**os.environ, "PATH": str(tmp_path), "CXX": ""}
     del environment["STREAMRACE_ENGINE"]
     done = subprocess.run(

@@ -32,7 +32,7 @@ dist.destroy_process_group()
 """
 
 
-def simgpu(*arguments: str) -> subprocess.CompletedProcess[str]:
+def on_device(*arguments: str) -> subprocess.CompletedProcess[str]:
     return with_simulated_gpu().run("-m", "streamrace.device", *arguments)
 
 
@@ -61,7 +61,7 @@ def script_in(folder: Path, text: str) -> str:
 
 def test_a_script_runs_on_several_ranks_and_their_traces_are_judged_together(tmp_path: Path) -> None:
     script = script_in(tmp_path, SCRIPT.format(wait="pass"))
-    done = simgpu("--ranks", "2", "--trace", str(tmp_path / "trace"), script)
+    done = on_device("--ranks", "2", "--trace", str(tmp_path / "trace"), script)
     assert done.returncode == 0, done.stderr
     assert sorted((rank, count) for rank, _, count in said(done)) == [("0", "2"), ("1", "2")]
     (race,) = find_races(tmp_path / "trace")
@@ -82,7 +82,7 @@ def test_torchrun_starts_the_ranks_as_well(tmp_path: Path) -> None:
 
 def test_a_rank_that_dies_is_named_and_the_others_end(tmp_path: Path) -> None:
     fatal = "if rank == 1: os.kill(os.getpid(), 9)\nwork.wait()\ntorch.cuda.synchronize()"
-    done = simgpu("--ranks", "3", script_in(tmp_path, SCRIPT.format(wait=fatal)))
+    done = on_device("--ranks", "3", script_in(tmp_path, SCRIPT.format(wait=fatal)))
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         137,
         "streamrace: rank 1 was killed by SIGKILL; the others were ended",
@@ -90,7 +90,7 @@ def test_a_rank_that_dies_is_named_and_the_others_end(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
-    done = simgpu("--ranks", "2", script_in(tmp_path, SCRIPT.format(wait="assert rank == 0")))
+    done = on_device("--ranks", "2", script_in(tmp_path, SCRIPT.format(wait="assert rank == 0")))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "streamrace: rank 1 ended with exit status 1; the others were ended"
     assert "AssertionError" in done.stderr

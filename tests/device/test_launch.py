@@ -48,7 +48,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def simgpu(*arguments: str) -> subprocess.CompletedProcess[str]:
+def on_device(*arguments: str) -> subprocess.CompletedProcess[str]:
     """``streamrace device`` where the device is loaded and torch is imported."""
     return with_simulated_gpu().run("-m", "streamrace.device", *arguments)
 
@@ -64,7 +64,7 @@ def test_a_thread_that_is_left_does_not_abort_the_process_at_its_end(tmp_path: P
     """It ended with 134 and "terminate called without an active exception" where a daemon thread was within torch."""
     script = tmp_path / "train.py"
     script.write_text(LEFT)
-    done = simgpu(str(script))
+    done = on_device(str(script))
     assert (done.returncode, done.stdout, done.stderr) == (7, "3.0\n", "")
 
 
@@ -72,7 +72,7 @@ def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("word = 'beside'\n")
     script = tmp_path / "train.py"
     script.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.word)\n")
-    assert simgpu(str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
+    assert on_device(str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
 
 
 def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
 
     script, trace = tmp_path / "train.py", tmp_path / "train.trace"
     script.write_text(TEN_LINES.format(wait="pass"))
-    simgpu("--trace", str(trace), str(script))
+    on_device("--trace", str(trace), str(script))
     detector = RaceDetector()
     detector.feed(0, TraceReader(trace).read())
     detector.finish()
@@ -119,5 +119,5 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tmp_path: Path) -> None
 
 
 def test_what_does_not_ask_for_the_device_pays_nothing() -> None:
-    done = python("-c", "import simgpu, sys; print('torch' in sys.modules, 'ctypes' in sys.modules)")
+    done = python("-c", "import streamrace.device, sys; print('torch' in sys.modules, 'ctypes' in sys.modules)")
     assert done.stdout == "False False\n"

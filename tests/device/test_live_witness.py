@@ -164,7 +164,7 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     assert harmful.command == f"streamrace device --timing {harmful.token} {command[0]}"
     (tmp_path / "again").mkdir()
     trace = file_of(tmp_path / "again", 0)
-    done = with_simulated_gpu().run("-m", "streamrace.device", "--trace", str(trace), *shlex.split(harmful.command)[3:])
+    done = with_simulated_gpu().run("-m", "streamrace.device", "--trace", str(trace), *shlex.split(harmful.command)[2:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["nan", "32.0"]
     assert find_races(tmp_path / "again")[0].manifested == 1

@@ -19,6 +19,6 @@ def test_each_rule_of_the_page_on_memory_is_held_by_a_test() -> None:
     named = re.compile(r"`((?:[\w/]+/)?test_\w+\.py)::(test_\w+)`")
     assert [rule for rule in rules if not named.search(rule)] == []
     for file, test in named.findall(page):
-        place = ROOT / file if "/" in file else ROOT / "tests" / "simgpu" / file
+        place = ROOT / file if "/" in file else ROOT / "tests" / "device" / file
         functions = {node.name for node in ast.parse(place.read_text()).body if isinstance(node, ast.FunctionDef)}
         assert test in functions, f"{file} has no {test}"

@@ -108,7 +108,7 @@ def test_a_compiled_function_runs_eagerly_and_that_is_said_once() -> None:
         module.compile()
         assert torch.equal(module(double(device())), out)
     assert names == ["_orig_mod.weight", "_orig_mod.bias"]  # as programs know it
-    assert [str(one.message) for one in told if "simgpu" in str(one.message)] == []  # it was said by the first
+    assert [str(one.message) for one in told if "streamrace" in str(one.message)] == []  # it was said by the first
 
 
 def test_what_runs_on_every_device_is_not_refused() -> None:

@@ -1,4 +1,4 @@
-"""A CPU build of torch, made of a published wheel: what is left out is given as stubs (streamrace/device/torches.py)."""
+"""A CPU build of torch, made of a published wheel: what is left out is given as stubs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def together(
     backend: str = "",
     slow: dict[str, float] | None = None,
 ) -> list[Any]:
-    """Run ``program`` on each rank; gives what the ranks gave. ``slow``: as in :class:`streamrace.device.costs.Costs`."""
+    """Run ``program`` on each rank; gives what the ranks gave. ``slow``: as in :class:`Costs`."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def target(rank: int) -> None:

@@ -15,13 +15,14 @@ import pytest
 
 from docs.hooks import COPIED
 from streamrace.repro.commands.table import COMMANDS
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DATA = DOCS / "results" / "data"
 ACTIVATED = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the environment, as the README has it
 TEXTS = [ROOT / "README.md", *(ROOT / source for source in COPIED.values()), *sorted(DOCS.rglob("*.md"))]
-SOURCES = ("simgpu", "detectors", "metrics", "replay", "fuzz", "frameworks", "scenarios", "studies", "reports", "repro")
+SOURCES = PACKAGES
 
 # A longer name first, that of a test file whole: test_gpu.py::test_x. Whoever names a file with its folder means that.
 FILE = re.compile(rf"`((?:{'|'.join((*SOURCES, 'tests', 'docs', 'benchmarks'))})/[\w/+.-]+\.\w+)")

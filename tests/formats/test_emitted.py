@@ -66,7 +66,7 @@ Runs on 2 processes with a simulated GPU each: pip install pytest 'streamrace[re
 program is what is left of 47 lines, 3, that show the race.
 """
 
-from streamrace.fuzz import check_program
+from streamrace import check_program
 
 PROGRAM = """\\
 import torch
@@ -138,8 +138,8 @@ def test_whoever_names_things_the_file_says_no_more_than_the_call(texts: list[st
 
 
 def _giving(calls: list[Any]) -> Any:
-    """``from streamrace.fuzz import check_program`` gives what notes how it is called."""
-    fake = ModuleType("fuzz")
+    """``from streamrace import check_program`` gives what notes how it is called."""
+    fake = ModuleType("streamrace")
     vars(fake)["check_program"] = lambda *words, **named: calls.append((words, named))
     return lambda *_: fake
 

@@ -15,7 +15,7 @@ from tests.warm import ROOT, Started, shell, with_simulated_gpu
 _HEAD = """
 import pytest
 import torch
-from streamrace.fuzz import watch
+from streamrace import watch
 """
 
 

@@ -13,10 +13,10 @@ What the rules are (*guide*: NVIDIA's CUDA C++ Programming Guide; files are torc
   ``Copy.cu``, ``memcpy_and_sync``),
 * a collective with ``async_op`` is work on a stream of its group's own, behind the stream it was issued from; without
   it is work on that stream itself (``ProcessGroupNCCL.cpp``, ``collective``). A send is one on a stream of its own for
-  each direction (:mod:`streamrace.device.nccl`). It takes its inputs in when it starts and writes its outputs when it ends; it
-  ends after those members have started whose inputs it gets. ``Work.wait()`` makes the current stream wait, a barrier's
-  the host too (``WorkNCCL::synchronizeInternal``); a barrier is an all-reduce of a number of its own, which it sets
-  before,
+  each direction (:mod:`streamrace.device.nccl`). It takes its inputs in when it starts and writes its outputs when it
+  ends; it ends after those members have started whose inputs it gets. ``Work.wait()`` makes the current stream wait, a
+  barrier's the host too (``WorkNCCL::synchronizeInternal``); a barrier is an all-reduce of a number of its own, which
+  it sets before,
 * a free touches nothing. Whose memory a new buffer has is the run's answer, and what the one before it did with it may
   come late: the two have the same cells. A buffer may get the memory of one that the program has dropped, of the same
   stream (``CUDACachingAllocator.cpp``, ``free_block``), which no collective holds: of one that runs on its group's

@@ -34,7 +34,7 @@ import os
 import pytest
 import torch
 from torch.cuda import Stream, current_stream, stream
-from streamrace.fuzz import watch
+from streamrace import watch
 
 made = []
 
@@ -203,8 +203,8 @@ def test_a_file_that_says_cuda_when_it_is_imported_is_told_what_to_ask_for(pytes
 
 def test_a_session_that_does_not_use_it_does_not_import_torch() -> None:
     seen = (
-        "import streamrace.fuzz.testing.plugin, streamrace.fuzz.testing.house, sys; sys.exit('torch' in sys.modules or 'hypothesis' in "
-        "sys.modules)"
+        "import streamrace.fuzz.testing.plugin, streamrace.fuzz.testing.house, sys; "
+        "sys.exit('torch' in sys.modules or 'hypothesis' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
 

@@ -303,7 +303,7 @@ def test_deepspeed_starts_it_with_its_own_launcher(tmp_path: Path) -> None:
     done = start(
         tmp_path,
         *launcher,
-        *("--module", "repro", "watch", "train.py", "--its", "own"),
+        *("--module", "streamrace", "watch", "train.py", "--its", "own"),
         DS_ACCELERATOR="cpu",
         OMP_NUM_THREADS="1",
     )

@@ -1,8 +1,8 @@
 """What the release before the house was rebuilt has left is read: its folders lie beside this file, as it wrote them.
 
 ``run``: ``streamrace run --size tiny --ranks 2 --nodes 1 --hpz 2 --fix none --steps 2 --accumulation 1 --sequence 32``,
-without its trace. ``checked``: ``streamrace check --record`` of a program with two streams. ``campaign``: ``streamrace fuzz
-hpz-short`` of five timings, without hpZ. ``study``: ``streamrace sweep`` of one setting, without its pictures.
+without its trace. ``checked``: ``streamrace check --record`` of a program with two streams. ``campaign``: ``streamrace
+fuzz hpz-short`` of five timings, without hpZ. ``study``: ``streamrace sweep`` of one setting, without its pictures.
 ``checkpoint``: two steps of our own engine, by one rank. What a newer version wrote is refused where its reader is
 tested.
 """

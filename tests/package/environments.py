@@ -37,7 +37,7 @@ class Environment:
 
     def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command that the wheel installs."""
-        return self._run(str(self.place / "bin" / "repro"), *arguments)
+        return self._run(str(self.place / "bin" / "streamrace"), *arguments)
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self._run(str(self.place / "bin" / "python"), *arguments)

@@ -55,7 +55,7 @@ STREAMS = """
 import pytest
 import torch
 from torch.cuda import Stream, current_stream, stream
-from streamrace.fuzz import watch
+from streamrace import watch
 
 @pytest.mark.stream_race
 @pytest.mark.parametrize("wait", [True, False])
@@ -115,7 +115,7 @@ def test_nothing_comes_from_the_checkout(extra: str, environment_of: Environment
 def test_the_version_is_told(extra: str, environment_of: EnvironmentOf) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     done = environment_of(extra).repro("--version")
-    assert (done.returncode, done.stdout) == (0, f"repro, version {project['version']}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"streamrace, version {project['version']}\n"), done.stderr
 
 
 def test_a_run_and_its_report(environment_of: EnvironmentOf) -> None:
@@ -213,7 +213,7 @@ def test_a_command_without_its_extra_says_what_to_install(
     done = environment.repro(command, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith(f"Error: repro {command} needs the extra")
+    assert sentence.startswith(f"Error: streamrace {command} needs the extra")
     assert f": pip install 'streamrace[{missing}]' (there is no " in sentence
 
 

@@ -122,7 +122,7 @@ print(len(detector.races), "race")
 """,
         with_extra="",
     )
-    assert done.stdout.splitlines() == ["['detectors', 'numpy', 'simgpu']", "1 race"], done.stderr
+    assert done.stdout.splitlines() == ["['numpy', 'streamrace']", "1 race"], done.stderr
 
 
 def test_the_nan_watch_finds_and_saves_with_numpy_and_torch_alone(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_nan_watch_finds_and_saves_with_numpy_and_torch_alone(tmp_path: Path
     done = python(
         """
 import torch
-from streamrace.detectors import NanWatch
+from streamrace import NanWatch
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with NanWatch(model, checksums=True, on_finding="save", folder="incidents") as watch:
@@ -148,9 +148,10 @@ print(watch.finding.cause, watch.finding.step)
 
 def test_the_version_is_told_and_the_commands_are_listed_without_torch() -> None:
     version = python("from streamrace.repro.__main__ import main; main(['--version'])", with_extra="")
-    assert version.stdout == f"repro, version {PROJECT['project']['version']}\n", version.stderr
+    assert version.stdout == f"streamrace, version {PROJECT['project']['version']}\n", version.stderr
     listed = python(
-        "import sys; sys.modules.update(torch=None, numpy=None)\nfrom repro.__main__ import main; main(['--help'])",
+        "import sys; sys.modules.update(torch=None, numpy=None)\n"
+        "from streamrace.repro.__main__ import main; main(['--help'])",
         with_extra="reports",
     )
     assert listed.returncode == 0 and "--version" in listed.stdout, listed.stderr
@@ -197,6 +198,6 @@ def test_a_command_without_its_extra_says_what_to_install(extra: str, command: s
 def test_a_module_that_is_in_no_extra_is_somebody_s_fault_and_shown_whole() -> None:
     """Python's own exit status, 1, would say of a check that a race was found."""
     begin = "sys.modules['streamrace.repro.commands.group'] = None\nsys.argv = ['repro', 'check', 'train.py']"
-    done = python(f"{begin}\nfrom repro.__main__ import run; run()", with_extra="all")
+    done = python(f"{begin}\nfrom streamrace.repro.__main__ import run; run()", with_extra="all")
     assert done.returncode == 70
     assert done.stderr.startswith("Traceback") and "streamrace.repro.commands.group" in done.stderr

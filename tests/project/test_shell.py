@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The checkout by a Python that has nothing installed: only the standard library."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from streamrace.repro.__main__ import main; main({[*arguments]!r})"
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
+    code = f"{path}; from streamrace.repro.__main__ import main; main({[*arguments]!r})"
     command = [sys.executable, "-I", "-S", "-c", code]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
@@ -44,17 +45,21 @@ def test_a_command_is_printed_as_it_runs_in_this_shell(tmp_path: Path, monkeypat
     other = tmp_path / "bin"
     for folder in (place, other):
         folder.mkdir(parents=True)
-        (folder / "python").write_text("#!/bin/sh\n")
-        (folder / "python").chmod(0o755)
+        for name in ("python", "streamrace"):
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(place / "python"))
     monkeypatch.chdir(place.parents[1])
     monkeypatch.setenv("PATH", os.pathsep.join([str(place), str(other)]))
     assert typed(replays("t1,hpz")) == "streamrace replay t1,hpz"  # the environment is activated
     monkeypatch.setenv("PATH", str(other))
-    assert typed(replays("t1,hpz")) == ".venv/bin/python -m streamrace replay t1,hpz"
+    assert typed(replays("t1,hpz")) == ".venv/bin/streamrace replay t1,hpz"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert typed(replays("t1,hpz")) == ".venv/bin/python -m streamrace replay t1,hpz"
+    assert typed(replays("t1,hpz")) == ".venv/bin/streamrace replay t1,hpz"
     monkeypatch.chdir(other)
+    assert typed(replays("t1,hpz")) == f"'{place}/streamrace' replay t1,hpz"
+    assert typed("python -m pytest it.py") == f"'{place}/python' -m pytest it.py"
+    (place / "streamrace").unlink()  # a checkout that is in the import path, and not installed
     assert typed(replays("t1,hpz")) == f"'{place}/python' -m streamrace replay t1,hpz"
     assert typed("torchrun train.py") == "torchrun train.py"
     assert reports_on(Path("runs/my run")) == "streamrace report 'runs/my run'"

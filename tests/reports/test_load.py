@@ -163,8 +163,10 @@ def test_a_race_is_the_same_read_back(tmp_path: Path) -> None:
 
 def test_a_notebook_gets_it_from_the_package_which_asks_for_pandas_only_then(folder: Path) -> None:
     assert reports.load is load and isinstance(reports.load(str(folder)), reports.Run)
-    asked = "import sys, reports; assert 'pandas' not in sys.modules; streamrace.reports.load; assert 'pandas' in sys.modules"
-    subprocess.run([sys.executable, "-c", asked], check=True, cwd=Path(reports.__file__).parents[1])
+    asked = "from streamrace import reports; assert 'pandas' not in modules; reports.load; assert 'pandas' in modules"
+    subprocess.run(
+        [sys.executable, "-c", f"from sys import modules; {asked}"], check=True, cwd=Path(reports.__file__).parents[2]
+    )
 
 
 # -- runs that ended early -------------------------------------------------------------------------

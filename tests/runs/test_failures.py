@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-import streamrace.scenarios.program
-import streamrace.scenarios.scenario
+import streamrace.scenarios.program as program_module
+import streamrace.scenarios.scenario as scenario_module
 from streamrace.reports.data.findings import Findings
 from streamrace.repro.__main__ import main
 from streamrace.repro.sessions.session import Interrupted
@@ -91,7 +91,7 @@ def test_ctrl_c(training: Started) -> None:
 
 def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was known by then is written all the same."""
-    original = scenarios.program.batches
+    original = program_module.batches
 
     def broken(*arguments: Any, rank: int, **options: Any) -> Iterator[Any]:
         for count, batch in enumerate(original(*arguments, rank=rank, **options)):
@@ -101,7 +101,7 @@ def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, mo
 
     short: dict[str, Any] = {"steps": 3, "ranks": 2, "nodes": 1}
     run(folder=tmp_path / "whole", **short)  # the reference is there now, and whole
-    monkeypatch.setattr(scenarios.program, "batches", broken)
+    monkeypatch.setattr(program_module, "batches", broken)
     with (
         in_vain() as waited,
         pytest.raises(Interrupted, match="rank 1 raised OSError: the disk with the data is gone"),
@@ -141,7 +141,7 @@ def test_an_occupied_run_folder(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_a_deepspeed_that_the_scenario_is_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios.scenario, "installed", lambda: "0.7.0")
+    monkeypatch.setattr(scenario_module, "installed", lambda: "0.7.0")
     with pytest.raises(ScenarioError, match=r"this is DeepSpeed 0\.7\.0, and the scenario is for 0\.19\.8"):
         scenario().check()
     with pytest.raises(ScenarioError, match=r"--deepspeed takes a release, as 0\.19\.8, not '\.\./0\.13'"):
@@ -149,7 +149,7 @@ def test_a_deepspeed_that_the_scenario_is_not_for(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_fix_is_not_for_a_release_that_runs_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios.scenario, "installed", lambda: "0.13.4")
+    monkeypatch.setattr(scenario_module, "installed", lambda: "0.13.4")
     with pytest.raises(ScenarioError, match=r"DeepSpeed 0\.13\.4 runs as it was released: --fix is for 0\.19\.8"):
         scenario(deepspeed="0.13.4", fix="none").check()
 

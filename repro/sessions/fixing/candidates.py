@@ -1,7 +1,8 @@
 """The lines that could put two racing accesses in order, from the weakest, and how they would be written.
 
-What a line does to the run's order is :mod:`streamrace.detectors.confidence.edges`; where it may stand :mod:`statements`. They are
-looked for at the innermost calls of both accesses, and a call further out where the current stream is the same there.
+What a line does to the run's order is :mod:`streamrace.detectors.confidence.edges`; where it may stand
+:mod:`statements`. They are looked for at the innermost calls of both accesses, and a call further out where the current
+stream is the same there.
 """
 
 from __future__ import annotations

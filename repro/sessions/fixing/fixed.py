@@ -40,7 +40,8 @@ _NO_END = "\\ No newline at end of file"  # as diff and patch say it
 def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
 
-    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`, :class:`streamrace.device.trace.TraceError`.
+    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`,
+    :class:`streamrace.device.trace.TraceError`.
     """
     asked, race = asked_again(chosen), chosen.race
     found = _Files(chosen, asked)

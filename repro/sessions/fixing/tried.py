@@ -1,7 +1,7 @@
 """A candidate, tried live: the program runs again under ``streamrace check`` as if the lines stood in its files.
 
-The files stay as they are (:mod:`streamrace.device.overlay`). The race has to be gone, no other may come, and the run has to have
-done the same work: a race whose code is not come by is not cured.
+The files stay as they are (:mod:`streamrace.device.overlay`). The race has to be gone, no other may come, and the run
+has to have done the same work: a race whose code is not come by is not cured.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ class World:
 
     ``rank``: the one that the program is.
 
-    ``hardware``: a profile (:mod:`streamrace.device.hardware`) that says how fast they are and how much memory they have; empty:
-    the device's own plain model (:mod:`streamrace.device.costs`). ``network``: Gbit/s between nodes instead of the profile's.
+    ``hardware``: a profile (:mod:`streamrace.device.hardware`) that says how fast they are and how much memory they
+    have; empty: the device's own plain model (:mod:`streamrace.device.costs`). ``network``: Gbit/s between nodes
+    instead of the profile's.
     """
 
     ranks: int = 1

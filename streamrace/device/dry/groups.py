@@ -112,8 +112,8 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
     world, me = dry._world[0].ranks, dry._world[0].rank
     if rank not in (-1, me) or world_size not in (-1, world):
         raise RuntimeError(
-            f"streamrace: this is a dry run as rank {me} of {world}, and the program makes it rank {rank} of {world_size}: "
-            "take both from the environment (RANK, WORLD_SIZE)"
+            f"streamrace: this is a dry run as rank {me} of {world}, and the program makes it rank {rank} of "
+            f"{world_size}: take both from the environment (RANK, WORLD_SIZE)"
         )
     yield dist.HashStore(), me, world
 

@@ -2,7 +2,8 @@
 
 Frameworks compare notes so: DeepSpeed lets rank 0 broadcast a list of numbers, and each other rank holds its own
 against it (``assert_ints_same_as_other_ranks``, deepspeed/runtime/zero/utils.py). Only values that are known are told
-(:mod:`streamrace.device.dry`); a broadcast is named by its group, whose number all its ranks agree on, and by its number there.
+(:mod:`streamrace.device.dry`); a broadcast is named by its group, whose number all its ranks agree on, and by its
+number there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a collective gives where all other ranks bring what this one brings: gloo's part in a dry run.
 
-It has the methods of gloo's group that :mod:`streamrace.device.nccl` and ``torch.distributed`` call. What cannot be known from
-one rank alone (what another one sends) raises :class:`Elsewhere`.
+It has the methods of gloo's group that :mod:`streamrace.device.nccl` and ``torch.distributed`` call. What cannot be
+known from one rank alone (what another one sends) raises :class:`Elsewhere`.
 """
 
 from __future__ import annotations

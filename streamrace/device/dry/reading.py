@@ -1,8 +1,8 @@
 """What the host gets when it reads a value that a dry run does not have.
 
-Who only asks whether all went well, is answered: :data:`streamrace.device.dry.TRUSTED`. A number that is only printed, logged or
-averaged does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the program
-decides something by it. Everything else is refused at the line that reads.
+Who only asks whether all went well, is answered: :data:`streamrace.device.dry.TRUSTED`. A number that is only printed,
+logged or averaged does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the
+program decides something by it. Everything else is refused at the line that reads.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Unknown:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise RuntimeError(
-            f"streamrace: a dry run has no values, and {_caller()[0]} decides something by a number read at {self._place}: "
-            f"{_INSTEAD}"
+            f"streamrace: a dry run has no values, and {_caller()[0]} decides something by a number read at "
+            f"{self._place}: {_INSTEAD}"
         )
 
     def _same(self, *_: object) -> Unknown:

@@ -13,6 +13,16 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from streamrace import checkout
+
+# The path's first entry is the working folder's, whose files may have any name: a module of the standard library's.
+# It becomes ours, until the program that is run puts its own folder there (scripts.py).
+_START = (
+    "import sys, runpy\n"
+    "name, place = sys.argv.pop(1), sys.argv.pop(1)\n"
+    "if not sys.flags.safe_path: sys.path[0] = place\n"
+    "runpy.run_module(name, run_name='__main__', alter_sys=True)"
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -31,6 +41,11 @@ def command(words: Sequence[str]) -> list[str]:
     For :mod:`subprocess`, whose own way (``preexec_fn``) runs Python between fork and exec, where threads are gone.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    """The words that run a module of this package as ``python -m`` does, whatever lies in the working folder."""
+    return [sys.executable, "-c", _START, name, str(checkout.IMPORTED_FROM), *arguments]
 
 
 if __name__ == "__main__":

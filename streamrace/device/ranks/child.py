@@ -23,7 +23,7 @@ from streamrace.device.ranks.interrupts import ALONE, plainly
 from streamrace.device.ranks.messages import M, decode, encode
 
 Send = Callable[[tuple[Any, ...]], None]
-"""Sends a message (:mod:`streamrace.device.ranks.messages`) to the parent. Raises OSError when nobody listens any more."""
+"""Sends a message (``ranks.messages``) to the parent. Raises OSError when nobody listens any more."""
 
 
 class Child:

@@ -46,8 +46,8 @@ class PipeExchange:
                 self._writers[rank] = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
                 raise RuntimeError(
-                    f"streamrace: rank {rank} does not run on this machine ({error.strerror}): the ranks of a simulated "
-                    "run are processes of one machine"
+                    f"streamrace: rank {rank} does not run on this machine ({error.strerror}): the ranks of a "
+                    "simulated run are processes of one machine"
                 ) from None
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:

@@ -42,8 +42,8 @@ def launch(
 ) -> Generator[tuple[int, M], None, None]:
     """Run ``work(rank, send)`` in ``count`` processes until all have ended; gives each message with its rank.
 
-    ``kinds``: the types of messages that may come (see :mod:`streamrace.device.ranks.messages`). ``log``: where a rank prints,
-    for a failure. ``started`` gets the process ids.
+    ``kinds``: the types of messages that may come (see :mod:`streamrace.device.ranks.messages`). ``log``: where a rank
+    prints, for a failure. ``started`` gets the process ids.
 
     Raises :class:`RankFailed` for the first rank that ends badly, is stopped or sends anything else, or when none sends
     anything for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is

@@ -18,7 +18,8 @@ def run(world: int, target: Callable[[int], None]) -> None:
     """Run ``target(rank)`` in ``world`` processes; gives when all are done.
 
     They have the environment that ``torchrun`` gives, and a GPU each, of which all are to be seen. Raises
-    :class:`streamrace.device.ranks.RankFailed` for the first rank that ends badly; whatever happens, no process is left.
+    :class:`streamrace.device.ranks.RankFailed` for the first rank that ends badly; whatever happens, no process is
+    left.
     """
     port = free_port()
     interrupt = signal.getsignal(signal.SIGINT)

@@ -8,7 +8,8 @@ Nothing of DeepSpeed is edited. What it needs beyond torch's device is supplied 
 * frames that only pass a call on are left out of call sites (:data:`PASSING`);
 * a dry run answers its questions whether all went well (:data:`streamrace.device.dry.TRUSTED`).
 
-Whether hpZ's secondary partitions were ever read is seen in the trace (:mod:`streamrace.frameworks.deepspeed.exercised`).
+Whether hpZ's secondary partitions were ever read is seen in the trace
+(:mod:`streamrace.frameworks.deepspeed.exercised`).
 
 With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is supplied.
 """

@@ -1,13 +1,13 @@
-"""Stock DeepSpeed as a :class:`streamrace.frameworks.base.Framework`. Written for 0.19.8, tried with those in ``releases.KNOWN``.
+"""Stock DeepSpeed as a :class:`Framework`. Written for 0.19.8, tried with those in ``releases.KNOWN``.
 
 It runs on the simulated GPU with its own ``CUDA_Accelerator``, and beside it on the CPU, through its own interface
 (``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is called through listeners stands in
 :mod:`.hooks`, and what is read of an engine's insides in :mod:`.training`.
 
-DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`streamrace.frameworks.deepspeed.quantizer` stands in. An
-accelerator says which builder there is (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder`` asks
-the accelerator that DeepSpeed finds while it is imported, and ``set_accelerator`` asks no one again: the name is
-set anew with the accelerator (:func:`start`).
+DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`streamrace.frameworks.deepspeed.quantizer`
+stands in. An accelerator says which builder there is (``get_op_builder``), but
+``deepspeed.ops.op_builder.QuantizerBuilder`` asks the accelerator that DeepSpeed finds while it is imported, and
+``set_accelerator`` asks no one again: the name is set anew with the accelerator (:func:`start`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where fixes and probes stand: functions of DeepSpeed that are called through a listener, and run as they are.
 
-Nothing of DeepSpeed is edited. :func:`streamrace.detectors.live.patches.listen` calls a listener before or after a function; a
-single synchronisation is taken out by a :class:`streamrace.device.overrides.Override`, by the place it is called from.
+Nothing of DeepSpeed is edited. :func:`streamrace.detectors.live.patches.listen` calls a listener before or after a
+function; a single synchronisation is taken out by a :class:`streamrace.device.overrides.Override`, by the place it is
+called from.
 """
 
 from __future__ import annotations

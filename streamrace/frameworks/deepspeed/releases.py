@@ -1,4 +1,4 @@
-"""Other DeepSpeed releases: each in a folder of its own under the project, made once (:mod:`streamrace.device.packages`).
+"""Other DeepSpeed releases: each in a folder of its own, made once (:mod:`streamrace.device.packages`).
 
 Everything else, torch above all, is the environment we run in. The release is put in front of the import path, so that
 what runs is that release, unmodified.

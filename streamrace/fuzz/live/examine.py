@@ -1,9 +1,9 @@
 """Finds out whether races of a program on the simulated GPU are harmful: runs it again with the accesses reversed.
 
 The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
-new run's own trace. Three runs are compared by what the program came to see (:mod:`streamrace.device.probes`): the one that was
-judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
-moves what waits for the delayed work, so where a program has several races the difference may come from another.
+new run's own trace. Three runs are compared by what the program came to see (:mod:`streamrace.device.probes`): the one
+that was judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay
+also moves what waits for the delayed work, so where a program has several races the difference may come from another.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def examine(
     *,
     timing: Timing | None = None,
     limit: int = 8,
-    prefix: Sequence[str] = ("python", "-m", "streamrace.device"),
+    prefix: Sequence[str] = ("streamrace", "device"),
     runner: Runner | None = None,
     patience_s: float = 600.0,
     look: Callable[[LiveWitness], None] | None = None,
@@ -97,9 +97,9 @@ def examine(
     """A witness for each race of the run whose traces lie in ``folder``, in their order; without their outcomes, which
     ``look`` sees of one after the other: there may be as many as there are races.
 
-    ``command``: what ran, as it stands behind ``streamrace device``. ``timing``: in which it ran. Of more than ``limit``
-    races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
-    ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
+    ``command``: what ran, as it stands behind ``streamrace device``. ``timing``: in which it ran. Of more than
+    ``limit`` races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands
+    begin. ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
     it writes again. Raises :class:`streamrace.device.trace.TraceError` where the folder has no traces.

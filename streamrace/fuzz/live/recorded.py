@@ -1,6 +1,7 @@
 """Reads the traces of a live run: its work and when it ran, and the values that the program read.
 
-Work is named by what it is (:class:`streamrace.device.timing.Place`), so it can be found again in another run of the program.
+Work is named by what it is (:class:`streamrace.device.timing.Place`), so it can be found again in another run of the
+program.
 """
 
 from __future__ import annotations
@@ -246,7 +247,8 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     """The traces of a run. ``kept``: what is there of some that were thinned will do.
 
-    Raises :class:`streamrace.device.trace.TraceError`, and OSError where no temporary file takes what there is too much of.
+    Raises :class:`streamrace.device.trace.TraceError`, and OSError where no temporary file takes what there is too much
+    of.
     """
     run: RecordedRun = {}
     spill = Spill()

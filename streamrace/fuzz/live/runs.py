@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from streamrace.device.ranks.bound import command
+from streamrace.device.ranks.bound import command, module
 from streamrace.device.ranks.stopped import readable
 from streamrace.device.timing import Timing
 from streamrace.device.trace import TraceError, file_of
@@ -45,7 +44,7 @@ class UnwrittenTrace(RuntimeError):
 
 
 class Runner:
-    """A process from which programs are run, one after the other (:mod:`streamrace.device.again`). To be used in a ``with``.
+    """A process from which programs are run, one after the other (``device.again``). To be used in a ``with``.
 
     ``imported``: modules that it imports once, for all runs. ``variables``: of its environment, where they are other
     than here; None: not there. ``quiet``: what it says itself goes nowhere.
@@ -61,7 +60,7 @@ class Runner:
         changed = {**_environment(), **variables}
         environment = {name: value for name, value in changed.items() if value is not None}
         self._process = subprocess.Popen(
-            command([sys.executable, "-m", "streamrace.device.again", *imported]),
+            command(module("streamrace.device.again", *imported)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,

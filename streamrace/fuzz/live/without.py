@@ -46,7 +46,7 @@ class Leaving:
     patience_s: float
 
     def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
-        """Without the waits at ``places`` (:func:`streamrace.device.overrides.leave_out`). ``witness``: of the first race of
+        """Without the waits at ``places`` (:func:`leave_out`). ``witness``: of the first race of
         ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
         """
         command = [

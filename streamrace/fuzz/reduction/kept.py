@@ -133,5 +133,5 @@ def _many(count: int, what: str) -> str:
 
 def _last(said: str) -> str:
     lines: Iterable[str] = [line.strip() for line in said.splitlines() if line.strip()]
-    last = next((line for line in reversed([*lines]) if not line.startswith("simgpu:")), "")
+    last = next((line for line in reversed([*lines]) if not line.startswith("streamrace:")), "")
     return f" ({last[:300]})" if last else ""

@@ -1,8 +1,8 @@
 """The search for a smaller program: hierarchical delta debugging.
 
-Misherghi and Su, "HDD: Hierarchical Delta Debugging", ICSE 2006: delta debugging (:mod:`streamrace.fuzz.shrink`) level by level of
-the syntax tree, the outermost first, so that what is left out early takes much with it. What uses a name that is gone
-goes along (:mod:`streamrace.fuzz.reduction.names`), which makes most trials worth it.
+Misherghi and Su, "HDD: Hierarchical Delta Debugging", ICSE 2006: delta debugging (:mod:`streamrace.fuzz.shrink`) level
+by level of the syntax tree, the outermost first, so that what is left out early takes much with it. What uses a name
+that is gone goes along (:mod:`streamrace.fuzz.reduction.names`), which makes most trials worth it.
 """
 
 from __future__ import annotations

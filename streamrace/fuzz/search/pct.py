@@ -7,10 +7,11 @@ that shows whenever *d* pairs of steps come in a certain order. One schedule sho
 
     1 / (n * k ** (d - 1))
 
-Here the *n* threads are the hosts and the streams of all ranks; the *k* steps are launches (of a host), kernels, and
-of collectives each rank's arrival and end, as far as they are not settled (:attr:`streamrace.fuzz.subject.Subject.first_step`).
-All else takes no time of its own, so it happens with the step that it waits for, as in every timing: what a host
-reads, memory that comes back or is handed out, a look, and the start of a collective with the last arrival.
+Here the *n* threads are the hosts and the streams of all ranks; the *k* steps are launches (of a host), kernels, and of
+collectives each rank's arrival and end, as far as they are not settled
+(:attr:`streamrace.fuzz.subject.Subject.first_step`). All else takes no time of its own, so it happens with the step
+that it waits for, as in every timing: what a host reads, memory that comes back or is handed out, a look, and the start
+of a collective with the last arrival.
 """
 
 from __future__ import annotations

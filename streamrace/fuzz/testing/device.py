@@ -1,4 +1,4 @@
-"""Where marked tests run: in a process with a simulated GPU beside the session (:mod:`streamrace.fuzz.testing.house`), or its own.
+"""Where marked tests run: in a process with a simulated GPU beside the session (``testing.house``), or its own.
 
 ``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
 GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before

@@ -59,7 +59,7 @@ class BodyRan(NamedTuple):
 
 @dataclass(frozen=True)
 class Done(LiveOutcome):
-    """A run, and what the test says of it. ``values``: by rank in the order of :func:`streamrace.fuzz.watch`."""
+    """A run, and what the test says of it. ``values``: by rank in the order of :func:`streamrace.watch`."""
 
     values: tuple[Value, ...]
     failure: Failure | None

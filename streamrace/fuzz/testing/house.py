@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import pytest
 
-from streamrace.device.ranks.bound import command
+from streamrace.device.ranks.bound import command, module
 from streamrace.device.ranks.stopped import readable
 
 IsHoused = Callable[[pytest.Item], bool]
@@ -39,7 +39,7 @@ class House:
         theirs, ours = os.pipe()
         received, results = os.pipe()
         self._process = subprocess.Popen(
-            command([sys.executable, "-m", "streamrace.fuzz.testing.housed", str(theirs), str(results)]),
+            command(module("streamrace.fuzz.testing.housed", str(theirs), str(results))),
             cwd=config.invocation_params.dir,
             stdin=subprocess.DEVNULL,
             stdout=self._printed,

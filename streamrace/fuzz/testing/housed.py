@@ -1,4 +1,4 @@
-"""The process of :mod:`streamrace.fuzz.testing.house`: gets its GPU, then is a session of pytest that runs the tests it is sent.
+"""The process of ``testing.house``: gets its GPU, then is a session of pytest that runs the tests it is sent.
 
 ``python -m streamrace.fuzz.testing.housed IN OUT``, two file descriptors. The first line of IN, as JSON, is the session
 (``path``, ``arguments``, ``files``), each further one a test and the one that follows it. On OUT there are reports, and

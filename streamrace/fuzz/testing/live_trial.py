@@ -1,8 +1,8 @@
 """One test on the simulated GPU, under many timings: judged by its trace, then run again live.
 
 Its races are found in the trace of a first run. A second run in the same timing shows that the test repeats itself.
-Then for each race one that has the two accesses the other way round (:mod:`streamrace.fuzz.live.examine`), and timings at random.
-What the body asserts, watches or returns decides: nothing is said that was not seen.
+Then for each race one that has the two accesses the other way round (:mod:`streamrace.fuzz.live.examine`), and timings
+at random. What the body asserts, watches or returns decides: nothing is said that was not seen.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ::
 
-    from streamrace.fuzz import watch
+    from streamrace import watch
 
     @pytest.mark.stream_race
     def test_prefetcher():
@@ -18,8 +18,8 @@ once, arguments are given to each run. The test fails when streams race (with th
 it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``, or those
 it returns depend on timing. ``pytest --stream-timing TOKEN`` runs one test in the token's timing.
 
-A process with the GPU beside the session runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's own, where
-it asks for that (:mod:`streamrace.fuzz.testing.device`).
+A process with the GPU beside the session runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's
+own, where it asks for that (:mod:`streamrace.fuzz.testing.device`).
 
 This file is imported in every session of pytest, so what it needs is imported where it is needed.
 """

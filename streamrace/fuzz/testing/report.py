@@ -12,9 +12,7 @@ from streamrace.fuzz.testing.lines import race_lines
 
 Word = Literal["harmful", "benign", "not judged"]
 
-BLIND = (
-    "the test watches no value and reads none: give it some by streamrace.fuzz.watch(name, tensor), or return tensors"
-)
+BLIND = "the test watches no value and reads none: give it some by streamrace.watch(name, tensor), or return tensors"
 _NO_RACE = (
     "No race explains it. Either the program itself goes by the time, as by query(), or an access was not seen, as one "
     "that no operator's schema has: then it is not known that all work is ordered."

@@ -99,7 +99,7 @@ def extended(
     rank: int = 0,
     beside: Comparison | None = None,
 ) -> Rehearsed:
-    """What :func:`streamrace.studies.rehearsed.rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
+    """What :func:`rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
 
     ``beside``: what is run too, by the same processes. Raises :class:`Irregular` with a sentence where the order does
     not repeat, or cannot be shown to, and what :func:`rehearse` raises.

@@ -17,14 +17,16 @@ pytestmark = [pytest.mark.host, pytest.mark.wide]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("start", [("simgpu", "--ranks", "2"), ("torch.distributed.run", "--nproc-per-node", "2")])
+@pytest.mark.parametrize(
+    "start", [("streamrace.device", "--ranks", "2"), ("torch.distributed.run", "--nproc-per-node", "2")]
+)
 def test_a_script_of_deepspeed_runs_unedited_under_the_command_and_torchrun(
     start: tuple[str, ...], tmp_path: Path
 ) -> None:
     case = FEW["zero-1 overlapped in bf16"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment.pop("DS_ACCELERATOR", None)
-    beneath = () if start[0] == "simgpu" else ("-m", "streamrace.device")
+    beneath = () if start[0] == "streamrace.device" else ("-m", "streamrace.device")
     arguments = ("--trace", str(tmp_path / "trace"), str(SCRIPT), json.dumps(case.config), str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-m", *start, *beneath, *arguments],

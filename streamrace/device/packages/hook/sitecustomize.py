@@ -4,8 +4,8 @@ pip runs ``setup.py`` two or three times, and each time it imports torch and all
 learns there goes into a file of the wheel (``git_version_info_installed.py``), so the step that makes the wheel has
 torch as ever. The steps before only ask for names and requirements, which are the same without.
 
-With STREAMRACE_BUILD_WITHOUT_TORCH no step has it: a release whose own Python does not import here is built as on a machine
-without torch, where DeepSpeed's build leaves itself unimported.
+With STREAMRACE_BUILD_WITHOUT_TORCH no step has it: a release whose own Python does not import here is built as on a
+machine without torch, where DeepSpeed's build leaves itself unimported.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a fix is: a class with hooks, which :mod:`streamrace.frameworks.deepspeed.hooks` calls from DeepSpeed's own functions."""
+"""What a fix is: a class with hooks, which ``deepspeed.hooks`` calls from DeepSpeed's own functions."""
 
 from __future__ import annotations
 

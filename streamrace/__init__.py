@@ -1,0 +1,43 @@
+"""Stream races in sharded LLM training: reproduce them, find them, prove the cure.
+
+The command ``streamrace`` does most of it. What a program or a test imports is here:
+
+* :class:`NanWatch`, in a training of one's own: the first bad value, and where it came from;
+* :func:`watch`, in a test marked ``stream_race``: a value that must not depend on timing;
+* :func:`check_program` and :func:`stream_timings`, in tests of whole programs and in property tests;
+* :class:`RaceDetector`, :func:`find_races` and :class:`Race`: the detectors, on a trace.
+
+Importing the package imports nothing else: each name is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamrace.detectors.files import find_races
+    from streamrace.detectors.live.watch import NanWatch
+    from streamrace.detectors.order.races import Race
+    from streamrace.detectors.race_detector import RaceDetector
+    from streamrace.fuzz.strategy import stream_timings
+    from streamrace.fuzz.testing.programs import check_program
+    from streamrace.fuzz.watched import watch
+
+__all__ = ["NanWatch", "Race", "RaceDetector", "check_program", "find_races", "stream_timings", "watch"]
+
+_MODULES = {
+    "NanWatch": "streamrace.detectors.live.watch",
+    "Race": "streamrace.detectors.order.races",
+    "RaceDetector": "streamrace.detectors.race_detector",
+    "check_program": "streamrace.fuzz.testing.programs",
+    "find_races": "streamrace.detectors.files",
+    "stream_timings": "streamrace.fuzz.strategy",
+    "watch": "streamrace.fuzz.watched",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'streamrace' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
