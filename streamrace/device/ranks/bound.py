@@ -13,8 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from streamrace import checkout
-
 # The path's first entry is the working folder's, whose files may have any name: a module of the standard library's.
 # It becomes ours, until the program that is run puts its own folder there (scripts.py).
 _START = (
@@ -45,6 +43,8 @@ def command(words: Sequence[str]) -> list[str]:
 
 def module(name: str, *arguments: str) -> list[str]:
     """The words that run a module of this package as ``python -m`` does, whatever lies in the working folder."""
+    from streamrace import checkout  # not at the top: this file is run by itself, where no package can be imported
+
     return [sys.executable, "-c", _START, name, str(checkout.IMPORTED_FROM), *arguments]
 
 
