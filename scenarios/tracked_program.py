@@ -3,8 +3,10 @@
 :mod:`streamrace.studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and
 under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages::
 
-    streamrace device --dry --trace FILE -m streamrace.scenarios.tracked_program CASE streamrace device -m
-    streamrace.scenarios.tracked_program --tracked CASE    (with --dry --world N for FSDP2 on N ranks)
+    streamrace device --dry --trace FILE -m streamrace.scenarios.tracked_program CASE
+    streamrace device -m streamrace.scenarios.tracked_program --tracked CASE
+
+The latter with ``--dry --world N`` for FSDP2 on N ranks.
 
 ``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, and tracked of what, as JSON.
 Tracked, too, it is run by ``streamrace device``, whose ``torch.cuda`` makes torch choose the same work; fake tensors

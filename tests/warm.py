@@ -28,6 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn, cast
 
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
 from streamrace.device.ranks.forks import as_often_as_python, forking
 from streamrace.device.scripts import fail
 
@@ -264,6 +266,8 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
         if not ours:
             atexit._clear()
             faulthandler.disable()  # pytest's
+            # pytest's too, which rewrites a plugin's package: runpy cannot run what this hook finds.
+            sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
             sys.excepthook = sys.__excepthook__  # torch.distributed puts its own before it, in each group's name
         if command.session:
             os.setsid()

@@ -42,8 +42,7 @@ def token_of(text: str) -> Token:
         else:
             raise TokenError(
                 f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', "
-                "'streamrace check "
-                "--timing' and 'streamrace replay FOLDER --timing' take it"
+                "'streamrace check --timing' and 'streamrace replay FOLDER --timing' take it"
             ) from None
         raise
 

@@ -11,13 +11,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 from setuptools import find_packages
 
-from tests.packages import PACKAGES, is_program
+from tests.packages import PACKAGES, as_installed, is_program, tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -28,15 +28,9 @@ OF_OTHERS = {"transformers", "lightning", "pytorch_lightning", "pytest"}
 COMES_WITH = {"pydantic_core": "pydantic"}
 
 
-def tracked() -> set[Path]:
-    """The packages' files, as git has them: what lies beside them (caches, an editor's copies) is nobody's."""
-    done = subprocess.run(["git", "ls-files", "-z", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {Path(name) for name in done.stdout.split("\0") if name}
-
-
-def packed() -> set[Path]:
+def packed() -> set[PurePath]:
     """What pyproject.toml gives to setuptools beside modules."""
-    found: set[Path] = set()
+    found: set[PurePath] = set()
     for name, patterns in SETUPTOOLS["package-data"].items():
         for package in installed() if name == "*" else {name}:
             place = ROOT.joinpath(*package.split("."))
@@ -70,12 +64,12 @@ def python(code: str, *, with_extra: str, folder: Path = ROOT) -> subprocess.Com
 
 def test_a_wheel_has_every_module() -> None:
     modules = {path for path in tracked() if path.suffix == ".py" and not is_program(path)}
-    folders = {str(path.parent).replace("/", ".") for path in modules}
+    folders = {str(as_installed(path).parent).replace("/", ".") for path in modules}
     assert folders == installed()
 
 
 def test_a_wheel_has_every_template_profile_and_question() -> None:
-    wanted = {path for path in tracked() if path.suffix != ".py" or is_program(path)}
+    wanted = {as_installed(path) for path in tracked() if path.suffix != ".py" or is_program(path)}
     assert {path.suffix for path in wanted} >= {".html", ".css", ".md", ".toml", ".csv"}
     assert wanted == packed()
 
