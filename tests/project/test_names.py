@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.packages import LINKED, ROOT
+from tests.warm import shell
 
 FORMER = ("repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics", "detectors", "simgpu")
 COMMAND = str(Path(sys.executable).with_name("streamrace"))
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*words: str, folder: Path) -> list[object]:
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(words, cwd=folder, env=shell(), capture_output=True, text=True, timeout=100, check=False)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("[")] or [done.stderr]
     told: list[object] = json.loads(line)
     return told
