@@ -131,7 +131,7 @@ class Actions:
 def _outside() -> int:
     """How many frames up the program's own line stands: not in the watch, torch or DeepSpeed."""
     frame, level = sys._getframe(1), 1
-    passing = ("detectors.", "torch.", "deepspeed.", "contextlib")
+    passing = ("streamrace.", "torch.", "deepspeed.", "contextlib")
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(passing):
         frame, level = frame.f_back, level + 1
     return level

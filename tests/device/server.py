@@ -20,7 +20,7 @@ from typing import Any
 
 # What every story imports, or the device with its first work: here, and not in each fork.
 _ALWAYS = (
-    "detectors",
+    "streamrace.detectors",
     "msgpack",
     "pytest",
     "streamrace.device.dry.groups",

@@ -64,15 +64,15 @@ def docstring(program: Path) -> str:
 
 
 def command(program: Path) -> list[str]:
-    """The words behind ``python`` in the program's docstring."""
-    (line,) = re.findall(r"^    python (.+)$", docstring(program), flags=re.MULTILINE)
+    """The words of the command in the program's docstring."""
+    (line,) = re.findall(r"^    ((?:python|streamrace) .+)$", docstring(program), flags=re.MULTILINE)
     return shlex.split(line)
 
 
 def checked(name: str, runs: Path, of: Warm | None = None) -> Done:
     """As its docstring says it is checked; but for the folder that takes the run."""
-    module, repro, check, *rest = command(EXAMPLES / name)
-    assert (module, repro, check) == ("-m", "streamrace", "check")
+    ours, check, *rest = command(EXAMPLES / name)
+    assert (ours, check) == ("streamrace", "check")
     done = python("-m", "streamrace", "check", "--runs", str(runs), "--name", "it", *rest, of=of)
     findings = json.loads((runs / "it" / "findings.json").read_text(encoding="utf-8"))
     return Done(done.returncode, done.stdout, done.stderr, findings)
@@ -104,7 +104,11 @@ def test_a_program_is_short_and_says_its_command_and_its_verdict(program: Path) 
 
 def test_the_readme_has_a_row_for_each_with_its_command() -> None:
     rows = (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines()
-    commands = {name: told for row in rows for name, told in re.findall(r"^\| `(\S+)` \|.*\| `python (.+?)`.* \|", row)}
+    commands = {
+        name: told
+        for row in rows
+        for name, told in re.findall(r"^\| `(\S+)` \|.*\| `((?:python|streamrace) .+?)`.* \|", row)
+    }
     assert commands.pop(NOTEBOOK.name) in NOTEBOOK.read_text(encoding="utf-8")
     assert commands == {program.name: shlex.join(command(program)) for program in PROGRAMS}
 
@@ -152,7 +156,7 @@ def test_stock_fsdp2_is_clean(tmp_path: Path) -> None:
 
 
 def test_the_watch_says_that_the_batch_of_step_3_was_bad() -> None:
-    done = python(*command(EXAMPLES / "nan_watch.py"))
+    done = python(*command(EXAMPLES / "nan_watch.py")[1:])
     assert done.returncode == 0, done.stderr
     assert [loss == loss for loss in losses(done.stdout)] == [True, True, False, False, False]
     assert "BadValueWarning: Bad data. Step 3, micro-batch 1, forward, rank 0: input argument 0" in done.stderr
@@ -161,7 +165,7 @@ def test_the_watch_says_that_the_batch_of_step_3_was_bad() -> None:
 
 def test_of_the_pytest_file_the_racy_test_fails_with_both_lines(gpu: GpuSession) -> None:
     name = "test_prefetcher.py"
-    module, pytest_, file = command(EXAMPLES / name)
+    _, module, pytest_, file = command(EXAMPLES / name)
     assert (module, pytest_, file) == ("-m", "pytest", f"examples/{name}")
     shutil.copy(EXAMPLES / name, gpu.folder)
     told = gpu.run(name, passed=1, failed=1)
@@ -173,8 +177,8 @@ def test_of_the_pytest_file_the_racy_test_fails_with_both_lines(gpu: GpuSession)
 
 def test_the_cells_of_the_notebook_print_what_was_saved_with_it(tmp_path: Path) -> None:
     book = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    (line,) = re.findall(r"^python (.+)$", "".join("".join(cell["source"]) for cell in book["cells"]), re.MULTILINE)
-    made = python(*shlex.split(line), folder=tmp_path)
+    (line,) = re.findall(r"^streamrace (.+)$", "".join("".join(cell["source"]) for cell in book["cells"]), re.MULTILINE)
+    made = python("-m", "streamrace", *shlex.split(line), folder=tmp_path)
     assert made.returncode == 0, made.stderr
     (folder := tmp_path / "examples").mkdir()
 

@@ -66,11 +66,12 @@ def step(name: str, folder: Path, inputs: Mapping[str, str] | None = None, **env
 
 
 def stubbed(folder: Path) -> str:
-    """A PATH on which python is the stub."""
+    """A PATH on which python and our command are the stub."""
     place = folder / "bin"
     place.mkdir()
-    (place / "python").write_text(STUB.format(python=sys.executable))
-    (place / "python").chmod(0o755)
+    for name in ("python", "streamrace"):
+        (place / name).write_text(STUB.format(python=sys.executable))
+        (place / name).chmod(0o755)
     return f"{place}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -98,12 +99,12 @@ def test_the_check_is_called_with_the_words_that_were_given(tmp_path: Path) -> N
     ran = step("Check", tmp_path, inputs, PATH=stubbed(tmp_path), STATUS="4")
     assert ran.status == 4 and ran.output == "status=4\n", ran.said
     assert ran.calls == [
-        *("-m", "streamrace", "check", "--format=sarif", "--witnesses", "0", "--slow", "kernel:aten::mm=20"),
+        *("check", "--format=sarif", "--witnesses", "0", "--slow", "kernel:aten::mm=20"),
         *("--ranks=2", "--output=x; touch gone", "--baseline=known.json", "--", "a b.py"),
         *("--steps", "3", "two words", "$(touch", "gone)", "`touch", "gone`"),
     ]
     assert not (tmp_path / "gone").exists()
-    context = check.make_context("check", ran.calls[3:])  # which is one that the command line takes
+    context = check.make_context("check", ran.calls[1:])  # which is one that the command line takes
     assert context.params["program"] == ("a b.py", *ran.calls[-7:])
     assert context.params["form"] == "sarif" and context.params["ranks"] == 2
 
@@ -111,7 +112,7 @@ def test_the_check_is_called_with_the_words_that_were_given(tmp_path: Path) -> N
 def test_annotations_go_to_the_log_and_broken_quotes_fail_before_anything_runs(tmp_path: Path) -> None:
     path = stubbed(tmp_path)
     ran = step("Check", tmp_path, {"program": "train.py", "format": "github"}, PATH=path)
-    assert ran.calls == ["-m", "streamrace", "check", "--format=github", "--", "train.py"] and ran.status == 0
+    assert ran.calls == ["check", "--format=github", "--", "train.py"] and ran.status == 0
     (tmp_path / "CALLS").unlink()
     ran = step("Check", tmp_path, {"program": "train.py", "arguments": "'"}, PATH=path)
     assert ran.status != 0 and ran.calls == []
@@ -197,10 +198,8 @@ def test_the_hook_is_one_that_pre_commit_takes_and_calls(tmp_path: Path) -> None
     done = hooked(tmp_path, SUMS, stubbed(tmp_path), CALLS=str(calls), STATUS="1")
     assert done.returncode == 1 and "Failed" in done.stdout, done.stdout + done.stderr
     words = calls.read_text().splitlines()
-    assert words == [
-        *("-m", "streamrace", "check", "--name", "pre-commit", "--overwrite", "--witnesses", "0", "train.py")
-    ]
-    assert check.make_context("check", words[3:]).params["program"] == ("train.py",)
+    assert words == [*("check", "--name", "pre-commit", "--overwrite", "--witnesses", "0", "train.py")]
+    assert check.make_context("check", words[1:]).params["program"] == ("train.py",)
 
 
 @pytest.mark.wide

@@ -100,5 +100,7 @@ def test_what_is_no_option_is_a_sentence(table: str, sentence: str, tmp_path: Pa
 
 def test_a_table_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="is not a table"):
-        said(tmp_path, "[tool]\nstream-races = 1\n")
+        said(tmp_path, "[tool]\nstreamrace = 1\n")
+    with pytest.raises(WrongUse, match=r"\[tool.stream-races\] is \[tool.streamrace\] now"):
+        said(tmp_path, "[tool.stream-races]\nranks = 2\n")
     assert said(tmp_path, "tool = 1\n") == {}

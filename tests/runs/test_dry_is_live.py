@@ -13,7 +13,7 @@ from streamrace.scenarios import program
 from streamrace.scenarios.scenario import Scenario, scenario
 from tests.touched import rehearsed_alike
 
-_STARTERS = ("scenarios/program.py",)  # a dry run is started from another line
+_STARTERS = ("streamrace/scenarios/program.py",)  # a dry run is started from another line
 
 # Each setting stands in one of the first three; those that they imply are wide.
 TRAININGS = {
