@@ -98,7 +98,7 @@ test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every 
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
-test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
+test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into the cache), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(PYTEST) $(ARGS)
 
@@ -114,7 +114,7 @@ test-other-processor: export MKL_CBWR := AUTO
 test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
 
-test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
+test-releases: $(READY) ## The tests that install other DeepSpeed releases (into the user's cache, once)
 	@$(PYTEST) -m "release and not wide" $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
