@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from streamrace.device import processor
+from streamrace.device import kept, processor
 from streamrace.device.frames import roomy
 from streamrace.device.untrusted import visible
 from streamrace.repro.commands import config
@@ -77,6 +77,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
         from streamrace.device.substitute import go_there
 
         go_there("repro", [*([launched] if launched else []), *arguments])
+    kept.hold()
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = None
     if arguments[:1] == ["replay"]:

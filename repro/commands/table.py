@@ -59,6 +59,7 @@ COMMANDS = {
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
+    "cache": Command("cache", "reports", "What is kept for later commands, how large it is; removes it."),
     "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
 }
 
