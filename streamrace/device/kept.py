@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,8 @@ RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
 """Of what is kept: a release of a package, a CPU build of torch, what is compiled, a reference of a scenario, what a
 command that was killed has left, and what this version does not know."""
 _PART = ".part"
-_CPU_BUILD = re.compile(r"torch-.*-python\d+\.\d+")
+_FOLDERS = {"releases": (RELEASE, "*/*", ""), "torch": (TORCH, "*", "torch-")}
+"""Of the cache: of which kind the folders in them are, how deep they lie, and how their names begin."""
 _held: dict[Path, int] = {}
 
 
@@ -71,7 +71,7 @@ def folders() -> list[Path]:
 
 def everything() -> list[Kept]:
     """All that is kept, the largest first."""
-    found = [_kept(kind, name, place) for kind, name, place in _places()]
+    found = [_kept(kind, name, place) for kind, name, place in places()]
     return sorted(found, key=lambda one: (-one.size, one.name, str(one.place)))
 
 
@@ -92,23 +92,22 @@ def remove(one: Kept) -> bool:
     return True
 
 
-def _places() -> Iterator[tuple[str, str, Path]]:
-    """Kind, name and place of each."""
+def places() -> Iterator[tuple[str, str, Path]]:
+    """Kind, name and place of all that is kept."""
     root, *builds = folders()
     for build in builds:
         yield from ((*_of_file(file), file) for file in sorted(build.glob("*/*.*")) if _of_file(file)[0])
     if not root.is_dir():
         return
     for place in sorted(root.iterdir()):
-        if place.name == "releases":
-            for one in sorted(place.glob("*/*")):
+        if place.name in _FOLDERS:
+            kind, depth, begin = _FOLDERS[place.name]
+            for one in sorted(place.glob(depth)):
                 if one.is_dir():
-                    yield (LEFT if one.name.startswith(".") else RELEASE), one.name.lstrip("."), one
+                    yield (LEFT if one.name.startswith(".") else kind), f"{begin}{one.name.lstrip('.')}", one
         elif place.is_dir():
-            left = place.name.startswith((".", "torch-"))
-            kind = TORCH if _CPU_BUILD.fullmatch(place.name) else LEFT if left else OTHER
-            yield kind, place.name.lstrip("."), place
-        elif place.name not in ("lock", "torch.lock"):
+            yield (LEFT if place.name.startswith(".") else OTHER), place.name.lstrip("."), place
+        elif place.name != "lock":
             kind, name = _of_file(place)
             yield kind or OTHER, name or place.name, place
 

@@ -29,9 +29,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder_of_releases() / name).mkdir(parents=True)
         (folder_of_releases() / name / "code.py").write_text("VERSION = 1\n" * 1000)
     os.utime(folder_of_releases() / "leaf-7.0", (time.time() - 40 * DAY_S,) * 2)
-    (folder_of_cache() / "torch-2.13.0-cpu-python3.11" / "torch").mkdir(parents=True)
+    (folder_of_cache() / "torch" / "2.13.0-cpython-311" / "torch").mkdir(parents=True)
     (folder_of_cache() / "libsimgpu-0123456789abcdef.so").write_bytes(b"\0" * 2_000_000)
-    (folder_of_cache() / "torch.lock").touch()
+    (folder_of_cache() / "torch" / "lock").touch()
     return folder_of_cache()
 
 
@@ -53,7 +53,7 @@ def test_all_that_is_kept_is_listed_with_its_size_and_last_use(cache: Path, caps
     assert status == 0
     assert f"leaf-7.0 release of a package, {python} 0.0 MB 40 days ago" in lines
     assert f"stem-1.0 release of a package, {python} 0.0 MB today" in lines
-    assert "torch-2.13.0-cpu-python3.11 CPU build of torch 0.0 MB today" in lines
+    assert "torch-2.13.0-cpython-311 CPU build of torch 0.0 MB today" in lines
     assert "libsimgpu compiled part 2.0 MB today" in lines
     assert "stem-1.1.x7.part left by a command that was killed 0.0 MB today" in lines
     assert f"2.0 MB in {cache}" in lines
@@ -63,7 +63,7 @@ def test_what_was_not_used_for_long_goes_and_the_rest_stays(cache: Path, capsys:
     status, out, _ = run(capsys, "clear", "release", "--older-than", "30")
     assert (status, out) == (0, "Removed, 0.0 MB: leaf-7.0.\n")
     assert sorted(one.name for one in kept.everything()) == [
-        "libsimgpu", "stem-1.0", "stem-1.1.x7.part", "torch-2.13.0-cpu-python3.11",
+        "libsimgpu", "stem-1.0", "stem-1.1.x7.part", "torch-2.13.0-cpython-311",
     ]  # fmt: skip
     assert run(capsys, "clear", "--older-than", "30")[1] == "There is nothing to remove.\n"
 
