@@ -65,11 +65,11 @@ def commands() -> Iterator[str]:
     yield "where the project is installed, `repro` is the same as `streamrace`.\n"
     yield "| command | what it is for | extras |\n|---|---|---|"
     for name, entry in COMMANDS.items():
-        yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ')} |"
+        yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ') or 'none'} |"
     for name in COMMANDS:
         yield f"\n## {name}\n"
-        command = None if name == "watch" else group.get_command(context, name)
-        yield from _watch() if command is None else _described(command, click.Context(command, context, name))
+        command = None if COMMANDS[name].plain else group.get_command(context, name)
+        yield from _plainly(name) if command is None else _described(command, click.Context(command, context, name))
 
 
 def _described(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -83,10 +83,10 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
             yield f"| <code>{option}</code> | {_cell(_plain(record[1]))} |"
 
 
-def _watch() -> Iterator[str]:
-    """Its options are no click's: it runs where click is not installed."""
+def _plainly(name: str) -> Iterator[str]:
+    """A command whose options are no click's: it runs where click is not installed."""
     told = subprocess.run(
-        [sys.executable, "-m", "streamrace", "watch", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "streamrace", name, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     yield f"```\n{told.stdout.rstrip()}\n```"
 

@@ -36,7 +36,7 @@ class _Lazy(click.Group):
         if name not in COMMANDS:
             return None
         # watch runs the user's own training, as it is; the others that do ask for its own accelerator
-        if name != "watch" and self.answers:
+        if not COMMANDS[name].plain and self.answers:
             processor.answer(deepspeed=name not in _UNCHANGED)
         if COMMANDS[name].gpu and not self.helping:
             from streamrace.device.launch import start

@@ -12,16 +12,19 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
-    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
+    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported. ``plain``: it
+    runs where click is not installed, and reads its own options: ``run`` of its module (:mod:`streamrace.repro.commands.plain`).
     """
 
     module: str
     extras: str
     text: str
     gpu: bool = False
+    plain: bool = False
 
 
 COMMANDS = {
+    "doctor": Command("doctor", "", "Can the simulated GPU run here? What is missing, and what brings it.", plain=True),
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
     "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
@@ -60,7 +63,7 @@ COMMANDS = {
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
     "cache": Command("cache", "reports", "What is kept for later commands, how large it is; removes it."),
-    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
+    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from.", plain=True),
 }
 
 
