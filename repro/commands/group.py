@@ -20,6 +20,7 @@ _UNCHANGED = (
     "check",
     "waits",
     "emit-test",
+    "demo",
 )  # run a program of the user's own, as it is, on a simulated GPU of its child
 
 

@@ -25,6 +25,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "doctor": Command("doctor", "", "Can the simulated GPU run here? What is missing, and what brings it.", plain=True),
+    "demo": Command("demo", "reports", "A race of ten lines, found and explained; and its cure. In seconds."),
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
     "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
