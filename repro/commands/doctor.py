@@ -16,7 +16,7 @@ import textwrap
 from streamrace.device.untrusted import visible
 from streamrace.repro.commands.plain import Parser
 from streamrace.repro.sessions import diagnosed
-from streamrace.repro.sessions.diagnosed import Item
+from streamrace.repro.sessions.diagnosed import Diagnosis
 
 _EPILOG = """\
 Nothing is changed and nothing is fetched; torch is not imported. Marks: what is there, what is absent and not needed
@@ -50,7 +50,7 @@ def run(arguments: list[str], launched: str | None = None) -> int:
     return 0 if able else 1
 
 
-def _lines(items: list[Item], *, able: bool) -> list[str]:
+def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
     width = max(shutil.get_terminal_size().columns, _LEAST)
     lines = []
     for one in items:
@@ -71,7 +71,7 @@ def _lines(items: list[Item], *, able: bool) -> list[str]:
     return lines
 
 
-def _mark(one: Item) -> str:
+def _mark(one: Diagnosis) -> str:
     if "NO_COLOR" in os.environ or not sys.stdout.isatty():
         return _plain(one.tone)
     return f"\033[{_MARKS[one.tone][2]}m{_plain(one.tone)}\033[0m"

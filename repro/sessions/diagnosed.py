@@ -42,7 +42,7 @@ _MANAGERS = {
 }
 
 
-class Item(NamedTuple):
+class Diagnosis(NamedTuple):
     """``tone``: good; absent, and not needed; warn, where something does not work; bad, where the device cannot run.
 
     ``fix``: the command that helps, or a sentence that says what does.
@@ -54,29 +54,29 @@ class Item(NamedTuple):
     fix: str = ""
 
 
-def examine() -> list[Item]:
+def examine() -> list[Diagnosis]:
     """All items, in the order in which they are shown."""
-    subjects: tuple[Callable[[], Iterator[Item]], ...] = (
+    subjects: tuple[Callable[[], Iterator[Diagnosis]], ...] = (
         _machine, _python, _torch, _compiled, _tools, _deepspeed, _extras, _disk,
     )  # fmt: skip
     return [item for subject in subjects for item in subject()]
 
 
-def runs(items: list[Item]) -> bool:
+def runs(items: list[Diagnosis]) -> bool:
     """Can the simulated GPU run here?"""
     return not any(item.tone == "bad" for item in items)
 
 
-def _machine() -> Iterator[Item]:
+def _machine() -> Iterator[Diagnosis]:
     system, machine = platform.system(), platform.machine()
     cores, (free, whole) = len(os.sched_getaffinity(0)) if system == "Linux" else os.cpu_count(), _memory()
     says = f"{system} {machine}, {cores} core{'s' if cores != 1 else ''}, {_size(free)} of {_size(whole)} memory free"
     if system != "Linux":
-        yield Item("machine", "bad", says, "the simulated GPU runs on Linux alone: use a container of Linux")
+        yield Diagnosis("machine", "bad", says, "the simulated GPU runs on Linux alone: use a container of Linux")
     elif 0 < free < _LEAST_MEMORY:
-        yield Item("machine", "warn", says, "end other programs, or take small models: a larger one may not fit")
+        yield Diagnosis("machine", "warn", says, "end other programs, or take small models: a larger one may not fit")
     else:
-        yield Item("machine", "good", says)
+        yield Diagnosis("machine", "good", says)
 
 
 def _memory() -> tuple[float, float]:
@@ -94,30 +94,30 @@ def _memory() -> tuple[float, float]:
     return free, whole
 
 
-def _python() -> Iterator[Item]:
+def _python() -> Iterator[Diagnosis]:
     says = f"{platform.python_version()} ({sys.executable})"
-    yield Item("Python", "good", says)  # an older one never comes here
+    yield Diagnosis("Python", "good", says)  # an older one never comes here
     here = checkout()
     where = f", in the checkout {here}" if here else ""
     if extras.outside() is None:
-        yield Item("streamrace", "good", f"{extras.version()}{where}")
+        yield Diagnosis("streamrace", "good", f"{extras.version()}{where}")
         return
     ready = here is not None and (here / ".venv" / "bin" / "python").exists()
     fix = f". {here}/.venv/bin/activate" if ready else f"make -C {here} setup" if here else ""
-    yield Item("streamrace", "bad", f"not installed for this Python{where}", fix)
+    yield Diagnosis("streamrace", "bad", f"not installed for this Python{where}", fix)
 
 
-def _torch() -> Iterator[Item]:
+def _torch() -> Iterator[Diagnosis]:
     try:
         version = version_of("torch")
         build.torch_folder()
     except (PackageNotFoundError, BuildError):
-        yield Item("torch", "bad", "not installed", _bringing("watch"))
+        yield Diagnosis("torch", "bad", "not installed", _bringing("watch"))
         return
     tried = _tried(version)
     tone: Tone = "warn" if "not" in tried else "good"
     if not substitute.needed():
-        yield Item("torch", tone, f"{version}, a CPU build{tried}")
+        yield Diagnosis("torch", tone, f"{version}, a CPU build{tried}")
         return
     place, plain = _cpu_build(version), version.partition("+")[0]
     if place is not None:
@@ -127,7 +127,7 @@ def _torch() -> Iterator[Item]:
             f"the first command makes a CPU build of torch {plain} in {cache()}, once: it downloads torch's wheel, "
             "some 0.6 to 0.9 GB"
         )
-    yield Item("torch", tone, f"{version}{tried}, a CUDA build: {what}")
+    yield Diagnosis("torch", tone, f"{version}{tried}, a CUDA build: {what}")
 
 
 def _cpu_build(version: str) -> Path | None:
@@ -152,17 +152,19 @@ def _tried(version: str) -> str:
         return ""
 
 
-def _compiled() -> Iterator[Item]:
+def _compiled() -> Iterator[Diagnosis]:
     """What is written in C++: built by now, or when it is first needed."""
     for name, place, needed, seconds in _parts():
         if place.exists():
-            yield Item(name, "good", f"built ({place.name})")
+            yield Diagnosis(name, "good", f"built ({place.name})")
         elif compiling.find_compiler() is not None:
-            yield Item(name, "absent", f"not built yet: the first command that needs it does, in {seconds}")
+            yield Diagnosis(name, "absent", f"not built yet: the first command that needs it does, in {seconds}")
         elif needed:
-            yield Item(name, "bad", "not built yet, and there is no C++ compiler that could", _install(0))
+            yield Diagnosis(name, "bad", "not built yet, and there is no C++ compiler that could", _install(0))
         else:
-            yield Item(name, "warn", "not built: there is no C++ compiler; Python does the same, slower", _install(0))
+            yield Diagnosis(
+                name, "warn", "not built: there is no C++ compiler; Python does the same, slower", _install(0)
+            )
 
 
 def _parts() -> Iterator[tuple[str, Path, bool, str]]:
@@ -185,24 +187,24 @@ def _parts() -> Iterator[tuple[str, Path, bool, str]]:
             yield name, import_module(module).place(), False, "some seconds"
 
 
-def _tools() -> Iterator[Item]:
+def _tools() -> Iterator[Diagnosis]:
     """A compiler is only needed for what is not built yet, and binutils where a CPU build of torch has to be made."""
     compiler = compiling.find_compiler()
     if compiler is None:
-        yield Item("compiler", "warn", "there is no C++ compiler (CXX names one)", _install(0))
+        yield Diagnosis("compiler", "warn", "there is no C++ compiler (CXX names one)", _install(0))
     else:
         told = _ran([compiler, "--version"]).stdout.partition("\n")[0] or compiler
         done = _ran([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], _PROGRAM)
         if done.returncode:
-            yield Item("compiler", "bad", f"{told} does not compile C++20", _install(0))
+            yield Diagnosis("compiler", "bad", f"{told} does not compile C++20", _install(0))
         else:
-            yield Item("compiler", "good", told)
+            yield Diagnosis("compiler", "good", told)
     lacking = [tool for tool in ("nm", "objdump") if shutil.which(tool) is None]
     if not lacking:
-        yield Item("binutils", "good", "nm and objdump")
+        yield Diagnosis("binutils", "good", "nm and objdump")
         return
     says = f"there is no {' and no '.join(lacking)}: by them a CPU build of torch's wheel is made"
-    yield Item("binutils", "bad" if _makes_cpu_build() else "absent", says, _install(1))
+    yield Diagnosis("binutils", "bad" if _makes_cpu_build() else "absent", says, _install(1))
 
 
 def _ran(command: list[str], said: str = "") -> subprocess.CompletedProcess[str]:
@@ -220,32 +222,32 @@ def _install(which: int) -> str:
     return ("install a C++ compiler: g++ or clang", "install binutils")[which]
 
 
-def _deepspeed() -> Iterator[Item]:
+def _deepspeed() -> Iterator[Diagnosis]:
     try:
         version = version_of("deepspeed")
     except PackageNotFoundError:
         says = "not installed: 'run', 'fuzz', 'dry' and the studies need it"
-        yield Item("DeepSpeed", "absent", says, _bringing("deepspeed"))
+        yield Diagnosis("DeepSpeed", "absent", says, _bringing("deepspeed"))
         return
     tried = ""
     with suppress(ModuleNotFoundError):
         known = version in import_module("streamrace.frameworks.deepspeed.releases").KNOWN
         tried = ", tried" if known else ", not tried here"
-    yield Item("DeepSpeed", "warn" if "not" in tried else "good", f"{version}{tried}")
+    yield Diagnosis("DeepSpeed", "warn" if "not" in tried else "good", f"{version}{tried}")
 
 
-def _extras() -> Iterator[Item]:
+def _extras() -> Iterator[Diagnosis]:
     """Which extras are whole. Without ``reports`` there is no ``check``, which is what most come for."""
     known = {name: lacking for name, lacking in extras.missing().items() if name in _EXTRAS}
     whole = [name for name in _EXTRAS if known.get(name) == []]
     if whole:
-        yield Item("extras", "good", f"{', '.join(whole)}: installed")
+        yield Diagnosis("extras", "good", f"{', '.join(whole)}: installed")
     for name in _EXTRAS:
         if lacking := known.get(name):
             some = f"{', '.join(lacking[:4])}{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''}"
             needs = ": 'check' and all that makes pages need it" if name == "reports" else ""
             says = f"'{name}' lacks {some}{needs}"
-            yield Item("extra", "warn" if name == "reports" else "absent", says, _bringing(name))
+            yield Diagnosis("extra", "warn" if name == "reports" else "absent", says, _bringing(name))
 
 
 def _bringing(extra: str) -> str:
@@ -260,18 +262,18 @@ def _bringing(extra: str) -> str:
     return f"pip install --editable {shlex.quote(f'{here}[{extra}]')}"
 
 
-def _disk() -> Iterator[Item]:
+def _disk() -> Iterator[Diagnosis]:
     least = _BUILDS if _makes_cpu_build() else _LEAST
     yield _room("cache", cache(), least, "'streamrace cache clear' makes room; STREAMRACE_CACHE names another folder")
     yield _room("runs", Path("runs").absolute(), _LEAST, "work in another folder, or say --runs FOLDER")
 
 
-def _room(name: str, folder: Path, least: float, fix: str) -> Item:
+def _room(name: str, folder: Path, least: float, fix: str) -> Diagnosis:
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        return Item(name, "bad", f"{folder} cannot be written", fix)
+        return Diagnosis(name, "bad", f"{folder} cannot be written", fix)
     free = shutil.disk_usage(there).free
-    return Item(name, "warn" if free < least else "good", f"{free / _GB:.1f} GB free in {folder}", fix)
+    return Diagnosis(name, "warn" if free < least else "good", f"{free / _GB:.1f} GB free in {folder}", fix)
 
 
 def _size(count: float) -> str:
