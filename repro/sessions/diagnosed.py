@@ -162,9 +162,7 @@ def _compiled() -> Iterator[Diagnosis]:
         elif needed:
             yield Diagnosis(name, "bad", "not built yet, and there is no C++ compiler that could", _install(0))
         else:
-            yield Diagnosis(
-                name, "warn", "not built: there is no C++ compiler; Python does the same, slower", _install(0)
-            )
+            yield Diagnosis(name, "warn", "not built, without a compiler: Python does the same, slower", _install(0))
 
 
 def _parts() -> Iterator[tuple[str, Path, bool, str]]:
