@@ -52,10 +52,10 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     """
     from streamrace.device import kept, library, overlay
 
-    kept.hold()
     overlay.install()
     if library.active():
         return
+    kept.hold()
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
