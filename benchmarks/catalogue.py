@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Command to table. Raises RuntimeError where an entry is not as it says: half a catalogue is no figure."""
-    with tempfile.TemporaryDirectory() as folder:  # .releases lies where a command is run
+    with tempfile.TemporaryDirectory() as folder:
         say("catalogue: with nothing installed")
         first = _minutes(Path(folder))
         say("catalogue: again")
@@ -38,7 +38,7 @@ def _minutes(folder: Path) -> float:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "STREAMRACE_CACHE": str(folder / "cache")},
     )
     if done.returncode:
         raise RuntimeError(f"the catalogue ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -65,11 +65,11 @@ def commands() -> Iterator[str]:
     yield "`repro`, its name of before, is the same command for two releases.\n"
     yield "| command | what it is for | extras |\n|---|---|---|"
     for name, entry in COMMANDS.items():
-        yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ')} |"
+        yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ') or 'none'} |"
     for name in COMMANDS:
         yield f"\n## {name}\n"
-        command = group.get_command(context, name) if COMMANDS[name].click else None
-        yield from _usage(name) if command is None else _described(command, click.Context(command, context, name))
+        command = None if COMMANDS[name].plain else group.get_command(context, name)
+        yield from _plainly(name) if command is None else _described(command, click.Context(command, context, name))
 
 
 def _described(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -83,8 +83,8 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
             yield f"| <code>{option}</code> | {_cell(_plain(record[1]))} |"
 
 
-def _usage(name: str) -> Iterator[str]:
-    """The help of a command whose options are not read by click, as it prints it."""
+def _plainly(name: str) -> Iterator[str]:
+    """A command whose options are no click's: it runs where click is not installed."""
     told = subprocess.run(
         [sys.executable, "-m", "streamrace", name, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -62,15 +62,15 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
         print(f"streamrace, version {version()}")
         return None
-    if given[:1] == ["watch"]:
-        from streamrace.repro.commands import watch
+    from streamrace.repro.commands.table import COMMANDS
 
-        watch.run(given[1:], launched)
-        return None
-    if given[:1] == ["device"]:
-        from streamrace.device.__main__ import run as on_device
+    if given and given[0] in COMMANDS and COMMANDS[given[0]].plain:
+        from importlib import import_module
 
-        return on_device(given[1:])
+        status: int | None = import_module(f"streamrace.repro.commands.{COMMANDS[given[0]].module}").run(
+            given[1:], launched
+        )
+        return status
     from streamrace.device.ranks.interrupts import concluding
 
     with concluding():
@@ -84,7 +84,7 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from streamrace.repro.commands.table import COMMANDS
 
     command = COMMANDS.get(given[0]) if given else None
-    what = f"streamrace {given[0]}" if command else "the command line, all but 'streamrace watch',"
+    what = f"streamrace {given[0]}" if command else "the command line, all but 'streamrace watch' and 'streamrace doctor',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"

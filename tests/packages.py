@@ -11,8 +11,10 @@ PACKAGES = (*LINKED, "streamrace")
 
 
 def is_program(path: PurePath) -> bool:
-    """Is it one of the catalogue's programs, which are run and not imported? Relative to the project."""
-    return path.parts[:2] == ("scenarios", "catalogue") and len(path.parts) > 3
+    """Is it a program of the catalogue or the demo, which is run and not imported? Relative to the project."""
+    return path.parts[:2] == ("scenarios", "demo") or (
+        path.parts[:2] == ("scenarios", "catalogue") and len(path.parts) > 3
+    )
 
 
 def tracked() -> set[Path]:

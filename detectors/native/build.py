@@ -6,11 +6,16 @@ from pathlib import Path
 
 from streamrace.device import compiling
 
+_SOURCES = Path(__file__).with_name("csrc")
 # CPython's functions come from the interpreter that loads the library. Sums of numbers in a damaged trace may overflow.
 _OPTIONS = ("-fwrapv", "-Wl,--unresolved-symbols=ignore-all")
 
 
 def library() -> Path:
     """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
-    sources = Path(__file__).with_name("csrc")
-    return compiling.library("the engine of happens-before", sources, "order", _OPTIONS)
+    return compiling.library("the engine of happens-before", _SOURCES, "order", _OPTIONS)
+
+
+def place() -> Path:
+    """Where it is kept, whether it is there or not. Raises :class:`BuildError`."""
+    return compiling.place_of(_SOURCES, "order", _OPTIONS)

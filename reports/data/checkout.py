@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamrace.reports.data.sources import file_of
 
-_INSTALLED = {"site-packages", "dist-packages", ".releases"}  # folders of what is no part of a checkout
+_INSTALLED = {"site-packages", "dist-packages", ".cache", ".releases"}  # folders of what is no part of a checkout
 
 
 def top(start: Path) -> Path:

@@ -39,7 +39,7 @@ def bisect(
 ) -> None:
     """Check SCRIPT under releases of a package, and find the first one that changes the verdict or the races.
 
-    Each release is installed once, into .releases/, as it was released; pre-releases are left out. Exit status: 0
+    Each release is installed once, into the cache, as it was released; pre-releases are left out. Exit status: 0
     found, 2 wrong usage, 4 nothing changes, or a release does not run, 130 interrupted.
     """
     from streamrace.device.packages import names

@@ -41,7 +41,7 @@ def catalogue(
 ) -> None:
     """Run the programs of known stream bugs (ID, or all): each with the affected release and the fixed one.
 
-    Both are unmodified, and installed into .releases/ when they are first needed. Ends with a table, catalogue.json and
+    Both are unmodified, and installed into the cache when they are first needed. Ends with a table, catalogue.json and
     a report. Exit status: 0 all as the entries say, 1 something is not. The programs, with all that is known of each
     bug, lie in scenarios/catalogue/.
     """

@@ -33,14 +33,14 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def defaults(command: str, start: Path) -> dict[str, Any]:
     """What the options of ``command`` are by the file, as click takes it. Raises :class:`WrongUse`."""
     file = _file(start)
-    if file is None or command not in COMMANDS or not COMMANDS[command].click:
+    if file is None or command not in COMMANDS or COMMANDS[command].plain:
         return {}
     table = _table(file)
     # Some names are both (report, dry): of a command where they are a table.
     inner = {name: value for name, value in table.items() if name in COMMANDS and isinstance(value, dict)}
     options = _options(_MAIN)
     for name in table:
-        if name in COMMANDS and not COMMANDS[name].click:
+        if name in COMMANDS and COMMANDS[name].plain and name not in options:
             raise WrongUse(f"{file}: streamrace {name} takes no options from [{_TABLE}]: it has to run without click")
         if name not in COMMANDS and name not in options:
             raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*options, *COMMANDS))}")

@@ -74,7 +74,7 @@ def packages() -> Decorator:
         multiple=True,
         metavar="NAME==VERSION",
         help="With this release of a package, as it was released: deepspeed==0.13.4, torch==2.8.0. Installed once, "
-        "beside the environment's own, into .releases/.",
+        "beside the environment's own, into the user's cache ('streamrace cache' lists it).",
     )
 
 

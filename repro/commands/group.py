@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from streamrace.device import processor
+from streamrace.device import kept, processor
 from streamrace.device.frames import roomy
 from streamrace.device.untrusted import visible
 from streamrace.repro.commands import config
@@ -20,6 +20,7 @@ _UNCHANGED = (
     "check",
     "waits",
     "emit-test",
+    "demo",
 )  # run a program of the user's own, as it is, on a simulated GPU of its child
 
 
@@ -33,7 +34,7 @@ class _Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS or not COMMANDS[name].click:
+        if name not in COMMANDS or COMMANDS[name].plain:
             return None
         if self.answers:
             processor.answer(deepspeed=name not in _UNCHANGED)
@@ -76,6 +77,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
         from streamrace.device.substitute import go_there
 
         go_there("streamrace", [*([launched] if launched else []), *arguments])
+    kept.hold()
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = None
     if arguments[:1] == ["replay"]:

@@ -12,18 +12,20 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
-    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported. ``click``: its
-    options are read by click; what runs a script as Python would reads its own.
+    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported. ``plain``: it
+    runs where click is not installed, and reads its own options: ``run`` of its module (``commands.plain``).
     """
 
     module: str
     extras: str
     text: str
     gpu: bool = False
-    click: bool = True
+    plain: bool = False
 
 
 COMMANDS = {
+    "doctor": Command("doctor", "", "Can the simulated GPU run here? What is missing, and what brings it.", plain=True),
+    "demo": Command("demo", "reports", "A race of ten lines, found and explained; and its cure. In seconds."),
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
     "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
@@ -61,8 +63,9 @@ COMMANDS = {
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
-    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from.", click=False),
-    "device": Command("device", "reports", "Run a script on the simulated GPU, without judging it.", click=False),
+    "cache": Command("cache", "reports", "What is kept for later commands, how large it is; removes it."),
+    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from.", plain=True),
+    "device": Command("device", "reports", "Run a script on the simulated GPU, without judging it.", plain=True),
 }
 
 

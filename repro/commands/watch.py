@@ -10,9 +10,9 @@ import argparse
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 from streamrace.device.scripts import Program, WrongUse, fail
+from streamrace.repro.commands.plain import Parser
 
 _EPILOG = """\
 SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as 'torchrun ... -m streamrace
@@ -23,18 +23,9 @@ Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usa
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """One sentence and exit status 2, in the words of the other commands."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"Try '{self.prog} --help' for help.\n\nError: {message}", file=sys.stderr)
-        sys.exit(2)
-
-
 def options() -> argparse.ArgumentParser:
     """Of the command, and SCRIPT with its own behind them."""
-    parser = _Parser(
+    parser = Parser(
         prog="streamrace watch",
         usage="streamrace watch [OPTIONS] SCRIPT [ARGUMENTS]...",
         description="Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.",

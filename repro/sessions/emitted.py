@@ -22,7 +22,7 @@ from streamrace.detectors.order.races import Race, Side
 from streamrace.detectors.places import between as lies_between
 from streamrace.detectors.places import meant
 from streamrace.device.extras import installed
-from streamrace.device.packages import FOLDER, VARIABLE, names
+from streamrace.device.packages import VARIABLE, folder_of_releases, names
 from streamrace.device.packages.installing import place_of
 from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
@@ -42,8 +42,8 @@ _IMPORTED = "torch._dynamo"  # which torch's optimizers import when they are fir
 
 _TELL = """
 import json, sys
-from streamrace.device.packages import FOLDER, VARIABLE, environment_of
-made = environment_of(sys.argv[1:], FOLDER)
+from streamrace.device.packages import VARIABLE, environment_of
+made = environment_of(sys.argv[1:])
 print(json.dumps({name: made.get(name, "") for name in ("PYTHONPATH", VARIABLE)}))
 """
 
@@ -91,11 +91,12 @@ class AskedTest:
 
 
 def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
-    """The releases of the run, where each is the environment's or installed below here, or ``asked`` for: what a folder
+    """The releases of the run, where each is the environment's or in the cache, or ``asked`` for: what a folder
     says is not installed unasked. Raises :class:`WrongUse`, :class:`streamrace.device.packages.names.PackageError`.
     """
     for one in names.several(packages):
-        if str(one) not in asked and not one.is_(names.here(one.name)) and not place_of(one, FOLDER).is_dir():
+        there = one.is_(names.here(one.name)) or place_of(one, folder_of_releases()).is_dir()
+        if str(one) not in asked and not there:
             raise WrongUse(f"the run was with {one.said}, which is not here: say --package {one} to have it installed")
     return [*packages, *(one for one in asked if one not in packages)]
 

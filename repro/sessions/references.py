@@ -20,6 +20,7 @@ import torch
 from streamrace import scenarios
 from streamrace.detectors import Values
 from streamrace.device.compiling import folder as kept_folder
+from streamrace.device.compiling import used
 from streamrace.reports.screen.terminal import Progress
 from streamrace.repro.sessions.release import versions
 from streamrace.repro.sessions.session import reference_of
@@ -115,6 +116,7 @@ def _read(place: Path) -> Values | None:
     form, *parts = msgpack.unpackb(content, use_list=True, strict_map_key=False)
     if form != _FORMAT or len(parts) != 4:
         return None
+    used(place)
     values = Values()
     losses, uses, final, norms = (dict(part) for part in parts)
     for rank in losses:

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamrace import checkout
 from streamrace.device.extras import installed
-from streamrace.device.packages import FOLDER, environment_of, names, running
+from streamrace.device.packages import environment_of, names, running
 from streamrace.device.packages.names import Package, PackageError
 from streamrace.device.ranks.bound import command, module
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
@@ -41,7 +41,7 @@ def become(packages: Sequence[str]) -> None:
             f"{first.said} is in front of the import path, and Python finds {first.name} {names.here(first.name)} "
             "before it: run in another folder, or take what stands there out of the import path"
         )
-    environment = environment_of(packages, FOLDER, tell=_tell)
+    environment = environment_of(packages, tell=_tell)
     sys.stdout.flush()
     os.execve(sys.executable, module("streamrace", *sys.argv[1:]), environment)
 
@@ -66,7 +66,7 @@ def aside(release: str, arguments: Sequence[str]) -> None:
     Raises :class:`streamrace.device.packages.names.PackageError` where it cannot be installed, and
     :class:`streamrace.frameworks.deepspeed.releases.ReleaseError` where the command fails.
     """
-    environment = environment_of([f"deepspeed=={release}"], FOLDER, tell=_tell)
+    environment = environment_of([f"deepspeed=={release}"], tell=_tell)
     done = subprocess.run(command(module("streamrace", *arguments)), env=environment)
     if done.returncode:
         raise ReleaseError(f"DeepSpeed {release}: the command ended with {done.returncode}; see what it said above")

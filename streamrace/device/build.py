@@ -10,7 +10,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler
+from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler, used
 from streamrace.device.extras import outside
 
 _SOURCES = Path(__file__).with_name("csrc")
@@ -44,12 +44,18 @@ def library() -> Path:
             "use an environment with torch's CPU build"
         )
     compiler = find_compiler()
-    place = folder("simgpu") / f"libsimgpu-{_digest(compiler)}.so"
-    if place.exists():
-        return place
+    built = place(importlib.metadata.version("torch"))
+    if built.exists():
+        return used(built)
     if compiler is None:
         raise BuildError("the simulated GPU is built once with a C++ compiler, and there is none: install g++")
-    return once(place, lambda: compile_library(compiler, torch, place))
+    return once(built, lambda: compile_library(compiler, torch, built))
+
+
+def place(version: str) -> Path:
+    """Where the library for this version of torch is kept, whether it is there or not. Raises :class:`BuildError`."""
+    digest = digest_of(_SOURCES, find_compiler(), [version, *flags(), *_UNDEFINED])
+    return folder("simgpu") / f"libsimgpu-{digest}.so"
 
 
 def sources() -> list[Path]:
@@ -69,10 +75,6 @@ def _as_torch(torch: Path) -> list[str]:
     """How torch was built, where that changes what the names of the C++ library's strings are (before 2.7)."""
     told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
     return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
-
-
-def _digest(compiler: str | None) -> str:
-    return digest_of(_SOURCES, compiler, [importlib.metadata.version("torch"), *flags(), *_UNDEFINED])
 
 
 if __name__ == "__main__":

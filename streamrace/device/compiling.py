@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from streamrace import checkout
@@ -51,14 +52,29 @@ def library(what: str, sources: Path, name: str, options: tuple[str, ...] = ()) 
     ``name`` is its folder's, ``what`` says what it is (the engine of happens-before). Raises :class:`BuildError`.
     """
     compiler = find_compiler()
-    given = [*flags(), *options, f"-I{sources}"]
-    place = folder(name) / f"lib{name}-{digest_of(sources, compiler, given)}.so"
+    place = place_of(sources, name, options)
     if place.exists():
-        return place
+        return used(place)
     if compiler is None:
         raise BuildError(f"{what} is built once with a C++ compiler, and there is none")
     units = sorted(sources.glob("*.cpp"))
-    return once(place, lambda: run_compiler(what, compiler, given, units, [], place))
+    return once(place, lambda: run_compiler(what, compiler, _given(sources, options), units, [], place))
+
+
+def place_of(sources: Path, name: str, options: tuple[str, ...] = ()) -> Path:
+    """Where :func:`library` keeps what it builds, whether it is there or not. Raises :class:`BuildError`."""
+    return folder(name) / f"lib{name}-{digest_of(sources, find_compiler(), _given(sources, options))}.so"
+
+
+def _given(sources: Path, options: tuple[str, ...]) -> list[str]:
+    return [*flags(), *options, f"-I{sources}"]
+
+
+def used(place: Path) -> Path:
+    """``place``, which is used now: what nobody has used for long can be removed (:mod:`streamrace.device.kept`)."""
+    with suppress(OSError):
+        os.utime(place)
+    return place
 
 
 def once(place: Path, make: Callable[[], None]) -> Path:
@@ -100,9 +116,7 @@ def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
 def folder(name: str) -> Path:
     """Where built libraries of this name are kept: in the checkout where there is one, else the user's cache."""
     root = checkout.root()
-    if root is not None and os.access(root, os.W_OK):
-        return root / "build" / name
-    return cache()
+    return root / "build" / name if root is not None and os.access(root, os.W_OK) else cache()
 
 
 def cache() -> Path:

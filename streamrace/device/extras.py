@@ -51,6 +51,15 @@ def installed(*packages: str) -> dict[str, str]:
     return found
 
 
+def missing() -> dict[str, list[str]]:
+    """What each extra brings and is not installed: an empty list for one that is whole. None where nothing is."""
+    return {
+        extra: sorted(name for name in names if not installed(name).keys() - {"python"})
+        for extra, names in _brought().items()
+        if extra
+    }
+
+
 def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
     """The sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas), and the one that has the module.
 

@@ -37,7 +37,7 @@ def releases(folder: Path) -> dict[str, str]:
         wheel(folder, "stem", f"1.{at}", f"VERSION = '1.{at}'\nORDERED = {at == 2}\n", ["leaf"])
     wheel(folder, "stem", "1.3", "import torch._six\n")
     wheel(folder, "leaf", "7.0")
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "STREAMRACE_CACHE": str(folder.with_name("cache"))}
 
 
 def test_a_release_runs_and_the_verdict_and_the_witness_say_which(check: Any, tmp_path: Path) -> None:

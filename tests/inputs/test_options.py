@@ -127,7 +127,7 @@ def typed(draw: Any, one: click.Parameter) -> list[str]:
     return [f"{one.opts[-1]}={value}"] if isinstance(one, click.Option) else [value]
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].click and name not in _TAKES_LONG])
+@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if not one.plain and name not in _TAKES_LONG])
 def test_whatever_is_typed_is_answered(name: str, place: Path) -> None:
     @examples(8, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data())

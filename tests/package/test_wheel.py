@@ -118,6 +118,21 @@ def test_the_version_is_told(extra: str, environment_of: EnvironmentOf) -> None:
     assert (done.returncode, done.stdout) == (0, f"streamrace, version {project['version']}\n"), done.stderr
 
 
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_doctor_runs_with_every_extra_and_says_whether_the_device_can(
+    extra: str, environment_of: EnvironmentOf
+) -> None:
+    done = environment_of(extra).repro("doctor")
+    assert (done.returncode, done.stderr) == (0 if extra else 1, ""), done.stdout
+    assert "pip install 'streamrace[watch]'" in done.stdout if not extra else "a CPU build" in done.stdout
+
+
+def test_the_demo_needs_the_extra_of_check_alone(environment_of: EnvironmentOf) -> None:
+    done = environment_of("reports").repro("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict: race" in done.stdout and "verdict: clean" in done.stdout
+
+
 def test_a_run_and_its_report(environment_of: EnvironmentOf) -> None:
     """Run where DeepSpeed is and no plotting, reported where plotting is and no DeepSpeed."""
     executes, reports = environment_of("deepspeed"), environment_of("reports")

@@ -24,6 +24,13 @@ def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
 
+def test_the_doctor_runs_by_a_python_without_the_packages_too() -> None:
+    done = bare("doctor")
+    assert done.returncode == 1 and not done.stderr
+    made = (ROOT / ".venv" / "bin" / "python").exists()
+    assert f"-> {f'. {ROOT}/.venv/bin/activate' if made else f'make -C {ROOT} setup'}" in done.stdout
+
+
 @pytest.mark.parametrize("arguments", [("run",), ("--help",), ("watch", "tests/warm.py"), ()])
 def test_a_python_without_the_packages_says_which_one_has_them(arguments: tuple[str, ...]) -> None:
     done = bare(*arguments)

@@ -33,5 +33,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return folder

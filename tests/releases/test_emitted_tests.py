@@ -60,6 +60,6 @@ def repro(*words: str) -> subprocess.CompletedProcess[str]:
 
 def outside(file: Path, packages: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Outside the checkout, which is only installed."""
-    environment = environment_of(packages, ROOT / ".releases")
+    environment = environment_of(packages)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), str(file)]
     return subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """The releases that people ran, unmodified: race, stale, uncovered and clean are told apart.
 
-Each needs an environment of its own, built once under ``.releases`` (half a minute); where the registry
+Each needs an environment of its own, built once in the user's cache (half a minute); where the registry
 cannot be reached they are skipped.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from streamrace.device.packages import folder_of_releases
 from streamrace.device.packages.names import PackageError
 from streamrace.frameworks.deepspeed.releases import PINNED, environment
 from streamrace.repro.commands.releases import row_of
@@ -27,7 +28,7 @@ SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch
 
 def under(release: str) -> dict[str, str]:
     try:
-        return environment(release, ROOT / ".releases")
+        return environment(release)
     except PackageError as error:
         pytest.skip(f"the package registry does not give DeepSpeed {release}: {error}")
 
@@ -140,11 +141,12 @@ def test_a_release_that_cannot_be_installed_is_a_row_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     row = row_of("0.13.4", tmp_path / "runs" / "it", [])
     assert row["failure"].startswith("deepspeed 0.13.4 cannot be installed: ")
-    assert not list((tmp_path / ".releases").iterdir())
+    assert not list(folder_of_releases().iterdir()) and not (tmp_path / ".releases").exists()
 
 
 @pytest.mark.release

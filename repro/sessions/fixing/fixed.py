@@ -13,7 +13,7 @@ from typing import Final
 
 from streamrace.detectors.order.races import Race
 from streamrace.device import overlay
-from streamrace.device.packages import FOLDER, names
+from streamrace.device.packages import folder_of_releases, names
 from streamrace.device.packages.installing import place_of
 from streamrace.device.scripts import Program, WrongUse
 from streamrace.device.trace import TraceError
@@ -149,12 +149,12 @@ def _cannot(asked: AskedAgain | None) -> str:
     # A folder may come from anybody, and nothing is installed for what it says.
     lacking = [one for one in asked.asked_for if _lacks(names.parse(one))]
     if lacking:
-        return f"{', '.join(lacking)} is not in {FOLDER}/: run 'streamrace check' with it here"
+        return f"{', '.join(lacking)} is not in {folder_of_releases()}: run 'streamrace check' with it here"
     return ""
 
 
 def _lacks(package: names.Package) -> bool:
-    return not (place_of(package, FOLDER).is_dir() or package.is_(names.here(package.name)))
+    return not (place_of(package, folder_of_releases()).is_dir() or package.is_(names.here(package.name)))
 
 
 def _row(proof: Proof, found: _Files) -> FixRow:
@@ -184,7 +184,7 @@ class _Files:
         self._folders: list[Path] = []
         if asked is not None:
             self._of_program(asked.words)
-            self._folders += [place_of(names.parse(text), FOLDER) for text in asked.packages]
+            self._folders += [place_of(names.parse(text), folder_of_releases()) for text in asked.packages]
         self.module: Callable[[str], Module | None] = cache(self._module)
 
     def _of_program(self, words: Sequence[str]) -> None:

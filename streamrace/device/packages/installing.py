@@ -1,4 +1,4 @@
-"""One release in a folder of its own, made once: ``.releases/deepspeed-0.13.4``.
+"""One release in a folder of its own, made once: ``releases/python3.11/deepspeed-0.13.4``.
 
 It is installed alone (``pip install --no-deps --target``), byte-compiled, so that its first run is not slower than the
 second, and put in its place when it is whole. Two commands that want it at once make it once: a lock beside it says so,

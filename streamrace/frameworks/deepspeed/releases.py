@@ -1,4 +1,4 @@
-"""Other DeepSpeed releases: each in a folder of its own, made once (:mod:`streamrace.device.packages`).
+"""Other DeepSpeed releases: each in a folder of its own in the user's cache, made once (``device.packages``).
 
 Everything else, torch above all, is the environment we run in. The release is put in front of the import path, so that
 what runs is that release, unmodified.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from streamrace.device.packages import FOLDER, environment_of
+from streamrace.device.packages import environment_of
 
 PINNED = "0.19.8"
 KNOWN = ("0.12.6", "0.13.1", "0.13.2", "0.13.4", "0.13.5", "0.14.5", "0.16.9", "0.18.2", "0.18.3", "0.19.4", PINNED)
@@ -40,7 +40,7 @@ def is_release(text: str) -> bool:
         return False
 
 
-def environment(release: str, folder: Path = FOLDER) -> dict[str, str]:
+def environment(release: str, folder: Path | None = None) -> dict[str, str]:
     """The environment variables of a process in which scenarios run under ``release``, which is installed if need be.
 
     Raises :class:`streamrace.device.packages.names.PackageError`.

@@ -6,10 +6,15 @@ from pathlib import Path
 
 from streamrace.device import compiling
 
+_SOURCES = Path(__file__).with_name("csrc")
 _OPTIONS = ("-Wl,--unresolved-symbols=ignore-all",)  # CPython's come from the interpreter that loads the library
 
 
 def library() -> Path:
     """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
-    sources = Path(__file__).with_name("csrc")
-    return compiling.library("what orders a replay", sources, "replay", _OPTIONS)
+    return compiling.library("what orders a replay", _SOURCES, "replay", _OPTIONS)
+
+
+def place() -> Path:
+    """Where it is kept, whether it is there or not. Raises :class:`BuildError`."""
+    return compiling.place_of(_SOURCES, "replay", _OPTIONS)

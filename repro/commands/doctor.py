@@ -1,0 +1,86 @@
+"""``doctor``: can the simulated GPU run here, what is missing, and which command brings it?
+
+It runs with the bare package, and where even that is not installed: its options are read with argparse, and what it
+prints needs no rich.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import textwrap
+
+from streamrace.device.untrusted import visible
+from streamrace.repro.commands.plain import Parser
+from streamrace.repro.sessions import diagnosed
+from streamrace.repro.sessions.diagnosed import Diagnosis
+
+_EPILOG = """\
+Nothing is changed and nothing is fetched; torch is not imported. Marks: what is there, what is absent and not needed
+(-), what does not work (!), what keeps the simulated GPU from running (x).
+
+Exit status: 0 the simulated GPU can run here, 1 something that it needs is missing, 2 wrong usage.
+"""
+# Marks where the terminal can show them, and where not; and their colours.
+_MARKS = {"good": ("✓", "+", "32"), "absent": ("-", "-", "2"), "warn": ("!", "!", "33"), "bad": ("✗", "x", "31")}
+_NAME, _LEAST = 15, 40  # characters of a name, and of a line
+
+
+def run(arguments: list[str], launched: str | None = None) -> int:
+    """Say it on standard output; gives the exit status."""
+    parser = Parser(
+        prog="streamrace doctor",
+        usage="streamrace doctor [OPTIONS]",
+        description="Can the simulated GPU run here? What is missing, and the command that brings it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="For whom. [default: text]")
+    form = parser.parse_args(arguments).format
+    items = diagnosed.examine()
+    able = diagnosed.runs(items)
+    if form == "json":
+        print(json.dumps({"version": 1, "runs": able, "items": [one._asdict() for one in items]}, indent=2))
+    else:
+        print("\n".join(_lines(items, able=able)))
+    return 0 if able else 1
+
+
+def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
+    width = max(shutil.get_terminal_size().columns, _LEAST)
+    lines = []
+    for one in items:
+        says = textwrap.wrap(visible(one.says), width - _NAME - 2, break_long_words=False, break_on_hyphens=False)
+        first, *more = says or [""]
+        lines.append(f"{_mark(one)} {one.name:<{_NAME - 1}} {first}")
+        lines += [f"{'':<{_NAME + 2}}{line}" for line in more]
+        if one.fix and one.tone != "good":  # a line to copy: it is not wrapped
+            lines.append(f"{'':<{_NAME + 2}}-> {visible(one.fix)}")
+    bad, warned = (sum(one.tone == tone for one in items) for tone in ("bad", "warn"))
+    lines.append("")
+    if not able:
+        things = f"{bad} thing{'s' if bad != 1 else ''}"
+        lines.append(f"The simulated GPU cannot run here: {things} to mend ({_plain('bad')}).")
+    else:
+        lines.append(f"The simulated GPU can run here{f'; see the {warned} marked with !' if warned else ''}.")
+        lines.append("Next: streamrace demo")
+    return lines
+
+
+def _mark(one: Diagnosis) -> str:
+    if "NO_COLOR" in os.environ or not sys.stdout.isatty():
+        return _plain(one.tone)
+    return f"\033[{_MARKS[one.tone][2]}m{_plain(one.tone)}\033[0m"
+
+
+def _plain(tone: str) -> str:
+    nice, simple, _ = _MARKS[tone]
+    try:
+        nice.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return simple
+    return nice

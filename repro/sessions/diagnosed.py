@@ -1,0 +1,279 @@
+"""What ``streamrace doctor`` looks at: can the simulated GPU run here, and what would bring what is missing?
+
+Nothing but Python itself is needed, torch is never imported, and nothing is changed or fetched. Each function gives the
+items of one subject.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distributions
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from streamrace import checkout
+from streamrace.device import build, compiling, extras, kept, substitute
+from streamrace.device.compiling import BuildError, cache
+
+Tone = Literal["good", "absent", "warn", "bad"]
+
+_GB = 1e9
+_LEAST_MEMORY = 2 * _GB  # of a process with torch and a small model, some 0.6
+_LEAST = 0.1 * _GB
+_BUILDS = 3 * _GB  # to make a CPU build of torch's wheel
+_EXTRAS = ("reports", "deepspeed", "watch", "ray")
+_PROGRAM = "#include <vector>\nint main() { return 0; }\n"
+# How a system brings a package: (C++ compiler, binutils).
+_MANAGERS = {
+    "apt-get": ("apt-get install g++", "apt-get install binutils"),
+    "dnf": ("dnf install gcc-c++", "dnf install binutils"),
+    "yum": ("yum install gcc-c++", "yum install binutils"),
+    "zypper": ("zypper install gcc-c++", "zypper install binutils"),
+    "pacman": ("pacman -S gcc", "pacman -S binutils"),
+    "apk": ("apk add g++", "apk add binutils"),
+}
+
+
+class Diagnosis(NamedTuple):
+    """``tone``: good; absent, and not needed; warn, where something does not work; bad, where the device cannot run.
+
+    ``fix``: the command that helps, or a sentence that says what does.
+    """
+
+    name: str
+    tone: Tone
+    says: str
+    fix: str = ""
+
+
+def examine() -> list[Diagnosis]:
+    """All items, in the order in which they are shown."""
+    subjects: tuple[Callable[[], Iterator[Diagnosis]], ...] = (
+        _machine, _python, _torch, _compiled, _tools, _deepspeed, _extras, _disk,
+    )  # fmt: skip
+    return [item for subject in subjects for item in subject()]
+
+
+def runs(items: list[Diagnosis]) -> bool:
+    """Can the simulated GPU run here?"""
+    return not any(item.tone == "bad" for item in items)
+
+
+def _machine() -> Iterator[Diagnosis]:
+    system, machine = platform.system(), platform.machine()
+    cores, (free, whole) = len(os.sched_getaffinity(0)) if system == "Linux" else os.cpu_count(), _memory()
+    says = f"{system} {machine}, {cores} core{'s' if cores != 1 else ''}, {_size(free)} of {_size(whole)} memory free"
+    if system != "Linux":
+        yield Diagnosis("machine", "bad", says, "the simulated GPU runs on Linux alone: use a container of Linux")
+    elif 0 < free < _LEAST_MEMORY:
+        yield Diagnosis("machine", "warn", says, "end other programs, or take small models: a larger one may not fit")
+    else:
+        yield Diagnosis("machine", "good", says)
+
+
+def _memory() -> tuple[float, float]:
+    """Free and whole, in bytes: of the machine, or of the container where that has less. 0: not known."""
+    found = {}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            found[name] = int(value.split()[0]) * 1024
+    free, whole = float(found.get("MemAvailable", 0)), float(found.get("MemTotal", 0))
+    with suppress(OSError, ValueError):  # "max" is no number
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
+        free, whole = min(free, left), min(whole, limit)
+    return free, whole
+
+
+def _python() -> Iterator[Diagnosis]:
+    says = f"{platform.python_version()} ({sys.executable})"
+    yield Diagnosis("Python", "good", says)  # an older one never comes here
+    here = checkout.root()
+    where = f", in the checkout {here}" if here else ""
+    if extras.outside() is None:
+        yield Diagnosis("streamrace", "good", f"{extras.version()}{where}")
+        return
+    ready = here is not None and (here / ".venv" / "bin" / "python").exists()
+    fix = f". {here}/.venv/bin/activate" if ready else f"make -C {here} setup" if here else ""
+    yield Diagnosis("streamrace", "bad", f"not installed for this Python{where}", fix)
+
+
+def _torch() -> Iterator[Diagnosis]:
+    try:
+        version = version_of("torch")
+        build.torch_folder()
+    except (PackageNotFoundError, BuildError):
+        yield Diagnosis("torch", "bad", "not installed", _bringing("watch"))
+        return
+    tried = _tried(version)
+    tone: Tone = "warn" if "not" in tried else "good"
+    if not substitute.needed():
+        yield Diagnosis("torch", tone, f"{version}, a CPU build{tried}")
+        return
+    place, plain = _cpu_build(version), version.partition("+")[0]
+    if place is not None:
+        what = f"its CPU build is used instead, which is in the cache ({place})"
+    else:
+        what = (
+            f"the first command makes a CPU build of torch {plain} in {cache()}, once: it downloads torch's wheel, "
+            "some 0.6 to 0.9 GB"
+        )
+    yield Diagnosis("torch", tone, f"{version}{tried}, a CUDA build: {what}")
+
+
+def _cpu_build(version: str) -> Path | None:
+    """The CPU build of this version for this Python, where it was made already."""
+    begin, python = f"{version.partition('+')[0]}-", f"{sys.version_info.major}{sys.version_info.minor}"
+    for kind, _, place in kept.places():
+        if kind == kept.TORCH and place.name.startswith(begin) and f"-{python}-" in f"{place.name}-":
+            return place
+    return None
+
+
+def _makes_cpu_build() -> bool:
+    """Has the first command to make a CPU build of torch?"""
+    return substitute.needed() and _cpu_build(version_of("torch")) is None
+
+
+def _tried(version: str) -> str:
+    """A word on a version of torch; empty where nobody knows."""
+    try:
+        return ", not tried here" if import_module("streamrace.device.torches.tried").not_tried(version) else ", tried"
+    except ImportError:
+        return ""
+
+
+def _compiled() -> Iterator[Diagnosis]:
+    """What is written in C++: built by now, or when it is first needed."""
+    for name, place, needed, seconds in _parts():
+        if place.exists():
+            yield Diagnosis(name, "good", f"built ({place.name})")
+        elif compiling.find_compiler() is not None:
+            yield Diagnosis(name, "absent", f"not built yet: the first command that needs it does, in {seconds}")
+        elif needed:
+            yield Diagnosis(name, "bad", "not built yet, and there is no C++ compiler that could", _install(0))
+        else:
+            yield Diagnosis(name, "warn", "not built, without a compiler: Python does the same, slower", _install(0))
+
+
+def _parts() -> Iterator[tuple[str, Path, bool, str]]:
+    """Name, place, whether nothing goes without it, and how long it takes to build."""
+    version = None
+    with suppress(PackageNotFoundError):
+        version = version_of("torch")
+    if version is not None and substitute.needed():
+        place = _cpu_build(version)
+        found = [*distributions(name="torch", path=[str(place)])] if place else []
+        version = found[0].version if found else None
+    if version is not None:  # without torch there is nothing to build it for
+        with suppress(BuildError):
+            yield "simulated GPU", build.place(version), True, "half a minute"
+    for name, module in (
+        ("race engine", "streamrace.detectors.native.build"),
+        ("replay engine", "streamrace.replay.native.build"),
+    ):
+        with suppress(BuildError, ModuleNotFoundError):  # where numpy is missing, that is told already
+            yield name, import_module(module).place(), False, "some seconds"
+
+
+def _tools() -> Iterator[Diagnosis]:
+    """A compiler is only needed for what is not built yet, and binutils where a CPU build of torch has to be made."""
+    compiler = compiling.find_compiler()
+    if compiler is None:
+        yield Diagnosis("compiler", "warn", "there is no C++ compiler (CXX names one)", _install(0))
+    else:
+        told = _ran([compiler, "--version"]).stdout.partition("\n")[0] or compiler
+        done = _ran([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], _PROGRAM)
+        if done.returncode:
+            yield Diagnosis("compiler", "bad", f"{told} does not compile C++20", _install(0))
+        else:
+            yield Diagnosis("compiler", "good", told)
+    lacking = [tool for tool in ("nm", "objdump") if shutil.which(tool) is None]
+    if not lacking:
+        yield Diagnosis("binutils", "good", "nm and objdump")
+        return
+    says = f"there is no {' and no '.join(lacking)}: by them a CPU build of torch's wheel is made"
+    yield Diagnosis("binutils", "bad" if _makes_cpu_build() else "absent", says, _install(1))
+
+
+def _ran(command: list[str], said: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, input=said, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _install(which: int) -> str:
+    """The command of this system's package manager for the compiler (0) or binutils (1)."""
+    for manager, commands in _MANAGERS.items():
+        if shutil.which(manager):
+            return commands[which] if os.geteuid() == 0 else f"sudo {commands[which]}"
+    return ("install a C++ compiler: g++ or clang", "install binutils")[which]
+
+
+def _deepspeed() -> Iterator[Diagnosis]:
+    try:
+        version = version_of("deepspeed")
+    except PackageNotFoundError:
+        says = "not installed: 'run', 'fuzz', 'dry' and the studies need it"
+        yield Diagnosis("DeepSpeed", "absent", says, _bringing("deepspeed"))
+        return
+    tried = ""
+    with suppress(ModuleNotFoundError):
+        known = version in import_module("streamrace.frameworks.deepspeed.releases").KNOWN
+        tried = ", tried" if known else ", not tried here"
+    yield Diagnosis("DeepSpeed", "warn" if "not" in tried else "good", f"{version}{tried}")
+
+
+def _extras() -> Iterator[Diagnosis]:
+    """Which extras are whole. Without ``reports`` there is no ``check``, which is what most come for."""
+    known = {name: lacking for name, lacking in extras.missing().items() if name in _EXTRAS}
+    whole = [name for name in _EXTRAS if known.get(name) == []]
+    if whole:
+        yield Diagnosis("extras", "good", f"{', '.join(whole)}: installed")
+    for name in _EXTRAS:
+        if lacking := known.get(name):
+            some = f"{', '.join(lacking[:4])}{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''}"
+            needs = ": 'check' and all that makes pages need it" if name == "reports" else ""
+            says = f"'{name}' lacks {some}{needs}"
+            yield Diagnosis("extra", "warn" if name == "reports" else "absent", says, _bringing(name))
+
+
+def _bringing(extra: str) -> str:
+    """The command that installs an extra into this environment; nothing where the project itself is not there."""
+    here = checkout.root()
+    if extras.outside() is not None:
+        return ""
+    if here is None:
+        return f"pip install '{extras.PROJECT}[{extra}]'"
+    if extra != "ray" and Path(sys.prefix) == here / ".venv":
+        return f"make -C {shlex.quote(str(here))} setup"
+    return f"pip install --editable {shlex.quote(f'{here}[{extra}]')}"
+
+
+def _disk() -> Iterator[Diagnosis]:
+    least = _BUILDS if _makes_cpu_build() else _LEAST
+    yield _room("cache", cache(), least, "'streamrace cache clear' makes room; STREAMRACE_CACHE names another folder")
+    yield _room("runs", Path("runs").absolute(), _LEAST, "work in another folder, or say --runs FOLDER")
+
+
+def _room(name: str, folder: Path, least: float, fix: str) -> Diagnosis:
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        return Diagnosis(name, "bad", f"{folder} cannot be written", fix)
+    free = shutil.disk_usage(there).free
+    return Diagnosis(name, "warn" if free < least else "good", f"{free / _GB:.1f} GB free in {folder}", fix)
+
+
+def _size(count: float) -> str:
+    return f"{count / _GB:.1f} GB" if count else "unknown"

@@ -1,0 +1,165 @@
+"""What is made once and kept: releases of packages, CPU builds of torch, what is compiled, references.
+
+Most of it lies in the user's cache (:func:`streamrace.device.compiling.cache`); what a checkout compiles lies in its ``build/``.
+A process that imports from there holds a shared lock on each folder that it uses (flock(2)), to its end, however that
+comes: what a command uses is not removed under it. What is compiled can be removed at any time: who has loaded it keeps
+it. The time of last use is the time of the file or folder itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from streamrace import checkout
+from streamrace.device.compiling import cache, used
+
+RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
+    "release", "torch", "native", "reference", "unfinished", "other",
+)  # fmt: skip
+"""Of what is kept: a release of a package, a CPU build of torch, what is compiled, a reference of a scenario, what a
+command that was killed has left, and what this version does not know."""
+_PART = ".part"
+_FOLDERS = {"releases": (RELEASE, "*/*", ""), "torch": (TORCH, "*", "torch-")}
+"""Of the cache: of which kind the folders in them are, how deep they lie, and how their names begin."""
+_held: dict[Path, int] = {}
+
+
+class Kept(NamedTuple):
+    """A folder or a file. ``name``: what the user calls it; ``size`` in bytes; ``last``: use, in seconds (Unix)."""
+
+    name: str
+    kind: str
+    place: Path
+    size: int
+    last: float
+
+    @property
+    def in_use(self) -> bool:
+        """Does a command use it now?"""
+        if self.kind == LEFT and _making(self.place.parent):
+            return True
+        try:
+            with _alone(self.place) if self.place.is_dir() else nullcontext():
+                return False
+        except BlockingIOError:
+            return True
+
+
+def hold() -> None:
+    """Let nobody remove what this process imports from the cache, up to its end, and note that it was used."""
+    root = str(cache().absolute())
+    for place in (Path(entry) for entry in sys.path if entry.startswith(root + os.sep)):
+        if place not in _held and place.is_dir():
+            with suppress(OSError):  # a file system without locks
+                file = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                _held[place] = file
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            used(place)
+
+
+def folders() -> list[Path]:
+    """Where it is kept: the user's cache, and what the checkout compiles."""
+    here = checkout.root()
+    return [cache(), *([] if here is None else [here / "build"])]
+
+
+def everything() -> list[Kept]:
+    """All that is kept, the largest first."""
+    found = [_kept(kind, name, place) for kind, name, place in places()]
+    return sorted(found, key=lambda one: (-one.size, one.name, str(one.place)))
+
+
+def remove(one: Kept) -> bool:
+    """Remove it, at once for all others. False: a command uses it now. Raises OSError where it cannot be removed."""
+    if not one.place.is_dir():
+        one.place.unlink(missing_ok=True)
+        return True
+    if one.kind == LEFT and _making(one.place.parent):
+        return False
+    aside = one.place.with_name(f".{one.name}.{os.getpid()}{_PART}")
+    try:
+        with _alone(one.place):
+            one.place.rename(aside)
+    except BlockingIOError:
+        return False
+    shutil.rmtree(aside)
+    return True
+
+
+def places() -> Iterator[tuple[str, str, Path]]:
+    """Kind, name and place of all that is kept."""
+    root, *builds = folders()
+    for build in builds:
+        yield from ((*_of_file(file), file) for file in sorted(build.glob("*/*.*")) if _of_file(file)[0])
+    if not root.is_dir():
+        return
+    for place in sorted(root.iterdir()):
+        if place.name in _FOLDERS:
+            kind, depth, begin = _FOLDERS[place.name]
+            for one in sorted(place.glob(depth)):
+                if one.is_dir():
+                    yield (LEFT if one.name.startswith(".") else kind), f"{begin}{one.name.lstrip('.')}", one
+        elif place.is_dir():
+            yield (LEFT if place.name.startswith(".") else OTHER), place.name.lstrip("."), place
+        elif place.name != "lock":
+            kind, name = _of_file(place)
+            yield kind or OTHER, name or place.name, place
+
+
+def _of_file(file: Path) -> tuple[str, str]:
+    """Kind and name of what is one file; both are empty where it is none of ours."""
+    stem, _, digest = file.stem.partition("-")
+    if file.suffix == ".so" and stem.startswith("lib") and digest:
+        return NATIVE, stem
+    return (REFERENCE, "references") if file.suffix == ".msgpack" and stem == "reference" else ("", "")
+
+
+def _kept(kind: str, name: str, place: Path) -> Kept:
+    size, last = 0, 0.0
+    with suppress(OSError):
+        last = place.stat().st_mtime
+        size = _size(place)
+    return Kept(name, kind, place, size, last)
+
+
+def _size(place: Path) -> int:
+    if not place.is_dir():
+        return place.stat().st_size
+    inner = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
+    return sum(os.lstat(file).st_size for file in inner)
+
+
+def _making(folder: Path) -> bool:
+    """Does a command make something in ``folder`` now? It holds a lock there."""
+    for lock in folder.glob("*lock"):
+        try:
+            with lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            continue
+    return False
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Within, nobody begins to use the folder. Raises BlockingIOError where somebody does already."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(file)
