@@ -84,7 +84,7 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from streamrace.repro.commands.table import COMMANDS
 
     command = COMMANDS.get(given[0]) if given else None
-    what = f"streamrace {given[0]}" if command else "the command line, all but 'streamrace watch' and 'streamrace doctor',"
+    what = f"streamrace {given[0]}" if command else "the command line, all but 'watch' and 'doctor',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"
