@@ -170,15 +170,15 @@ distclean: clean ## Remove the virtual environment and all caches too
 	rm -rf $(VENV) .browser .releases build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.
+# DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone. pip's is a
+# CUDA build where nobody has configured another index: it becomes a CPU build on the way (streamrace/device/torches/).
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@command -v "$(PYTHON)" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): run make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }
 	@[ -x $(BIN)/python ] || { echo "setup: virtual environment in $(VENV)"; "$(PYTHON)" -m venv $(VENV); } || { rm -rf $(VENV); exit 1; }
-	@echo "setup: torch (the large one)"
-	@$(PIP) torch
+	@$(BIN)/python -m streamrace.device.torches --constraint requirements.txt
 	@echo "setup: DeepSpeed, transformers and the other pinned packages (a minute or two)"
 	@$(PIP) setuptools wheel py-cpuinfo ninja
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt

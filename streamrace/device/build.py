@@ -41,7 +41,7 @@ def library() -> Path:
     if has_cuda(torch):
         raise BuildError(
             "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
-            "use an environment with torch's CPU build"
+            "use an environment with torch's CPU build, or import torch after the simulated GPU is there"
         )
     compiler = find_compiler()
     place = folder("simgpu") / f"libsimgpu-{_digest(compiler)}.so"

@@ -106,4 +106,4 @@ def folder(name: str) -> Path:
 def cache() -> Path:
     """The user's, for what is made once. ``STREAMRACE_CACHE`` says where."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "simgpu"))
+    return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "streamrace"))
