@@ -21,7 +21,7 @@ def install() -> None:
 
     module: Any
     for module in (c10d, dist, compiled):
-        for name in versions.nccls(compiled):
+        for name in versions.NCCLS:
             setattr(module, name, ProcessGroupNCCL)
     versions.of_group(ProcessGroupNCCL, c10d)
     c10d._NCCL_AVAILABLE = True

@@ -25,6 +25,8 @@ _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
 _CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
 _GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
+NCCLS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""The classes of NCCL's groups. Since 2.15 ``nccl`` is the second, which issues on the caller's stream as the first does."""
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 
@@ -70,12 +72,6 @@ def of_group(kind: Any, c10d: Any) -> None:
         c10d._maybe_attach_flight_recorder = lambda *_: None
     for name, value in {"_has_hooks": lambda _: False, "_shutdown": kind.shutdown, "options": None}.items():
         setattr(kind, name, value)
-
-
-def nccls(compiled: Any) -> list[str]:
-    """What NCCL's groups are called: 2.15 makes the second for ``nccl``, which also issues on the caller's stream."""
-    more = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")  # since 2.14
-    return ["ProcessGroupNCCL", *(name for name in more if hasattr(compiled, name))]
 
 
 def _options() -> None:

@@ -54,11 +54,68 @@ static void* empty(void* self) {
 }
 """
 
+# torch._C of a CPU build: torch's Python asks it whether there is CUDA, and NCCL, and since 2.14 overrides CUDA's operators
+# if so. CPython's prototypes stand here, as a machine that only runs Python need not have its headers.
+_MODULE = """\
+#include <initializer_list>
+#include <string>
+struct Object;
+struct Method { const char* name; Object* (*function)(Object*, Object*); int flags; const char* doc; };
+extern "C" {
+extern Object _Py_FalseStruct;
+Object* initModule();
+Object* PyModule_GetDict(Object*);
+Object* PyImport_GetModuleDict();
+Object* PyImport_AddModule(const char*);
+Object* PyCFunction_NewEx(Method*, Object*, Object*);
+Object* PyObject_CallNoArgs(Object*);
+Object* PyDict_GetItemString(Object*, const char*);
+Object* PyDict_Keys(Object*);
+long PyList_Size(Object*);
+Object* PyList_GetItem(Object*, long);
+const char* PyUnicode_AsUTF8(Object*);
+int PyDict_DelItemString(Object*, const char*);
+int PyDict_SetItemString(Object*, const char*, Object*);
+void Py_IncRef(Object*);
+}
+static void leave_out(Object* names, const std::string& before, std::initializer_list<const char*> beginnings) {
+  Object* keys = PyDict_Keys(names);
+  for (long at = 0; at < PyList_Size(keys); ++at)
+    for (const char* one : beginnings) {
+      const char* key = PyUnicode_AsUTF8(PyList_GetItem(keys, at));
+      if (key != nullptr && std::string(key).rfind(before + one, 0) == 0) PyDict_DelItemString(names, key);
+    }
+}
+static Object* distributed;  // torch._C._c10d_init
+static Object* without_nccl(Object*, Object*) {
+  Object* made = PyObject_CallNoArgs(distributed);
+  if (made != nullptr)
+    leave_out(PyModule_GetDict(PyImport_AddModule("torch._C._distributed_c10d")), "", {"ProcessGroupNCCL"});
+  return made;
+}
+static Method kInit = {"_c10d_init", without_nccl, 4, nullptr};
+extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
+  Object* made = initModule();
+  if (made == nullptr) return made;
+  Object* names = PyModule_GetDict(made);
+  leave_out(names, "", {"_cud", "_Cuda", "_CUDA", "_MemPool", "_nccl_", "_nvtx"});
+  leave_out(PyImport_GetModuleDict(), "torch._C.", {"_cud", "_cusparselt", "_nvtx"});
+  for (const char* name : {"_has_cuda", "_has_cudnn", "_has_cusparselt"})
+    PyDict_SetItemString(names, name, &_Py_FalseStruct);
+  distributed = PyDict_GetItemString(names, "_c10d_init");
+  if (distributed != nullptr) {
+    Py_IncRef(distributed);
+    PyDict_SetItemString(names, "_c10d_init", PyCFunction_NewEx(&kInit, nullptr, nullptr));
+  }
+  return made;
+}
+"""
+
 
 def stub(torch: Path) -> list[str]:
     """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
 
-    Raises :class:`streamrace.device.compiling.BuildError` where there is no compiler, or no binutils.
+    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.device.compiling.BuildError` where there is no compiler, or no binutils.
     """
     folder = torch / "lib"
     there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
@@ -72,6 +129,9 @@ def stub(torch: Path) -> list[str]:
         symbols[version if version in wanted else main].append((name, version))
     for library in sorted(wanted):
         _compile(folder, library, symbols[library])
+    for module in torch.glob("_C.*.so"):
+        module.unlink()
+        _run("torch._C", _MODULE, [f"-L{folder}", "-ltorch_python", "-Wl,-rpath,$ORIGIN/lib", "-o", str(module)])
     (folder / STUBBED).write_text("".join(f"{name}\n" for name in sorted(wanted)))
     return sorted(wanted)
 
@@ -114,9 +174,6 @@ def _told(tool: str, *arguments: str) -> str:
 
 
 def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> None:
-    compiler = find_compiler()
-    if compiler is None:
-        raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, and there is none: install g++")
     with tempfile.TemporaryDirectory() as place:
         versions: dict[str, list[str]] = defaultdict(list)
         for name, version in symbols:
@@ -125,12 +182,17 @@ def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> 
         script.write_text("".join(f"{node} {{ {'; '.join(names)}; }};\n" for node, names in versions.items() if node))
         numbered = any(versions) and [f"-Wl,--version-script={script}"]
         code = _HEAD + "".join(_definition(number, name) for number, (name, _) in enumerate(symbols))
-        command = [compiler, "-x", "c++", "-", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{library}", *(numbered or [])]
-        done = subprocess.run(
-            [*command, "-o", str(folder / library)], input=code, capture_output=True, text=True, check=False
-        )
+        _run(library, code, [f"-Wl,-soname,{library}", *(numbered or []), "-o", str(folder / library)])
+
+
+def _run(what: str, code: str, options: Sequence[str]) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, and there is none: install g++")
+    command = [compiler, "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"the stub of {library} cannot be compiled: {done.stderr[:2000]}")
+        raise BuildError(f"the stub of {what} cannot be compiled: {done.stderr[:2000]}")
 
 
 def _definition(number: int, name: str) -> str:

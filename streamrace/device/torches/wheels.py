@@ -76,7 +76,7 @@ def _describe(place: Path) -> None:
     record = named / "RECORD"
     with record.open(newline="", encoding="utf-8") as read:
         rows = {row[0].replace(f"{info.name}/", f"{named.name}/", 1): row[1:] for row in csv.reader(read) if row}
-    changed = {"torch/version.py", f"{named.name}/METADATA"}
+    changed = {"torch/version.py", f"{named.name}/METADATA", *(f"torch/{one.name}" for one in place.glob("torch/_C.*"))}
     there = sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file())
     with record.open("w", newline="", encoding="utf-8") as write:
         for name in there:
