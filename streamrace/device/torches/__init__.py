@@ -93,5 +93,6 @@ def _try(version: str, made: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        raise BuildError(f"torch {version} cannot be run on the simulated GPU: {last}")
+        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        why = next((line for line in said if ": error: " in line), said[-1])  # of the compiler
+        raise BuildError(f"torch {version} cannot be run on the simulated GPU: {why}")

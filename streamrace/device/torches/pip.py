@@ -78,7 +78,7 @@ def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Se
 def _expected(wanted: str) -> str:
     if wanted.endswith("+cpu"):
         return "a CPU build (some 200 MB)"
-    return "without NVIDIA's libraries, of which a CPU build is made (some 550 MB)"
+    return "without NVIDIA's libraries, of which a CPU build is made (500 to 900 MB)"
 
 
 def _why(version: str, wanted: Sequence[str], said: str) -> str:
