@@ -25,7 +25,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -92,7 +92,7 @@ catalogue: $(READY) ## Known stream bugs, each in the release with it and the on
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
 	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
-	    $(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS); tests=$$?; \
+	    $(PYTEST) -m "not wide and not release and not ray and not package and not index" $(ARGS); tests=$$?; \
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
@@ -102,7 +102,7 @@ test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, ot
 
 test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
 	@echo "make test-nightly SEED=$(SEED)"
-	@$(PYTEST) -m "not release and not ray and not package" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
+	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 # `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
 test-other-processor: export PYTHONPATH := $(CURDIR)/tests/other_processor
@@ -114,6 +114,9 @@ test-other-processor: test ## The same as on another processor: other kernels, f
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(PYTEST) -m "release and not wide" $(ARGS)
+
+test-anywhere: $(READY) ## From a clone to a verdict with the package index alone (Python 3.13, or PYTHON=...; some minutes)
+	@ANYWHERE_REQUIRED=1 ANYWHERE_PYTHON=$(if $(filter file,$(origin PYTHON)),,"$(PYTHON)") $(BIN)/python -m pytest -m index tests/anywhere $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 	@$(PYTEST) tests/device/test_sanitized.py $(ARGS)
@@ -174,6 +177,9 @@ distclean: clean ## Remove the virtual environment and all caches too
 # CUDA build where nobody has configured another index: it becomes a CPU build on the way (streamrace/device/torches/).
 $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@command -v "$(PYTHON)" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.platform != "linux")' || { \
+	    echo "The simulated GPU runs on Linux: use a Linux machine, a virtual one or a container (on Windows: WSL)" >&2; \
+	    exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): run make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }

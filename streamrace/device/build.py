@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler
-from streamrace.device.extras import outside
+from streamrace.device.extras import elsewhere, outside
 
 _SOURCES = Path(__file__).with_name("csrc")
 # CPython's functions come from the interpreter that loads the library.
@@ -37,6 +37,8 @@ def has_cuda(torch: Path) -> bool:
 
 def library() -> Path:
     """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
+    if sentence := elsewhere():
+        raise BuildError(sentence)
     torch = torch_folder()
     if has_cuda(torch):
         raise BuildError(

@@ -26,7 +26,7 @@ _CUDA = 1  # c10::DeviceType
 _CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
 _GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
 NCCLS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
-"""The classes of NCCL's groups. Since 2.15 ``nccl`` is the second, which issues on the caller's stream as the first does."""
+"""The classes of NCCL's groups. ``nccl`` is the second since 2.15; it issues on the caller's stream as the first."""
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 

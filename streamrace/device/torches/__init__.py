@@ -94,5 +94,5 @@ def _try(version: str, made: Path) -> None:
     )  # fmt: skip
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        why = next((line for line in said if ": error: " in line), said[-1])  # of the compiler
+        why = next((line for line in said if "error: " in line), said[-1])  # of the compiler
         raise BuildError(f"torch {version} cannot be run on the simulated GPU: {why}")

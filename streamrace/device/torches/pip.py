@@ -64,9 +64,8 @@ def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Se
     shown = sys.stderr.isatty()  # then pip tells the size, and shows how far it is
     words = ["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "-d", str(folder), *wanted]
     begun = time.monotonic()
-    done = run(
-        words if shown else [*words, "-q"], more={"TMPDIR": str(folder.parent)}, stdout=2 if shown else subprocess.PIPE
-    )
+    large = {"TMPDIR": str(folder.parent)}  # where there is room for it afterwards
+    done = run(words if shown else [*words, "-q"], more=large, stdout=2 if shown else subprocess.PIPE)
     found = sorted(folder.glob("torch-*.whl"))
     if done.returncode or not found:
         raise BuildError(f"torch {version} cannot be had: {_why(version, wanted, done.stderr)}")
@@ -94,4 +93,4 @@ def _why(version: str, wanted: Sequence[str], said: str) -> str:
             "use an environment with a released torch"
         )
     errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR")]
-    return f"{(errors or ['pip gave no wheel of torch'])[-1]}; {instead}"
+    return f"{(errors or ['pip gave no wheel of torch'])[0].rstrip('.')}; {instead}"

@@ -54,8 +54,8 @@ static void* empty(void* self) {
 }
 """
 
-# torch._C of a CPU build: torch's Python asks it whether there is CUDA, and NCCL, and since 2.14 overrides CUDA's operators
-# if so. CPython's prototypes stand here, as a machine that only runs Python need not have its headers.
+# torch._C of a CPU build: torch's Python asks it whether there is CUDA, and NCCL, and if so overrides CUDA's operators
+# since 2.14. CPython's prototypes stand here, as a machine that only runs Python need not have its headers.
 _MODULE = """\
 #include <initializer_list>
 #include <string>
@@ -115,7 +115,8 @@ extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
 def stub(torch: Path) -> list[str]:
     """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
 
-    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.device.compiling.BuildError` where there is no compiler, or no binutils.
+    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.device.compiling.BuildError` where there is no
+    compiler, or no binutils.
     """
     folder = torch / "lib"
     there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
