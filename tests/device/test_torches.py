@@ -109,12 +109,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             archive.write(file, file.relative_to(place))
         archive.writestr("torch/bin/ptxas", "")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-any\n")
-        asked = (
-            "sympy>=1.13",
-            "nvidia-cudnn==9; platform_system == 'Linux'",
-            "triton~=3.8",
-            "pyyaml; extra == 'pyyaml'",
-        )
+        asked = ("sympy>=1.13", "nvidia-cudnn==9; platform_system == 'Linux'", "triton~=3.8", "extra; extra == 'a'")
         head = ("Metadata-Version: 2.1", "Name: torch", "Version: 2.8.0", *(f"Requires-Dist: {one}" for one in asked))
         archive.writestr(f"{info}/METADATA", "\n".join([*head, "", "As it is.", ""]))
         listed = [*(str(file.relative_to(place)) for file in names), "torch/bin/ptxas"]
