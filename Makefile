@@ -27,7 +27,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -94,7 +94,7 @@ catalogue: $(READY) ## Known stream bugs, each in the release with it and the on
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
 	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
-	    $(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS); tests=$$?; \
+	    $(PYTEST) -m "not wide and not release and not ray and not package and not index" $(ARGS); tests=$$?; \
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
@@ -104,7 +104,7 @@ test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, ot
 
 test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
 	@echo "make test-nightly SEED=$(SEED)"
-	@$(PYTEST) -m "not release and not ray and not package" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
+	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 # `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
 test-other-processor: export PYTHONPATH := $(CURDIR)/tests/other_processor
@@ -116,6 +116,9 @@ test-other-processor: test ## The same as on another processor: other kernels, f
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into the user's cache, once)
 	@$(PYTEST) -m "release and not wide" $(ARGS)
+
+test-anywhere: $(READY) ## From a clone to a verdict with the package index alone (Python 3.13, or PYTHON=...; some minutes)
+	@ANYWHERE_REQUIRED=1 ANYWHERE_PYTHON=$(if $(filter file,$(origin PYTHON)),,"$(PYTHON)") $(BIN)/python -m pytest -m index tests/anywhere $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 	@$(PYTEST) tests/device/test_sanitized.py $(ARGS)
@@ -178,16 +181,19 @@ $(READY):
 	@command -v "$(or $(wildcard $(BIN)/python),$(PYTHON))" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(ENVIRONMENT) ready "$(VENV)" || { [ $$? = 1 ] && $(MAKE) --no-print-directory $(VENV)/set-up; }
 
-# DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.
+# DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone. pip's is a
+# CUDA build where nobody has configured another index: it becomes a CPU build on the way (streamrace/device/torches/).
 $(VENV)/set-up:
 	@command -v "$(PYTHON)" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.platform != "linux")' || { \
+	    echo "The simulated GPU runs on Linux: use a Linux machine, a virtual one or a container (on Windows: WSL)" >&2; \
+	    exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): run make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; }
 	@"$(PYTHON)" tools/environment.py begin "$(VENV)"
 	@[ -x $(BIN)/python ] || { echo "setup: virtual environment in $(VENV)"; "$(PYTHON)" -m venv $(VENV); } || { rm -rf $(VENV); exit 1; }
-	@echo "setup: torch (the large one)"
-	@$(PIP) torch
+	@$(BIN)/python -m streamrace.device.torches --constraint requirements.txt
 	@echo "setup: DeepSpeed, transformers and the other pinned packages (a minute or two)"
 	@$(PIP) setuptools wheel py-cpuinfo ninja
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
+from streamrace.device.extras import elsewhere
 from streamrace.device.untrusted import visible
 from streamrace.repro.sessions import sentences
 
@@ -30,6 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
     if sys.version_info[:2] < _OLDEST:  # behind this nothing need be of an older Python's language
         print("Error: Python 3.11 or newer is needed: 'make setup' makes an environment", file=sys.stderr)
+        sys.exit(2)
+    if sys.platform == "win32" and (sentence := elsewhere()):  # not even a lock of files is the same there
+        print(f"Error: {sentence}", file=sys.stderr)
         sys.exit(2)
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:

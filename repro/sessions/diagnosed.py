@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from streamrace import checkout
+from streamrace.device.torches.tried import not_tried
 from streamrace.device import build, compiling, extras, kept, substitute
 from streamrace.device.compiling import BuildError, cache
 
@@ -146,11 +147,8 @@ def _makes_cpu_build() -> bool:
 
 
 def _tried(version: str) -> str:
-    """A word on a version of torch; empty where nobody knows."""
-    try:
-        return ", not tried here" if import_module("streamrace.device.torches.tried").not_tried(version) else ", tried"
-    except ImportError:
-        return ""
+    """A word on a version of torch."""
+    return ", not tried here" if not_tried(version) else ", tried"
 
 
 def _compiled() -> Iterator[Diagnosis]:

@@ -14,6 +14,7 @@ from streamrace.device.extras import installed
 from streamrace.device.packages import environment_of, names, running
 from streamrace.device.packages.names import Package, PackageError
 from streamrace.device.ranks.bound import command, module
+from streamrace.device.torches.tried import not_tried
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
 
 _PROGRAMS = checkout.PACKAGE / "scenarios" / "catalogue"
@@ -87,6 +88,8 @@ def _tried(package: Package) -> bool:
     """The environment's own, a release that the scenarios were run with, or one of an entry of the catalogue."""
     if str(package) not in running() or (package.name == "deepspeed" and package.version in KNOWN):
         return True
+    if package.name == "torch":
+        return not not_tried(package.version)
     # by their text: with other releases in place of the environment's, what reads them may not be importable
     heads = (path.read_text(encoding="utf-8").partition("\n# ///\n")[0] for path in _PROGRAMS.glob("*/*.py"))
     return any(package.is_said(one) for head in heads for one in _PACKAGE.findall(head))

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler, used
-from streamrace.device.extras import outside
+from streamrace.device.extras import elsewhere, outside
 
 _SOURCES = Path(__file__).with_name("csrc")
 # CPython's functions come from the interpreter that loads the library.
@@ -37,11 +37,13 @@ def has_cuda(torch: Path) -> bool:
 
 def library() -> Path:
     """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
+    if sentence := elsewhere():
+        raise BuildError(sentence)
     torch = torch_folder()
     if has_cuda(torch):
         raise BuildError(
             "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
-            "use an environment with torch's CPU build"
+            "use an environment with torch's CPU build, or import torch after the simulated GPU is there"
         )
     compiler = find_compiler()
     built = place(importlib.metadata.version("torch"))

@@ -21,8 +21,9 @@ def install() -> None:
 
     module: Any
     for module in (c10d, dist, compiled):
-        module.ProcessGroupNCCL = ProcessGroupNCCL
-    versions.of_group(ProcessGroupNCCL)
+        for name in versions.NCCLS:
+            setattr(module, name, ProcessGroupNCCL)
+    versions.of_group(ProcessGroupNCCL, c10d)
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     made: Any = c10d._new_process_group_helper

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
 
@@ -38,6 +39,16 @@ def outside() -> str | None:
             f"environment ('. {place}/activate'), or write {place}/python instead of python"
         )
     return None
+
+
+def elsewhere() -> str | None:
+    """The sentence for systems on which there can be no simulated GPU; None on Linux."""
+    if sys.platform == "linux":
+        return None
+    return (
+        f"the simulated GPU runs on Linux, and this is {platform.system()}: use a Linux machine, a virtual one or a "
+        "container (on Windows: WSL)"
+    )
 
 
 def installed(*packages: str) -> dict[str, str]:

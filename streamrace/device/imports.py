@@ -1,7 +1,8 @@
 """Libraries of CUDA kernels, met while they are imported: they are refused by name.
 
 A library that is not installed cannot be found, as ever, but the message says that there is no point in installing it.
-One that is installed loads a compiled part, which asks for CUDA's libraries: the loader's complaint becomes a sentence.
+One that is installed loads a compiled part, which asks for CUDA's libraries: that becomes a sentence, before the loader
+complains, as a CPU build that was made of a CUDA build has small libraries of these names (:mod:`streamrace.device.torches`).
 Both stay an ImportError, so a program that tries, and goes another way, goes it. ``importlib.util.find_spec``, by which
 programs ask whether a library is there, answers as ever.
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import mmap
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from streamrace.device import refusals
 
@@ -41,6 +44,7 @@ _INSTEAD = {
 # What a compiled part asks for that needs a GPU. Beginnings of the names of shared libraries.
 _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
+_PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
@@ -59,17 +63,39 @@ def install() -> None:
     plain = loader.create_module
 
     def create_module(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+        asked = next((one for one in needed(spec.origin or "") if one.startswith(_OF_CUDA)), "")
         try:
-            return plain(self, spec)  # type: ignore[no-any-return]
+            return plain(self, spec) if not asked else _refuse(spec, asked)  # type: ignore[no-any-return]
         except ImportError as error:
-            missing = str(error).split(":")[0]
-            if not missing.startswith(_OF_CUDA):
+            missing = str(error).split(":")[0]  # by a library of its own
+            if asked or not missing.startswith(_OF_CUDA):
                 raise
-            top = spec.name.split(".")[0]
-            raise ImportError(_sentence(f"'{spec.name}' is compiled for CUDA (it asks for {missing}) and", top),
-                              name=spec.name, path=spec.origin) from error  # fmt: skip
+            _refuse(spec, missing, error)
 
     loader.create_module = create_module
+
+
+def _refuse(spec: ModuleSpec, missing: str, error: ImportError | None = None) -> NoReturn:
+    top = spec.name.split(".")[0]
+    sentence = _sentence(f"'{spec.name}' is compiled for CUDA (it asks for {missing}) and", top)
+    raise ImportError(sentence, name=spec.name, path=spec.origin) from error
+
+
+def needed(file: str) -> list[str]:
+    """Which libraries a shared library of 64 bits asks for (elf(5), DT_NEEDED); none where it is not one."""
+    try:
+        with open(file, "rb") as read, mmap.mmap(read.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
+            parts = [struct.unpack_from("<IIQQQQQQ", data, start + size * one) for one in range(count)]
+            loaded = [one for one in parts if one[0] == _PT_LOAD]
+            _, _, at, _, _, length, *_ = next(one for one in parts if one[0] == _PT_DYNAMIC)
+            entries = [struct.unpack_from("<QQ", data, at + 16 * one) for one in range(length // 16)]
+            strings = next(value for tag, value in entries if tag == _DT_STRTAB)
+            begin = next(strings - one[3] + one[2] for one in loaded if one[3] <= strings < one[3] + one[5])
+            names = [begin + value for tag, value in entries if tag == _DT_NEEDED]
+            return [data[one : data.find(b"\0", one)].decode() for one in names]
+    except (OSError, ValueError, StopIteration, struct.error):
+        return []
 
 
 def _sentence(what: str, library: str) -> str:

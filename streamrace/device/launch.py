@@ -50,11 +50,12 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
     Raises RuntimeError or :class:`streamrace.device.compiling.BuildError`.
     """
-    from streamrace.device import kept, library, overlay
+    from streamrace.device import kept, library, overlay, substitute
 
     overlay.install()
     if library.active():
         return
+    substitute.stand_in_front()
     kept.hold()
     f = library.load()
     f.devices(devices, index, 0)

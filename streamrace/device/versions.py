@@ -1,7 +1,7 @@
-"""What versions of torch before today's lack of that by which the simulated GPU reaches them.
+"""What other versions of torch lack, or call otherwise, of that by which the simulated GPU reaches them.
 
-The device is written for today's torch. Here, and in ``csrc/versions.h``, stands what differs, and nothing else: how
-an older torch orders its work is its own.
+The device is written for torch 2.13. Here, and in ``csrc/versions.h``, stands what differs, and nothing else: how
+another torch orders its work is its own. Which were tried: :mod:`streamrace.device.torches.tried`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from streamrace.device import streams
 from streamrace.device.library import functions
+from streamrace.device.torches import tried
 
 _STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
                "inactive_split_bytes", "requested_bytes")  # fmt: skip
@@ -24,11 +25,14 @@ _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
 _CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
 _GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
+NCCLS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""The classes of NCCL's groups. ``nccl`` is the second since 2.15; it issues on the caller's stream as the first."""
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 
 def install() -> None:
     """Give ``torch._C`` what it lacks. Called once, before anything else of the simulated GPU."""
+    tried.tell(torch.__version__)
     c: Any = torch._C
     for name, function in _LACKING.items():
         if not hasattr(c, name):
@@ -58,8 +62,14 @@ def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) 
         tensor.record_stream(stream)
 
 
-def of_group(kind: Any) -> None:
-    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs."""
+def of_group(kind: Any, c10d: Any) -> None:
+    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs.
+
+    Since 2.15 a recorder is attached to a group that has none of its own, and asks for backends that only a compiled
+    group has: none is.
+    """
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):
+        c10d._maybe_attach_flight_recorder = lambda *_: None
     for name, value in {"_has_hooks": lambda _: False, "_shutdown": kind.shutdown, "options": None}.items():
         setattr(kind, name, value)
 

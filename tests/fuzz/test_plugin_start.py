@@ -239,14 +239,15 @@ def test_without_a_compiler_the_session_ends_with_a_sentence(tmp_path: Path) -> 
     assert "install g++" in told
 
 
-def test_a_cuda_build_of_torch_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_cuda_build_whose_cpu_build_cannot_be_had_is_told_in_a_sentence(tmp_path: Path) -> None:
     torch = tmp_path / "site" / "torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "lib" / "libtorch_cuda.so").touch()
     (torch / "__init__.py").touch()
     (tmp_path / "pytest.ini").write_text("[pytest]\nstream_race_device = cuda\n")
-    told = wrong(tmp_path, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT}")
-    assert "there can be no simulated GPU (stream_race_device): this environment has a CUDA build of torch" in told
+    where = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "STREAMRACE_CACHE": str(tmp_path / "cache")}
+    told = wrong(tmp_path, **where, SIMGPU_CPU_TORCH="/no/such.whl")
+    assert "there can be no simulated GPU (stream_race_device): torch " in told and "cannot be had: " in told
 
 
 def test_who_asks_too_late_is_told_in_a_sentence(pytester: pytest.Pytester) -> None:

@@ -1,4 +1,4 @@
-"""torch itself in other versions: of each a CPU build is made of the published wheel, some 900 MB to be fetched.
+"""torch itself in other versions: of each a CPU build is made of the published wheel, 500 to 900 MB to be fetched.
 
 Not in continuous integration: ``make test-releases`` leaves out what is wide; ``make test-all`` runs it.
 """
@@ -13,7 +13,7 @@ import pytest
 
 from tests.warm import ROOT, shell
 
-VERSIONS = ("2.5.1", "2.6.0", "2.8.0", "2.9.1", "2.12.1")
+VERSIONS = ("2.5.1", "2.6.0", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0")
 
 pytestmark = [pytest.mark.wide, pytest.mark.release, pytest.mark.timeout(1800)]
 

@@ -57,7 +57,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Device::current() = to.id();
     return stream(before);
   }
-  void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_10 { return reinterpret_cast<void*>(one.id()); }
+  void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_11 { return reinterpret_cast<void*>(one.id()); }
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     Lock lock;

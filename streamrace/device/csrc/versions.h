@@ -1,4 +1,4 @@
-// What versions of torch before today's lack, or say otherwise. The device is written for today's.
+// What other versions of torch lack, or say otherwise. The device is written for 2.13.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -27,6 +27,11 @@
 #define OVERRIDE_SINCE_10 override
 #else
 #define OVERRIDE_SINCE_10
+#endif
+#if STREAMRACE_TORCH_SINCE(11)
+#define OVERRIDE_SINCE_11 override
+#else
+#define OVERRIDE_SINCE_11
 #endif
 
 #if !STREAMRACE_TORCH_SINCE(9)

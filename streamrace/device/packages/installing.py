@@ -42,7 +42,9 @@ _WAYS: tuple[dict[str, str], ...] = (
 
 
 def place_of(package: Package, folder: Path) -> Path:
-    """Where the release lies below ``folder``, when it is there."""
+    """Where the release lies below ``folder``, when it is there; torch's CPU build lies in the user's cache."""
+    if package.name == "torch":
+        return torches.place(package.version)
     return folder.absolute() / f"{package.name}-{package.version}"
 
 
@@ -56,7 +58,10 @@ def package_in(place: Path) -> Package | None:
     """Which release is installed in ``place``, by its own word."""
     one = distribution(place)
     try:
-        return Package(canonicalize_name(one.metadata["Name"]), str(Version(one.version))) if one else None
+        if one is None:
+            return None
+        name, version = canonicalize_name(one.metadata["Name"]), Version(one.version)
+        return Package(name, version.public if name == "torch" else str(version))  # of torch: its CPU build
     except (InvalidVersion, TypeError, KeyError):
         return None
 
@@ -71,14 +76,13 @@ def make(package: Package, folder: Path, tell: Tell) -> Path:
     place = place_of(package, folder)
     if place.is_dir():
         return place
+    if package.name == "torch":
+        return _torch(package, tell)
     try:
         with _alone(place, tell):
             if not place.is_dir():
                 tell(f"{package.said}: installing into {folder}/, once")
-                if package.name == "torch":
-                    _torch(package, place)
-                else:
-                    _pip(package, str(package), place)
+                _pip(package, str(package), place)
                 tell(f"{package.said}: installed, {_size(place)}")
     except OSError as error:
         raise PackageError(f"{package.said} cannot be installed in {folder}: {error.strerror}") from error
@@ -147,9 +151,9 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _torch(package: Package, place: Path) -> None:
+def _torch(package: Package, tell: Tell) -> Path:
     try:
-        torches.make(package.version, place)
+        return torches.tree(package.version, tell)
     except BuildError as error:
         raise PackageError(f"{package.said} cannot be installed: {error}") from error
 

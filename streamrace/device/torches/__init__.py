@@ -1,0 +1,98 @@
+"""A CPU build of any version of torch: made once of the published wheel, and kept in the user's cache.
+
+The package index has CUDA builds for Linux on x86-64. A CUDA build has a GPU of its own, which nothing can replace, and
+asks for gigabytes of NVIDIA's libraries. But its CUDA part lies in libraries of its own (``libtorch_cuda.so``,
+``libc10_cuda.so``): without them no CUDA kernel and no CUDA hook registers itself, and what is left is what a CPU build
+is, torch's Python and ``libtorch_cpu`` as they were released. So the wheel alone is downloaded, and unpacked without
+them; what the rest wants of them to be loaded is given by stubs (:mod:`.stubs`). Where pip has a CPU build, that one is
+taken as it is.
+
+``make setup`` (``python -m streamrace.device.torches``), :mod:`streamrace.device.substitute` and ``--package torch==X`` share what is made
+here. Needs pip, a compiler and binutils, and of Python's packages none, as set-up has none yet.
+
+Rejected: the whole CUDA build beside the simulated GPU (both register kernels for one key), today's torch with the
+Python files of another (its FSDP would run on a core that it was never released with).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from streamrace.device.compiling import BuildError, cache, once
+from streamrace.device.ranks import bound
+from streamrace.device.torches import pip, wheels
+
+Tell = Callable[[str], None]
+
+
+def place(version: str) -> Path:
+    """Where the CPU build of torch ``version`` for this Python lies, when it is there."""
+    name = f"{version.partition('+')[0]}-{sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag}"
+    return cache() / "torch" / name
+
+
+def tree(
+    version: str,
+    tell: Tell,
+    *,
+    wanted: Sequence[str] = (),
+    before: Callable[[Path], None] = lambda made: None,
+) -> Path:
+    """The folder that has the CPU build of torch ``version``; it is made where it is not there, whole or not at all.
+
+    ``wanted``: what pip is to download instead of the release of that version. ``before`` is called with the folder
+    before torch is imported from it. Raises :class:`streamrace.device.compiling.BuildError`.
+    """
+    made = place(version)
+    try:
+        return once(made, lambda: _make(version, made, tell, wanted, before))
+    except OSError as error:
+        raise BuildError(f"torch {version} cannot be put into {made}: {error.strerror or error}") from error
+
+
+def _make(version: str, place: Path, tell: Tell, wanted: Sequence[str], before: Callable[[Path], None]) -> None:
+    for left in place.parent.glob(f".{place.name}.*.part"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", suffix=".part", dir=place.parent) as folder:
+        made = Path(folder) / "made"
+        wheel = pip.download(version, Path(folder) / "wheel", tell, wanted)
+        begun = time.monotonic()
+        wheels.unpack(wheel, made)
+        wheel.unlink()
+        before(made)
+        _try(version, made)
+        size = sum(file.stat().st_size for file in made.rglob("*") if not file.is_symlink())
+        tell(f"torch {version}: its CPU build lies in {place}, {size / 1e6:,.0f} MB, "
+             f"made in {time.monotonic() - begun:.0f} s")  # fmt: skip
+        made.rename(place)
+
+
+# With the device: since 2.14 torch asks for kernels of CUDA while it is imported, and the device has them.
+_TRIAL = """
+import sys
+from streamrace.device import library
+library.load()
+import torch.distributed.fsdp
+assert torch.__file__.startswith(sys.argv[1]), torch.__file__
+"""
+
+
+def _try(version: str, made: Path) -> None:
+    """Build the device with it, and import it: what cannot be run is not kept, and the first run need not wait."""
+    path = os.pathsep.join(filter(None, [str(made), *(entry or os.getcwd() for entry in sys.path)]))
+    done = subprocess.run(
+        bound.command([sys.executable, "-P", "-c", _TRIAL, str(made)]), capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        why = next((line for line in said if "error: " in line), said[-1])  # of the compiler
+        raise BuildError(f"torch {version} cannot be run on the simulated GPU: {why}")

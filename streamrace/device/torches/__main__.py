@@ -1,0 +1,80 @@
+"""``python -m streamrace.device.torches --constraint requirements.txt``: torch's CPU build, installed into this environment.
+
+What ``make setup`` begins with, in an environment that has nothing but pip. The file says which version.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from streamrace.device import torches
+from streamrace.device.build import has_cuda, torch_folder
+from streamrace.device.compiling import BuildError
+from streamrace.device.torches import pip, wheels
+
+_USAGE = "usage: python -m streamrace.device.torches --constraint FILE"
+
+
+def main(arguments: list[str]) -> None:
+    """Install it, unless it is there. Raises :class:`streamrace.device.compiling.BuildError`."""
+    if len(arguments) != 2 or arguments[0] != "--constraint":
+        raise SystemExit(_USAGE)
+    pins = Path(arguments[1])
+    pinned = re.search(r"^torch==(\S+)$", pins.read_text(encoding="utf-8"), re.MULTILINE)
+    if pinned is None:
+        raise BuildError(f"{pins} does not say which version of torch: torch==VERSION")
+    version = pinned[1]
+    if _is_there(version):
+        return
+    _clean()
+    if pip.has_cpu_build(version):
+        _tell(f"torch {version}: pip has a CPU build, which is installed as it is")
+        _install(pins, f"torch=={version}+cpu")
+        return
+    made = torches.tree(version, _tell, before=lambda made: _install(pins, *wheels.requirements(made)))
+    _tell(f"torch {version}: installing its CPU build from {made}")
+    _install(pins, *wheels.requirements(made))
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        wheel = wheels.pack(made, Path(folder))
+        _install(pins, "--no-index", "--no-deps", "--find-links", folder, f"torch=={wheel.name.split('-')[1]}")
+
+
+def _is_there(version: str) -> bool:
+    try:
+        return version_of("torch").partition("+")[0] == version and not has_cuda(torch_folder())
+    except (PackageNotFoundError, BuildError):
+        return False
+
+
+def _clean() -> None:
+    """A CUDA build of the same version counts for pip as what is wanted, and would stay."""
+    try:
+        version_of("torch")
+    except PackageNotFoundError:
+        return
+    pip.run(["uninstall", "-q", "-y", "torch"])
+
+
+def _install(pins: Path, *wanted: str) -> None:
+    if not wanted:
+        return
+    done = pip.run(["install", "-q", "--constraint", str(pins), *wanted])
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise BuildError(f"pip cannot install {wanted[-1]}: {(errors or ['it does not say why'])[-1]}")
+
+
+def _tell(sentence: str) -> None:
+    print(f"setup: {sentence}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except BuildError as problem:
+        raise SystemExit(f"setup: {problem}") from None

@@ -1,0 +1,216 @@
+"""What torch wants of its CUDA part to be loaded, as small libraries of the same names, made with the C++ compiler.
+
+A function of theirs that is called is a RuntimeError that names it; one of CUDA's own answers that there is no device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from streamrace.device.build import STUBBED
+from streamrace.device.compiling import BuildError, find_compiler
+
+# Beginnings of the names of libraries that are of CUDA: left out of the wheel, and given as stubs where asked for. Not
+# libnvpl: NVIDIA's libraries for the processor, in the wheels for aarch64.
+OF_CUDA = ("libcaffe2_nvrtc", "libcublas", "libcud", "libcuf", "libcupti", "libcurand", "libcusolver", "libcusparse",
+           "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem", "libtorch_cuda", "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
+# What torch asks without a need for CUDA, and the answer. The first two are asked for while torch is imported.
+_ANSWERS = {
+    "_ZN4c10d15get_gil_checkerEv": "static void* none[8]; return none;",  # written to, and never used
+    # ProcessGroupNCCL::Options(bool), of which pybind11 keeps one as a default argument: since 2.13
+    "_ZN4c10d16ProcessGroupNCCL7OptionsC1Eb": "return empty(self);",
+    "_ZN3c104cuda12device_countEv": "return nullptr;",  # no devices
+    "_ZN3c104cuda17hasPrimaryContextEa": "return nullptr;",
+}
+_HEAD = """\
+#include <cxxabi.h>
+#include <malloc.h>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+extern "C" const char kNone[] = "there is no CUDA here";
+extern "C" const char* const kClass[] __asm__("_ZTVN10__cxxabiv117__class_type_infoE");
+[[noreturn]] static void refuse(const char* name) {
+  int status = 0;
+  const char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string lacks("streamrace: this torch was built for CUDA and is run without its CUDA part: there is no ");
+  throw std::runtime_error(lacks + (plain ? plain : name));
+}
+static void leave() {}
+static const void* const kOptions[] = {kClass + 2, "N4c10d16ProcessGroupNCCL7OptionsE"};
+// Its type, for pybind11; then both destructors and release_resources(), with nothing to do.
+static const void* const kTable[] = {nullptr, kOptions, (void*)leave, (void*)leave, (void*)leave};
+// An object made by `new`, in all versions: empty strings and vectors are zeros.
+static void* empty(void* self) {
+  std::memset(self, 0, malloc_usable_size(self));
+  *static_cast<const void* const**>(self) = kTable + 2;
+  return self;
+}
+"""
+
+# torch._C of a CPU build: torch's Python asks it whether there is CUDA, and NCCL, and if so overrides CUDA's operators
+# since 2.14. CPython's prototypes stand here, as a machine that only runs Python need not have its headers.
+_MODULE = """\
+#include <initializer_list>
+#include <string>
+struct Object;
+struct Method { const char* name; Object* (*function)(Object*, Object*); int flags; const char* doc; };
+extern "C" {
+extern Object _Py_FalseStruct;
+Object* initModule();
+Object* PyModule_GetDict(Object*);
+Object* PyImport_GetModuleDict();
+Object* PyImport_AddModule(const char*);
+Object* PyCFunction_NewEx(Method*, Object*, Object*);
+Object* PyObject_CallNoArgs(Object*);
+Object* PyDict_GetItemString(Object*, const char*);
+Object* PyDict_Keys(Object*);
+long PyList_Size(Object*);
+Object* PyList_GetItem(Object*, long);
+const char* PyUnicode_AsUTF8(Object*);
+int PyDict_DelItemString(Object*, const char*);
+int PyDict_SetItemString(Object*, const char*, Object*);
+void Py_IncRef(Object*);
+}
+static void leave_out(Object* names, const std::string& before, std::initializer_list<const char*> beginnings) {
+  Object* keys = PyDict_Keys(names);
+  for (long at = 0; at < PyList_Size(keys); ++at)
+    for (const char* one : beginnings) {
+      const char* key = PyUnicode_AsUTF8(PyList_GetItem(keys, at));
+      if (key != nullptr && std::string(key).rfind(before + one, 0) == 0) PyDict_DelItemString(names, key);
+    }
+}
+static Object* distributed;  // torch._C._c10d_init
+static Object* without_nccl(Object*, Object*) {
+  Object* made = PyObject_CallNoArgs(distributed);
+  if (made != nullptr)
+    leave_out(PyModule_GetDict(PyImport_AddModule("torch._C._distributed_c10d")), "", {"ProcessGroupNCCL"});
+  return made;
+}
+static Method kInit = {"_c10d_init", without_nccl, 4, nullptr};
+extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
+  Object* made = initModule();
+  if (made == nullptr) return made;
+  Object* names = PyModule_GetDict(made);
+  leave_out(names, "", {"_cud", "_Cuda", "_CUDA", "_MemPool", "_nccl_", "_nvtx"});
+  leave_out(PyImport_GetModuleDict(), "torch._C.", {"_cud", "_cusparselt", "_nvtx"});
+  for (const char* name : {"_has_cuda", "_has_cudnn", "_has_cusparselt"})
+    PyDict_SetItemString(names, name, &_Py_FalseStruct);
+  distributed = PyDict_GetItemString(names, "_c10d_init");
+  if (distributed != nullptr) {
+    Py_IncRef(distributed);
+    PyDict_SetItemString(names, "_c10d_init", PyCFunction_NewEx(&kInit, nullptr, nullptr));
+  }
+  return made;
+}
+"""
+
+
+def stub(torch: Path) -> list[str]:
+    """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
+
+    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.device.compiling.BuildError` where there is no
+    compiler, or no binutils.
+    """
+    folder = torch / "lib"
+    there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
+    asked = {name for file in there for name in _needed(file)} - {file.name for file in there}
+    wanted = {name for name in asked if name.startswith(OF_CUDA)}
+    if not wanted:
+        return []
+    main = min(wanted, key=lambda name: (not name.startswith("libtorch_cuda"), name))
+    symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, version in _missing(there, system=asked - wanted):
+        symbols[version if version in wanted else main].append((name, version))
+    for library in sorted(wanted):
+        _compile(folder, library, symbols[library])
+    for module in torch.glob("_C.*.so"):
+        module.unlink()
+        _run("torch._C", _MODULE, [f"-L{folder}", "-ltorch_python", "-Wl,-rpath,$ORIGIN/lib", "-o", str(module)])
+    (folder / STUBBED).write_text("".join(f"{name}\n" for name in sorted(wanted)))
+    return sorted(wanted)
+
+
+def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str, str]]:
+    """Symbols and their versions that the files want, and that neither they nor the libraries of the system have."""
+    defined = {name for file in files for name, _ in _symbols(file, "--defined-only")}
+    wanted = {symbol for file in files for symbol in _symbols(file, "--undefined-only")}
+    loaded = [ctypes.CDLL(None), *(ctypes.CDLL(name) for name in system)]  # the first has Python's own
+
+    def there(name: str) -> bool:
+        return name in defined or any(hasattr(library, name) for library in loaded)
+
+    return sorted(
+        (name, version) for name, version in wanted if (version.startswith(OF_CUDA) if version else not there(name))
+    )
+
+
+def _symbols(file: Path, which: str) -> Iterable[tuple[str, str]]:
+    for line in _told("nm", "-D", which, "--with-symbol-versions", str(file)).splitlines():
+        kind, name = line.split()[-2:]
+        if kind not in ("w", "v") or which == "--defined-only":  # a weak one may be absent
+            name, _, version = name.partition("@")
+            yield name, version.lstrip("@")
+
+
+def _needed(file: Path) -> list[str]:
+    return re.findall(r"NEEDED\s+(\S+)", _told("objdump", "-p", str(file)))
+
+
+def _told(tool: str, *arguments: str) -> str:
+    if shutil.which(tool) is None:
+        raise BuildError(
+            f"a CPU build is made of torch's wheel with binutils, and there is no {tool}: install binutils"
+        )
+    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{tool} cannot read {arguments[-1]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        versions: dict[str, list[str]] = defaultdict(list)
+        for name, version in symbols:
+            versions[version].append(name)
+        script = Path(place) / "versions"
+        script.write_text("".join(f"{node} {{ {'; '.join(names)}; }};\n" for node, names in versions.items() if node))
+        numbered = any(versions) and [f"-Wl,--version-script={script}"]
+        code = _HEAD + "".join(_definition(number, name) for number, (name, _) in enumerate(symbols))
+        _run(library, code, [f"-Wl,-soname,{library}", *(numbered or []), "-o", str(folder / library)])
+
+
+def _run(what: str, code: str, options: Sequence[str]) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, and there is none: install g++")
+    command = [compiler, "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"the stub of {what} cannot be compiled: {done.stderr[:2000]}")
+
+
+def _definition(number: int, name: str) -> str:
+    """What stands for a symbol. The header says what a stub answers."""
+    label = f'__asm__("{name}")'
+    if name.startswith("_ZTI"):  # pybind11 registers a class by its type's name
+        return (
+            f'extern "C" const void* const t{number}[] {label};\n'
+            f'extern "C" const void* const t{number}[] = {{kClass + 2, "{name[4:]}"}};\n'
+        )
+    if name.startswith(("_ZTV", "_ZTT")) or re.fullmatch(r"_ZN(\d+\w+)+E", name):  # a table, a variable
+        return f'extern "C" void* d{number}[64] {label};\nextern "C" void* d{number}[64] = {{}};\n'
+    if name in _ANSWERS:
+        head = f'extern "C" void* f{number}(void* self)'
+        return f"{head} {label};\n{head} {{ {_ANSWERS[name]} }}\n"
+    if name.startswith("_Z"):
+        return f'extern "C" void f{number}() {label};\nextern "C" void f{number}() {{ refuse("{name}"); }}\n'
+    answer, value = ("const char*", "kNone") if name.endswith("String") else ("int", "100")  # cudaErrorNoDevice
+    return f'extern "C" {answer} f{number}() {label};\nextern "C" {answer} f{number}() {{ return {value}; }}\n'

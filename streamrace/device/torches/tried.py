@@ -1,0 +1,30 @@
+"""Which versions of torch were run on the simulated GPU: ``docs/concepts/versions.md`` says what was run on each."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+OLDEST, NEWEST = (2, 5), (2, 15)
+"""All between the two were tried."""
+_TOLD = "STREAMRACE_NOT_TRIED"
+
+
+def not_tried(version: str) -> str:
+    """The sentence for a version of torch that was not tried; empty for all others."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST and ".dev" not in version:
+        return ""
+    tried = " to ".join(".".join(map(str, one)) for one in (OLDEST, NEWEST))
+    return (
+        f"torch {version} was not tried on the simulated GPU ({tried} were): it may do there what is not known here, "
+        "or end with an error"
+    )
+
+
+def tell(version: str) -> None:
+    """Say it on standard error, once for this process and those that it starts."""
+    if (sentence := not_tried(version)) and os.environ.get(_TOLD) != version:
+        os.environ[_TOLD] = version
+        print(f"streamrace: {sentence}", file=sys.stderr, flush=True)
