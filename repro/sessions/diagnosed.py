@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from streamrace import checkout
-from streamrace.device.torches.tried import not_tried
 from streamrace.device import build, compiling, extras, kept, substitute
 from streamrace.device.compiling import BuildError, cache
+from streamrace.device.torches.tried import not_tried
 
 Tone = Literal["good", "absent", "warn", "bad"]
 

@@ -2,9 +2,9 @@
 
 A library that is not installed cannot be found, as ever, but the message says that there is no point in installing it.
 One that is installed loads a compiled part, which asks for CUDA's libraries: that becomes a sentence, before the loader
-complains, as a CPU build that was made of a CUDA build has small libraries of these names (:mod:`streamrace.device.torches`).
-Both stay an ImportError, so a program that tries, and goes another way, goes it. ``importlib.util.find_spec``, by which
-programs ask whether a library is there, answers as ever.
+complains, as a CPU build that was made of a CUDA build has small libraries of these names
+(:mod:`streamrace.device.torches`). Both stay an ImportError, so a program that tries, and goes another way, goes it.
+``importlib.util.find_spec``, by which programs ask whether a library is there, answers as ever.
 """
 
 from __future__ import annotations

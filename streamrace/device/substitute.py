@@ -1,11 +1,11 @@
 """Where the environment has a CUDA build of torch: the CPU build of the same version, beside it, and all else as it is.
 
 A CUDA build has its own hooks, which nothing can replace. So the CPU build is made once in the user's cache
-(:mod:`streamrace.device.torches`), and the command runs again with that folder in front of the environment's own packages. The
-environment is not changed.
+(:mod:`streamrace.device.torches`), and the command runs again with that folder in front of the environment's own
+packages. The environment is not changed.
 
-``STREAMRACE_CPU_TORCH`` says what pip is to download (default: the release of the same version): a wheel's path, or options
-and a requirement, where the wheel comes from an index of its own. ``STREAMRACE_CACHE``: where it is kept.
+``STREAMRACE_CPU_TORCH`` says what pip is to download (default: the release of the same version): a wheel's path, or
+options and a requirement, where the wheel comes from an index of its own. ``STREAMRACE_CACHE``: where it is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import NoReturn
 from streamrace.device import torches
 from streamrace.device.build import has_cuda, torch_folder
 from streamrace.device.compiling import BuildError
+from streamrace.device.ranks import bound
 from streamrace.device.torches.pip import WANTED
 
 _THERE = "STREAMRACE_SUBSTITUTED"

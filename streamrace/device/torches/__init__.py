@@ -7,8 +7,8 @@ is, torch's Python and ``libtorch_cpu`` as they were released. So the wheel alon
 them; what the rest wants of them to be loaded is given by stubs (:mod:`.stubs`). Where pip has a CPU build, that one is
 taken as it is.
 
-``make setup`` (``python -m streamrace.device.torches``), :mod:`streamrace.device.substitute` and ``--package torch==X`` share what is made
-here. Needs pip, a compiler and binutils, and of Python's packages none, as set-up has none yet.
+``make setup`` (``python -m streamrace.device.torches``), :mod:`streamrace.device.substitute` and ``--package torch==X``
+share what is made here. Needs pip, a compiler and binutils, and of Python's packages none, as set-up has none yet.
 
 Rejected: the whole CUDA build beside the simulated GPU (both register kernels for one key), today's torch with the
 Python files of another (its FSDP would run on a core that it was never released with).

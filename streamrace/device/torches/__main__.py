@@ -1,4 +1,4 @@
-"""``python -m streamrace.device.torches --constraint requirements.txt``: torch's CPU build, installed into this environment.
+"""``python -m streamrace.device.torches --constraint requirements.txt``: torch's CPU build, put into this environment.
 
 What ``make setup`` begins with, in an environment that has nothing but pip. The file says which version.
 """

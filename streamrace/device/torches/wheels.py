@@ -50,7 +50,7 @@ def _as_cpu(file: Path) -> None:
 
 
 def information(place: Path) -> Path:
-    """The folder that says which distribution lies in ``place``. Raises :class:`streamrace.device.compiling.BuildError`."""
+    """The folder that says which distribution lies in ``place``. Raises :class:`BuildError`."""
     found = [*place.glob("torch-*.dist-info")]
     if len(found) != 1:
         raise BuildError(f"{place} is no wheel of torch: it does not say which version it is")
