@@ -14,6 +14,7 @@ import sys
 import textwrap
 
 from streamrace.device.untrusted import visible
+from streamrace.reports.text import typed
 from streamrace.repro.commands.plain import Parser
 from streamrace.repro.sessions import diagnosed
 from streamrace.repro.sessions.diagnosed import Diagnosis
@@ -67,7 +68,7 @@ def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
         lines.append(f"The simulated GPU cannot run here: {things} to mend ({_plain('bad')}).")
     else:
         lines.append(f"The simulated GPU can run here{f'; see the {warned} marked with !' if warned else ''}.")
-        lines.append("Next: streamrace demo")
+        lines.append(f"Next: {typed('streamrace demo')}")
     return lines
 
 

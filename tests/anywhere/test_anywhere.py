@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = "3.13"
-_OURS = re.compile(r"PIP_|STREAMRACE_|STREAMRACE_|PYTEST_|PYTHONPATH|VIRTUAL_ENV|MAKE|MFLAGS|DS_ACCELERATOR|HYPOTHESIS")
+_OURS = re.compile(r"PIP_|STREAMRACE_|PYTEST_|PYTHONPATH|VIRTUAL_ENV|MAKE|MFLAGS|DS_ACCELERATOR|HYPOTHESIS")
 _KEPT = ("PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_INDEX_URL")  # how the index is reached
 
 pytestmark = [pytest.mark.index, pytest.mark.timeout(1500)]
