@@ -49,9 +49,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     host = False  # set while torch makes a group, see streamrace.device.c10d
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
 
-    def __init__(
-        self, store: dist.Store, rank: int, size: int, options: _Options, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, store: dist.Store, rank: int, size: int, options: _Options, device: Any = None) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.options = options
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
