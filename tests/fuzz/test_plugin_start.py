@@ -227,7 +227,7 @@ def test_the_gpu_is_there_before_a_conftest_imports_torch(tmp_path: Path) -> Non
 def wrong(folder: Path, *arguments: str, **environment: str) -> str:
     done = started(folder, *arguments, **environment)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.startswith("ERROR: ")
+    assert "Traceback" not in done.stderr and re.search("^ERROR: ", done.stderr, re.MULTILINE)
     return done.stderr
 
 

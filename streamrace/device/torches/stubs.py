@@ -20,8 +20,8 @@ from streamrace.device.compiling import BuildError, find_compiler
 # Beginnings of the names of libraries that are of CUDA: left out of the wheel, and given as stubs where asked for. Not
 # libnvpl: NVIDIA's libraries for the processor, in the wheels for aarch64.
 OF_CUDA = ("libcaffe2_nvrtc", "libcublas", "libcud", "libcuf", "libcupti", "libcurand", "libcusolver", "libcusparse",
-           "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem", "libtorch_cuda",
-           "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
+           "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem",
+           "libtorch_cuda", "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
 # What torch asks without a need for CUDA, and the answer. The first two are asked for while torch is imported.
 _ANSWERS = {
     "_ZN4c10d15get_gil_checkerEv": "static void* none[8]; return none;",  # written to, and never used
