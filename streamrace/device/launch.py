@@ -72,6 +72,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         hidden,
         host,
         imports,
+        processor,
         refusals,
         rnn,
         storage,
@@ -79,6 +80,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         work,
     )
 
+    processor.settle()
     versions.install()
     cuda.install(count=devices)
     storage.install()

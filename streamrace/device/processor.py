@@ -28,3 +28,15 @@ def answer(*, deepspeed: bool = True) -> None:
         os.environ.setdefault(name, value)
     if deepspeed:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices, and warns
+
+
+def settle() -> None:
+    """Once torch is imported: no setting of :data:`KERNELS` may make a value wrong.
+
+    oneDNN's convolutions of int8 add pairs of products in 16 bits, saturated, on the processors to which it is held.
+    torch chooses them by what the processor can do, of which the settings tell it nothing. FBGEMM's ask by themselves.
+    """
+    import torch
+
+    if torch.backends.quantized.engine == "x86":  # which takes now one library, now the other
+        torch.backends.quantized.engine = "fbgemm"
