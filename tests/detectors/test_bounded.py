@@ -124,3 +124,16 @@ def test_of_any_program_each_access_costs_the_same(
 @pytest.mark.parametrize("moves", [("comb",), ("comb", "comb", "comb", "free", "allocate", "allocate")])
 def test_of_a_long_one_too(steps: Steps, moves: tuple[str, ...]) -> None:
     bounded(told(random.Random(1), 1, list(moves), 4000), steps)
+
+
+def test_what_nothing_newer_touches_stays_however_much_comes_after_it() -> None:
+    """The last element of each row is read once, by the oldest of many reads; the others often, by all the rest."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    matrix = story.block(1024, on=compute)
+    first = gather.reads(matrix.strided(7, 1, (80,), (8,)))
+    for read in range(300):
+        gather.reads(matrix.strided(read % 7, 1, (100 - read // 7 % 30,), (8,)))
+    compute.writes(matrix.strided(7, 1, (80,), (8,)))
+    story.assert_race("read-write gather compute")
+    assert [one.first.op for race in story.races() for one in race.examples] == [first]

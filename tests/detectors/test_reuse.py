@@ -193,6 +193,22 @@ def test_a_strided_access_is_handed_on_byte_by_byte() -> None:
     story.assert_race("reused gather compute")
 
 
+def test_a_part_of_a_part_has_its_elements_at_their_places() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a.strided(0, 1, (8,), (8,)))
+    story.lets_go(a)
+    part = story.again(a[20:64], on=compute)
+    story.lets_go(part)
+    part = story.again(part[11:44], on=compute)  # from 31 on
+    compute.writes(part[2:9])
+    compute.writes(part[0:1])
+    story.assert_clean()
+    compute.writes(part[9:10])
+    story.assert_race("reused gather compute")
+
+
 def test_an_element_that_is_cut_in_two_belongs_to_both() -> None:
     for part in (0, 1):
         story = Story()
@@ -222,11 +238,11 @@ def test_parts_that_come_together_the_other_way_round_are_two() -> None:
     story = Story()
     compute, gather = story.streams("compute", "gather")
     a = story.block(on=compute)
-    gather.reads(a.strided(0, 2, (16,), (4,)))
+    gather.reads(a.strided(0, 1, (22,), (3,)))
     swapped = together_again(story, handed_out_in_halves(story, a, compute)[::-1], compute)
     compute.writes(swapped)
     (race,) = story.races()
-    assert [(one.lo, one.hi) for one in race.examples] == [(0, 30), (32, 64)]
+    assert [(one.lo, one.hi) for one in race.examples] == [(0, 32), (32, 64)]
 
 
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
