@@ -22,7 +22,7 @@ Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective,
 """``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""
 
 _SCAN = 16  # up to so many entries, visiting each is faster than searching
-_FEW = 64  # so many of similar length are let be
+_FEW = 128  # so many of similar length are let be
 
 
 class _Row:

@@ -23,7 +23,7 @@ from tests.detectors.test_reuse_oracle import Arena
 from tests.examples import examples
 
 MOST_VISITED = 250  # by an access, on average
-MOST_REMEMBERED = 1_000
+MOST_REMEMBERED = 1_500
 SIZE = 192
 
 

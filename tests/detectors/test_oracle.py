@@ -252,7 +252,7 @@ def test_many_parts_of_one_block(parts_of_all: list[int], program: list[Any]) ->
     compare(story, [oracle])
 
 
-PILED = 140  # strided reads, and as many writes, of similar length: of each more than are let be
+PILED = 190  # strided reads, and as many writes, of similar length: of each more than are let be
 SHAPE = st.tuples(st.integers(0, 23), st.integers(1, 3), st.sampled_from([2, 3, 4, 5]))
 PILE = st.tuples(STREAM, SHAPE, st.booleans(), st.sampled_from([False] * 7 + [True]))
 
@@ -262,7 +262,7 @@ def comb(block: View, place: int, itemsize: int, stride: int) -> View:
     return block.strided(place, itemsize, (24 // stride,), (stride,))
 
 
-@examples(40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example])
+@examples(20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example])
 @given(
     pile=st.lists(PILE, min_size=2 * PILED, max_size=2 * PILED),
     program=st.lists(PILE, min_size=4, max_size=12),

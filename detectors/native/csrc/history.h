@@ -121,7 +121,7 @@ class AccessHistory {
 
  private:
   static constexpr size_t kScan = 16;  // up to so many entries, visiting each is faster than searching
-  static constexpr size_t kFew = 64;   // so many of similar length are let be
+  static constexpr size_t kFew = 128;  // so many of similar length are let be
 
   // Entries of similar length, sorted by where they begin.
   struct Row {
