@@ -32,21 +32,23 @@ def _detector(say: Say) -> list[Figure]:
     """Short traces are repeated until they take as long as the long one, so that both meet the same weather. By how
     much the same work differs when it is measured twice stands beside what grows.
     """
-    from benchmarks.detector import GROWTH, grown, measure, runs
+    from benchmarks.detector import GROWTH, Trace, grown, handed_on, measure, runs, synthetic
     from streamrace.detectors.engines import Engine
 
     found: list[Figure] = []
-    engines: list[tuple[Engine, str, float]] = [
-        ("native", "an operation", NATIVE_LIMIT_US),
-        ("python", "the engine in Python: an operation", DETECTOR_LIMIT_US),
+    engines: list[tuple[Engine, Trace, str, float | None]] = [
+        ("native", synthetic, "an operation", NATIVE_LIMIT_US),
+        ("native", handed_on, "strided and gathered, in memory that is handed on: an operation", None),
+        ("python", synthetic, "the engine in Python: an operation", DETECTOR_LIMIT_US),
+        ("python", handed_on, "the engine in Python, memory that is handed on: an operation", None),
     ]
-    for engine, what, limit in engines:
+    for engine, trace, what, limit in engines:
         few: list[float] = []
         many: list[float] = []
         for round_ in range(1, _ROUNDS + 1):
             say(f"detector: {engine}, round {round_} of {_ROUNDS}")
-            few.append(runs(_FEW, _MANY // _FEW, engine) * 1e6)
-            many.append(measure(_MANY, engine) * 1e6)
+            few.append(runs(_FEW, _MANY // _FEW, engine, trace) * 1e6)
+            many.append(measure(_MANY, engine, trace) * 1e6)
         ratios = [long / short for long, short in zip(many, few, strict=True)]
         note = f"median of {_ROUNDS} rounds: {min(ratios):.2f} to {max(ratios):.2f}"
         found += [

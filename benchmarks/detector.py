@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import islice, product
 from statistics import fmean
 from typing import NamedTuple, get_args
 
@@ -30,6 +30,7 @@ from streamrace.device.trace import (
     Phase,
     Record,
     RecordStream,
+    Reuse,
     Stack,
     StreamName,
     TraceRecord,
@@ -42,6 +43,8 @@ STREAMS = ("compute", "all-gather", "reduce", "copy")
 LIVE = 400  # blocks at a time
 WARM_UP = 4000  # launches: after the first thousand a fourth of the flat buffer's parts were never written
 FLAT = 256 * 4096  # bytes of a flat buffer that is touched in parts, as a parameter partition is
+ARENA = 4 << 20  # bytes that are handed out again
+Trace = Callable[[int], Iterator[TraceRecord]]
 
 
 def synthetic(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
@@ -86,13 +89,65 @@ def synthetic(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
             yield Free(old, op)
 
 
+def handed_on(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
+    """``ops`` launches on memory that is handed out again and again, in other parts each time, and touched in rows and
+    columns, by elements, and seldom from end to end; the host waits for nothing. About three other records to a launch.
+    """
+    draw = random.Random(seed)
+    yield begin(0, 1)
+    for number, name in enumerate(STREAMS):
+        yield StreamName(number, name)
+    yield Stack(0, (Frame("model.py", 1, "forward"),))
+    free = [(-1, 0, ARENA)]  # whose bytes, from where, how many; -1: nobody's yet
+    live: list[tuple[int, int]] = []
+    stream = marker = 0
+    for op in range(ops):
+        if op % 4 == 0:
+            before, stream = stream, draw.randrange(len(STREAMS))
+            yield Record(marker, before)
+            yield Wait(stream, marker, 0)
+            marker += 1
+        rows, columns = draw.choice([32, 48, 64, 72]), 96
+        nbytes = size = rows * columns * 4
+        block, lo = op + 1, 0
+        yield Alloc(block, nbytes, 0, op)
+        while size:
+            former, start, length = free.pop(0)
+            part = min(size, length)
+            if part < length:
+                free.insert(0, (former, start + part, length - part))
+            last = all(one != former for one, _, _ in free)
+            yield Reuse(block, former, lo, lo + part, start, 0, last)
+            lo, size = lo + part, size - part
+        live.append((block, rows))
+        other, height = draw.choice(live[-20:])
+        step, column = draw.choice([1, 2, 3, 4]), draw.randrange(columns - 8)
+        reads = [_matrix(other, height, column, step, (columns - 1 - column) // step + 1, columns)]
+        reads += [Access(other, 4 * at, 4 * at + 4) for at in draw.sample(range(height * columns), 2)]
+        half = columns // 2
+        writes = (
+            [_matrix(block, rows, at, 1, half, columns) for at in (0, half)] if op % 8 else [Access(block, 0, nbytes)]
+        )
+        yield Launch(op, stream, "aten::add_", tuple(reads), tuple(writes), 0, 10 * op, 10 * op, 10 * op + 9)
+        if len(live) > LIVE // 4:
+            old, height = live.pop(draw.randrange(len(live)))
+            yield Free(old, op, quiet=True)
+            free.insert(draw.randrange(len(free) + 1), (old, 0, height * columns * 4))
+
+
+def _matrix(block: int, rows: int, first: int, step: int, count: int, columns: int) -> Access:
+    """Of a matrix of so many columns some, each so many behind the one before."""
+    lo, row = 4 * first, 4 * columns
+    return Access(block, lo, lo + (rows - 1) * row + 4 * step * (count - 1) + 4, (4, (rows, count), (row, 4 * step)))
+
+
 class Fed:
     """A detector and what it is fed. Time is taken once as many blocks live as ever will, and not while the records are
     made; it is processor time, as other work of the machine is not meant.
     """
 
-    def __init__(self, ops: int, engine: Engine = "native") -> None:
-        self._detector, self._trace = RaceDetector(engine=engine), synthetic(WARM_UP + ops)
+    def __init__(self, ops: int, engine: Engine = "native", trace: Trace = synthetic) -> None:
+        self._detector, self._trace = RaceDetector(engine=engine), trace(WARM_UP + ops)
         self._fed = WARM_UP
         self._feed_until(WARM_UP)
 
@@ -119,9 +174,9 @@ class Fed:
                 return
 
 
-def measure(ops: int, engine: Engine = "native") -> float:
+def measure(ops: int, engine: Engine = "native", trace: Trace = synthetic) -> float:
     """Seconds for a launch of a run of so many."""
-    fed = Fed(ops, engine)
+    fed = Fed(ops, engine, trace)
     spent = fed.on(ops)
     fed.finish()
     return spent
@@ -156,12 +211,12 @@ def grown(ops: int, short: int, stretches: int, beside: int) -> Grown:
     return found
 
 
-def runs(ops: int, count: int, engine: Engine = "native") -> float:
+def runs(ops: int, count: int, engine: Engine = "native", trace: Trace = synthetic) -> float:
     """Seconds for a launch of so many runs."""
-    return fmean(measure(ops, engine) for _ in range(count))
+    return fmean(measure(ops, engine, trace) for _ in range(count))
 
 
 if __name__ == "__main__":
-    for engine in get_args(Engine):
-        for ops in (1_000, 100_000):
-            print(f"{engine:>6}, {ops:>7} launches: {measure(ops, engine) * 1e6:5.2f} microseconds each")
+    for engine, trace, ops in product(get_args(Engine), (synthetic, handed_on), (1_000, 100_000)):
+        spent = measure(ops, engine, trace) * 1e6
+        print(f"{engine:>6}, {trace.__name__:>9}, {ops:>7} launches: {spent:5.2f} microseconds each")

@@ -17,10 +17,20 @@ from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES, RaceDetector
 from streamrace.device.onward import Onward
 from streamrace.device.parts import PartReader
+from streamrace.device.ranks.interrupts import held
 from streamrace.device.trace import Begin, TraceError, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 _BITE = 1024  # ... while the program runs: who follows it has other things to look after
+_SLICE = 64  # ... then who reads is asked whether it is enough, and is interrupted, if so
+
+
+Enough = Callable[[], bool]
+"""Whether who reads has something else to do."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Reader(Protocol):
@@ -76,21 +86,26 @@ class Following:
     def thinned(self) -> dict[int, Onward]:
         return {rank: trace.first for rank, trace in self._traces.items() if trace.first is not None}
 
-    def on(self) -> bool:
-        """Read on, a little; is there more already? It raises nothing: :meth:`finish` does."""
+    def on(self, enough: Enough = _never) -> bool:
+        """Read on, a little, and no further than ``enough``; is there more already? It raises nothing: :meth:`finish`
+        does.
+        """
         if self._problem is not None:
             return False
         try:
             for rank in _files(self._folder):
                 self._open(rank)
-            more = {rank: self._turn(rank, _BITE) for rank in self._free(self._traces)}
+            more = {rank: self._turn(rank, _BITE, enough) for rank in self._free(self._traces)}
             return any(more.values())
         except Exception as problem:  # the program still runs, and is not to suffer from it
             self._problem = problem
             return False
 
-    def finish(self) -> None:
-        """Read the rest, as no more is being written. Raises as :func:`read`."""
+    def finish(self, enough: Enough = _never) -> bool:
+        """Read the rest, as no more is being written; False where it was ``enough`` before. Raises as :func:`read`.
+
+        Ctrl-C comes between two slices: whatever each reader has found by then is of the same records.
+        """
         try:
             if self._problem is not None:
                 raise self._problem
@@ -103,8 +118,10 @@ class Following:
             while left:
                 # Ranks held up by others come last: they go on only where no other rank has records left.
                 for rank in self._free(left) or list(left):
-                    if not self._turn(rank, _BATCH):
+                    if not self._turn(rank, _BATCH, enough):
                         left.remove(rank)
+                    elif enough():
+                        return False
             if self._thin:
                 for trace in self._traces.values():
                     trace.thin(done=True)
@@ -113,6 +130,7 @@ class Following:
                 trace.close()
         for one in self._detectors:
             one.finish()
+        return True
 
     def _open(self, rank: int) -> None:
         if rank not in self._traces:
@@ -122,20 +140,29 @@ class Following:
         """The ranks that are not held up at what others have not come to: of these nothing has to be kept."""
         return [rank for rank in ranks if not any(one.waits(rank) for one in self._detectors)]
 
-    def _turn(self, rank: int, most: int) -> bool:
+    def _turn(self, rank: int, most: int, enough: Enough) -> bool:
         """Pass on up to so many records of a rank; may it have more?"""
         trace = self._traces[rank]
         batch = trace.some(most)
         more = len(batch) == most
+        for at in range(0, len(batch), _SLICE):
+            if at and enough():
+                trace.later(batch[at:])
+                more = True
+                break
+            with held():
+                self._pass_on(rank, batch[at : at + _SLICE], trace.path)
+        if self._thin:
+            trace.thin()
+        return more
+
+    def _pass_on(self, rank: int, batch: list[TraceRecord], path: Path) -> None:
         if self._keep:
             batch = [one for one in batch if self._keep(rank, one)]
         if self._as_if:
             batch = [self._as_if(rank, one) for one in batch]
         if batch:
-            _feed(self._readers, rank, batch, trace.path)
-        if self._thin:
-            trace.thin()
-        return more
+            _feed(self._readers, rank, batch, path)
 
 
 class _RankTrace:
@@ -160,6 +187,10 @@ class _RankTrace:
                 raise TraceError(f"{self.path} is not a trace of this project")
             self._begin = batch[0]
         return batch
+
+    def later(self, records: list[TraceRecord]) -> None:
+        """Give back what was not read."""
+        self._ahead = records
 
     def belongs(self, ranks: Sequence[int]) -> None:
         """Is it one of a run of these ranks, or does it stand for all? Raises :class:`TraceError` where neither is."""

@@ -79,6 +79,11 @@ class NativeHappensBefore:
         """How many blocks, markers and open collectives are remembered: what memory is used for."""
         return int(self._library.order_live_state(self._it))
 
+    @property
+    def work(self) -> int:
+        """Records followed, accesses visited and runs of bytes looked at so far: what time is used for."""
+        return int(self._library.order_work(self._it))
+
     def _found(
         self,
         rank: int,
@@ -120,6 +125,7 @@ def load() -> Any:
         ("order_waits", ctypes.c_int, [handle, number]),
         ("order_settle", None, [handle]),
         ("order_live_state", number, [handle]),
+        ("order_work", number, [handle]),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments

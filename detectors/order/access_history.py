@@ -1,32 +1,59 @@
-"""The access history of a block: the accesses that a later access may still race with, found by place."""
+"""The access history of a block: the accesses that a later access may still race with, found by place.
+
+**What bounds it.** An access is dropped when a newer one covers it (:mod:`streamrace.detectors.order.block`). Strided
+ones seldom do, or several only together. So whenever entries of similar length are twice as many as were needed, those
+go all of whose bytes newer ones *of the same thread* touch: these are ordered after it, so what races with it races
+with one of them. What stays is what FastTrack's shadow memory has of each byte (Flanagan & Freund 2009, section 3), as
+ranges: at most twice that, however many accesses there were. Rejected: that memory itself (a column of a matrix has
+thousands of runs, and is one entry), and entries widened to their ranges, which accuse where nothing meets.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from itertools import count
 from typing import TypeAlias
 
-from streamrace.detectors.order.overlap import Layout
+from streamrace.detectors.order.overlap import Cover, Layout
 from streamrace.device.trace import Collective, Launch, Phase
 
 Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective, Phase]
 """``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""
 
 _SCAN = 16  # up to so many entries, visiting each is faster than searching
+_FEW = 128  # so many of similar length are let be
 
 
 class _Row:
     """Entries of similar length, sorted by where they begin."""
 
-    __slots__ = ("entries", "longest", "starts")
+    __slots__ = ("entries", "longest", "most", "starts")
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
+        self.most = _FEW
         self.starts: list[int] = []  # entries[i][0], apart as a search in plain integers is the fastest
         self.entries: list[Entry] = []
 
     def index(self, entry: Entry) -> int:
         return _find(entry, self.entries, bisect_left(self.starts, entry[0]))
+
+    def put(self, entry: Entry) -> None:
+        at = bisect_right(self.starts, entry[0])
+        self.starts.insert(at, entry[0])
+        self.entries.insert(at, entry)
+        if len(self.entries) > self.most:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drop what the newer entries of its thread cover together."""
+        covers: defaultdict[int, Cover] = defaultdict(Cover)
+        newest_first = sorted(self.entries, key=lambda entry: -entry[4])
+        kept = {id(entry) for entry in newest_first if covers[entry[3]].takes(*entry[:3])}
+        self.entries = [entry for entry in self.entries if id(entry) in kept]
+        self.starts = [entry[0] for entry in self.entries]
+        self.most = max(_FEW, 2 * len(self.entries))
 
 
 class AccessHistory:
@@ -80,9 +107,7 @@ class AccessHistory:
         row = self.rows.get(size)
         if row is None:
             row = self.rows[size] = _Row(1 << (2 * size + 1))
-        at = bisect_right(row.starts, entry[0])
-        row.starts.insert(at, entry[0])
-        row.entries.insert(at, entry)
+        row.put(entry)
 
     def _replace(self, old: Entry, entry: Entry) -> None:
         if self.rows is None:

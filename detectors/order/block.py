@@ -18,16 +18,17 @@ from streamrace.detectors.order.access_history import Accesses, AccessHistory, E
 from streamrace.detectors.order.clocks import Vector
 from streamrace.detectors.order.labels import HasNames, Labels
 from streamrace.detectors.order.overlap import overlap
-from streamrace.detectors.order.reuse import Inheritance
+from streamrace.detectors.order.reuse import Found, Inheritance
 
 
 class Block(Accesses):
     """What is known of one block, from its first mention to its free."""
 
-    __slots__ = ("inherited", "labels", "owner", "raced", "recorded")
+    __slots__ = ("inherited", "labels", "number", "owner", "raced", "recorded")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
+        self.number = number
         self.owner: int | None = None  # the stream whose order the allocator reuses it in; None: allocated unseen
         self.recorded: tuple[int, ...] = ()  # streams named by record_stream
         self.inherited: Inheritance | None = None  # what former owners of its memory did; None: nothing that can race
@@ -40,8 +41,8 @@ class Block(Accesses):
             for race, lo, hi in self.raced:
                 race.names |= self.labels.of(lo, hi)
 
-    def read(self, entry: Entry, known: Vector) -> list[Entry] | None:
-        """Add a read by a thread whose clock is ``known``; returns the writes it races with, if any."""
+    def read(self, entry: Entry, known: Vector) -> Found | None:
+        """Add a read by a thread whose clock is ``known``; returns what it races with, if anything."""
         lo, hi, layout, thread, _, _, _ = entry
         races: list[Entry] | None = None
         writes = self.writes
@@ -60,10 +61,10 @@ class Block(Accesses):
                     races = []
                 races.append(old)
         self._supersede(self.reads, entry, known, add=True)
-        return races
+        return ([], races) if races else None
 
-    def write(self, entry: Entry, known: Vector) -> tuple[list[Entry], list[Entry]] | None:
-        """Add a write; returns the reads and the writes it races with, if any."""
+    def write(self, entry: Entry, known: Vector) -> Found | None:
+        """Add a write; returns what it races with, if anything."""
         if not self.reads.items and self.reads.rows is None and _renewed(self.writes, entry):
             return None
         reads = self._supersede(self.reads, entry, known, add=False)

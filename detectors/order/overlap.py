@@ -13,14 +13,16 @@ intervals: they overlap. That can report a race between two very large interleav
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""``(itemsize, sizes, strides)``, strides in bytes, see :class:`streamrace.device.trace.Access`."""
+Layout: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]] | tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""That of :class:`streamrace.device.trace.Access`; of a part of one (:func:`cut`) with how many bytes lie before it."""
 
 MAX_RUNS = 1 << 18
+COVER_RUNS = 1 << 14
 
 _Dims = list[tuple[int, int]]  # (stride, size), the longest stride first
 
@@ -34,6 +36,49 @@ def overlap(lo: int, hi: int, layout: Layout | None, other_lo: int, other_hi: in
     # Which of them lies where in the block does not matter: training repeats the same pairs of
     # layouts at the same distance, so the answers are kept.
     return _strided(other_lo - lo, hi - lo, layout, other_hi - other_lo, other_layout)
+
+
+def cut(layout: Layout | None, by: int) -> Layout | None:
+    """The layout of what is left of an access from so many bytes later on.
+
+    No run has to be cut: of the runs that reach into the range that two accesses share, two that meet do so there, as
+    intervals that meet in pairs have a point in common (Helly 1923).
+    """
+    return (*layout[:3], by + _before(layout)) if layout is not None and by > 0 else layout
+
+
+def whole(lo: int, layout: Layout | None) -> tuple[int, Layout | None]:
+    """Where the access begins of which this is a part, and its layout; the same for all parts of one that is dense."""
+    return (0, None) if layout is None else (lo - _before(layout), layout[:3])
+
+
+def _before(layout: Layout | None) -> int:
+    return layout[3] if layout is not None and len(layout) > 3 else 0
+
+
+class Cover:
+    """The bytes that some accesses touch together, as ranges that lie apart; :data:`COVER_RUNS` of them at most."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges = np.array([[-1], [-1]], dtype=np.int64)  # starts and ends, of an empty one at first
+
+    def takes(self, lo: int, hi: int, layout: Layout | None) -> bool:
+        """Add an access, if that does not make it too many; False where all its bytes are there already."""
+        starts, run = _runs(lo, hi - lo, layout, lo, hi, COVER_RUNS)
+        if starts is None:
+            return True
+        touched = np.stack([np.maximum(starts, lo), np.minimum(starts + run, hi)])
+        starts, ends = (all_ := np.concatenate([self._ranges, touched], axis=1))[:, np.argsort(all_[0], kind="stable")]
+        ends = np.maximum.accumulate(ends)
+        apart = np.flatnonzero(starts[1:] > ends[:-1])
+        ranges = np.stack([starts[np.append(0, apart + 1)], ends[np.append(apart, -1)]])
+        if np.array_equal(ranges, self._ranges):
+            return False
+        if len(apart) <= COVER_RUNS:  # the empty one is one of them, and lies apart
+            self._ranges = ranges
+        return True
 
 
 @lru_cache(maxsize=1 << 14)
@@ -50,11 +95,11 @@ def _strided(distance: int, length: int, layout: Layout | None, other_length: in
 
 
 def _runs(
-    lo: int, length: int, layout: Layout | None, left: int, right: int
+    lo: int, length: int, layout: Layout | None, left: int, right: int, most: int = MAX_RUNS
 ) -> tuple[npt.NDArray[np.int64] | None, int]:
     """Sorted starts of the runs that may touch [left, right), and their length; None if they are too many."""
     run, dims = _normal(length, layout)
-    starts = np.array([lo], dtype=np.int64)
+    starts = np.array([lo - _before(layout)], dtype=np.int64)
     inner = [run]  # inner[k]: bytes spanned by the dimensions behind k
     for stride, size in reversed(dims[1:]):
         inner.insert(0, inner[0] + stride * (size - 1))
@@ -65,12 +110,12 @@ def _runs(
             base = int(starts[0])
             first = max(0, -((base + inner[k] - 1 - left) // stride))
             last = min(last, (right - 1 - base) // stride)
-        if len(starts) * (last + 1 - first) > 4 * MAX_RUNS:
+        if len(starts) * (last + 1 - first) > 4 * most:
             return None, run
         starts = (starts[:, None] + np.arange(first, last + 1) * stride).ravel()
         if not alone:
             starts = starts[(starts < right) & (starts + inner[k] > left)]
-        if len(starts) > MAX_RUNS:
+        if len(starts) > most:
             return None, run
     starts.sort()
     return starts, run
@@ -80,7 +125,7 @@ def _normal(length: int, layout: Layout | None) -> tuple[int, _Dims]:
     """The longest runs and the dimensions that repeat them, after joining what is contiguous."""
     if layout is None:
         return length, []
-    run, sizes, strides = layout
+    run, sizes, strides = layout[:3]
     if min((run, *sizes, *strides)) < 0:
         raise ValueError("a layout has a negative size or stride")
     dims: _Dims = []

@@ -15,7 +15,7 @@ from streamrace.detectors.order.clocks import StreamClock, Threads, Vector
 from streamrace.detectors.order.labels import HasNames, Labels
 from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Side
 from streamrace.detectors.order.rendezvous import Arrival, OpenCollectives
-from streamrace.detectors.order.reuse import Freed, Inheritance
+from streamrace.detectors.order.reuse import Found, Freed, Inheritance
 from streamrace.detectors.order.streams import StreamOrder
 from streamrace.device.trace import (
     Alloc,
@@ -45,6 +45,9 @@ Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
 
 Bytes = tuple[int, int, int, Any]
 """An :class:`streamrace.device.trace.Access`, or the plain tuple of the same fields that a reader gives."""
+
+_Second = tuple[Side, Moment, int]  # of a race: its side, and when it touches memory
+_KINDS: tuple[AccessKind, AccessKind] = ("read", "write")
 
 
 class RankAccesses:
@@ -111,16 +114,16 @@ class RankAccesses:
         if record.kernel.startswith(PROBES):
             return  # a probe of the watch: if it races, so does the program's own use of what it reads
         for access in record.reads:
-            self._read(access, stream, record)
+            self._access(access, stream, record, "read")
         for access in record.writes:
-            self._write(access, stream, record)
+            self._access(access, stream, record, "write")
 
     def begin_collective(self, record: Collective) -> Arrival:
         """Read the inputs, in an epoch that the other members will learn of."""
         stream = self._order.on(record.stream)
         stream.epoch += 1
         for access in record.reads:
-            self._read(access, stream, record)
+            self._access(access, stream, record, "read")
         return Arrival(record, stream.position())
 
     def end_collective(self, record: Collective, known: Vector) -> None:
@@ -129,46 +132,27 @@ class RankAccesses:
         stream.learn(known)
         stream.done = record.end
         for access in record.writes:
-            self._write(access, stream, record)
+            self._access(access, stream, record, "write")
 
-    def _read(self, access: Bytes, stream: StreamClock, record: Launch | Collective) -> None:
+    def _access(self, access: Bytes, stream: StreamClock, record: Launch | Collective, kind: AccessKind) -> None:
         number, lo, hi, layout = access
         if lo >= hi:
             return
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = Block()
+        block = self._blocks.get(number) or self._block(number)
         entry = (lo, hi, layout, stream.thread, stream.epoch, record, self._phase)
         if block.inherited is not None:
-            self._check_former(number, block, block.inherited, entry, stream, "read")
-        writes = block.read(entry, stream.known)
-        if writes:
-            self._compare(number, block, writes, "write", entry, "read")
-
-    def _write(self, access: Bytes, stream: StreamClock, record: Launch | Collective) -> None:
-        number, lo, hi, layout = access
-        if lo >= hi:
-            return
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = Block()
-        entry = (lo, hi, layout, stream.thread, stream.epoch, record, self._phase)
-        if block.inherited is not None:
-            self._check_former(number, block, block.inherited, entry, stream, "write")
-        found = block.write(entry, stream.known)
-        if found:
-            self._compare(number, block, found[0], "read", entry, "write")
-            self._compare(number, block, found[1], "write", entry, "write")
+            self._check_former(block, block.inherited, entry, stream, kind)
+        found = (block.write if kind == "write" else block.read)(entry, stream.known)
+        if found is not None:
+            self._compare(block, found, entry, kind)
 
     def _check_former(
-        self, number: int, block: Block, inherited: Inheritance, entry: Entry, stream: StreamClock, access: AccessKind
+        self, block: Block, inherited: Inheritance, entry: Entry, stream: StreamClock, kind: AccessKind
     ) -> None:
         """The new owner of memory that was freed touches it: is it ordered after what the former owners did?"""
-        reads, writes = inherited.met(entry, stream.known, write=access == "write")
-        if reads or writes:
-            got = self._stacks.get(inherited.stack, ())
-            self._compare(number, block, reads, "read", entry, access, got)
-            self._compare(number, block, writes, "write", entry, access, got)
+        found = inherited.met(entry, stream.known, write=kind == "write")
+        if any(found):
+            self._compare(block, found, entry, kind, self._stacks.get(inherited.stack, ()))
         if not inherited:
             block.inherited = None
 
@@ -177,7 +161,7 @@ class RankAccesses:
     def _block(self, number: int) -> Block:
         block = self._blocks.get(number)
         if block is None:
-            block = self._blocks[number] = Block()
+            block = self._blocks[number] = Block(number)
         return block
 
     def _alloc(self, record: Alloc) -> None:
@@ -227,11 +211,7 @@ class RankAccesses:
     def _check_free(self, record: Free, block: Block, owner: int) -> None:
         allowed = [self._order.on(number) for number in (owner, *block.recorded)]
         effect = max(record.time, *[stream.done for stream in allowed])
-        sides: tuple[tuple[list[Entry], AccessKind], ...] = (
-            (block.reads.everything(), "read"),
-            (block.writes.everything(), "write"),
-        )
-        for entries, access in sides:
+        for entries, access in zip((block.reads.everything(), block.writes.everything()), _KINDS, strict=True):
             for old in entries:
                 thread, epoch = old[3], old[4]
                 for stream in allowed:
@@ -240,7 +220,7 @@ class RankAccesses:
                 else:
                     free = Side("free", "free", self._name(owner))
                     moment = Moment(None, *self._phase, record.time, record.time)
-                    self._count(record.block, block, old, access, free, moment, effect, old[0], old[1])
+                    self._count(block, old, access, (free, moment, effect), old[0], old[1])
 
     # -- names --------------------------------------------------------------------------------
 
@@ -268,39 +248,22 @@ class RankAccesses:
     # -- reports ------------------------------------------------------------------------------
 
     def _compare(
-        self,
-        number: int,
-        block: Block,
-        olds: list[Entry],
-        before: AccessKind,
-        entry: Entry,
-        after: AccessKind,
-        got: tuple[Frame, ...] | None = None,
+        self, block: Block, found: Found, entry: Entry, kind: AccessKind, got: tuple[Frame, ...] | None = None
     ) -> None:
-        """``got``: where the block was allocated, if ``olds`` are of former owners of its memory."""
-        side, moment, effect = self._side(entry, after, got), _moment(entry), _effect(entry, after)
-        for old in olds:
-            lo, hi = max(old[0], entry[0]), min(old[1], entry[1])
-            self._count(number, block, old, before, side, moment, effect, lo, hi)
+        """``got``: where the block was allocated, if what was found is of former owners of its memory."""
+        second = self._side(entry, kind, got), _moment(entry), _effect(entry, kind)
+        for olds, before in zip(found, _KINDS, strict=True):
+            for old in olds:
+                self._count(block, old, before, second, max(old[0], entry[0]), min(old[1], entry[1]))
 
-    def _count(
-        self,
-        number: int,
-        block: Block,
-        old: Entry,
-        access: AccessKind,
-        second: Side,
-        moment: Moment,
-        effect: int,
-        lo: int,
-        hi: int,
-    ) -> None:
-        slack = effect - _effect(old, access)
-        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, slack < 0, slack)
-        race = self._report(self._side(old, access), second, occurrence)
+    def _count(self, block: Block, old: Entry, kind: AccessKind, second: _Second, lo: int, hi: int) -> None:
+        side, moment, effect = second
+        slack = effect - _effect(old, kind)
+        occurrence = Occurrence(self.rank, block.number, lo, hi, _moment(old), moment, slack < 0, slack)
+        race = self._report(self._side(old, kind), side, occurrence)
         if block.raced is None:
             block.raced = set()
-            self._raced[number] = block
+            self._raced[block.number] = block
         block.raced.add((race, lo, hi))
 
     def _side(self, entry: Entry, access: AccessKind, allocated: tuple[Frame, ...] | None = None) -> Side:

@@ -12,9 +12,6 @@ it orders no other memory.
 **What is dropped.** A former access that a new owner's access comes after and covers: whatever races with
 the former one later races with the new one, which has a history of its own. And one that has raced: the first access
 of the new owner that races with it is reported, as all later ones race for the same reason.
-
-Limit: where a strided access of a former owner lies only partly in the memory that is handed out, it is kept whole.
-That matters where a third block had the other part in between.
 """
 
 from __future__ import annotations
@@ -23,8 +20,11 @@ from collections.abc import Iterable
 
 from streamrace.detectors.order.access_history import Accesses, AccessHistory, Entry
 from streamrace.detectors.order.clocks import HostClock, Snapshot, Vector
-from streamrace.detectors.order.overlap import overlap
+from streamrace.detectors.order.overlap import cut, overlap, whole
 from streamrace.device.trace import Reuse
+
+Found = tuple[list[Entry], list[Entry]]
+"""The reads and the writes with which an access races."""
 
 
 class Inheritance(Accesses):
@@ -42,13 +42,13 @@ class Inheritance(Accesses):
     def __bool__(self) -> bool:
         return not (self.reads.empty and self.writes.empty)
 
-    def met(self, entry: Entry, known: Vector, *, write: bool) -> tuple[list[Entry], list[Entry]]:
+    def met(self, entry: Entry, known: Vector, *, write: bool) -> Found:
         """The former reads and writes with which a new access races. They are dropped with what it makes redundant."""
-        reads = _meet(self.reads, entry, known, redundant=True) if write else _covered(self.reads, entry, known)
-        return reads, _meet(self.writes, entry, known, redundant=write)
+        return _meet(self.reads, entry, known, True, write), _meet(self.writes, entry, known, write, True)
 
 
-def _meet(history: AccessHistory, entry: Entry, known: Vector, *, redundant: bool) -> list[Entry]:
+def _meet(history: AccessHistory, entry: Entry, known: Vector, redundant: bool, told: bool) -> list[Entry]:
+    """``redundant``: what the entry comes after and covers is; ``told``: what it does not come after races with it."""
     lo, hi, layout, thread, _, _, _ = entry
     races: list[Entry] = []
     dropped: list[Entry] = []
@@ -57,25 +57,11 @@ def _meet(history: AccessHistory, entry: Entry, known: Vector, *, redundant: boo
         if other == thread or known[other] >= epoch:
             if redundant and lo <= old_lo and old_hi <= hi and layout is None:
                 dropped.append(old)
-        elif overlap(old_lo, old_hi, old_layout, lo, hi, layout):
+        elif told and overlap(old_lo, old_hi, old_layout, lo, hi, layout):
             races.append(old)
     if races or dropped:
         history.drop(races + dropped)
     return races
-
-
-def _covered(history: AccessHistory, entry: Entry, known: Vector) -> list[Entry]:
-    """Two reads never race, but the newer one makes the older one redundant."""
-    lo, hi, layout, thread, _, _, _ = entry
-    if layout is None:
-        dropped = [
-            old
-            for old in history.search(lo, hi)
-            if lo <= old[0] and old[1] <= hi and (old[3] == thread or known[old[3]] >= old[4])
-        ]
-        if dropped:
-            history.drop(dropped)
-    return []
 
 
 class Freed:
@@ -112,10 +98,26 @@ class Freed:
 def _inherit(heir: AccessHistory, former: AccessHistory, reuse: Reuse, host: HostClock) -> None:
     """Put what of the former accesses lies in the memory that is handed out, in the new block's bytes."""
     by = reuse.lo - reuse.start
+    before = {_whole(old): old for old in heir.search(reuse.lo - 1, reuse.lo) if old[1] == reuse.lo}
+    joined: list[Entry] = []
+    pieces: list[Entry] = []
     for lo, hi, layout, thread, epoch, operation, phase in former.everything():
-        start, end = lo + by, hi + by
-        if start >= reuse.hi or end <= reuse.lo or host.known[thread] >= epoch:
+        start, end = max(lo + by, reuse.lo), min(hi + by, reuse.hi)
+        if start >= end or host.known[thread] >= epoch:
             continue
-        if layout is None:
-            start, end = max(start, reuse.lo), min(end, reuse.hi)
-        heir.put((start, end, layout, thread, epoch, operation, phase), None)
+        piece = (start, end, cut(layout, start - lo - by), thread, epoch, operation, phase)
+        other = before.pop(_whole(piece), None) if start == reuse.lo else None
+        if other is not None:
+            joined.append(other)
+            piece = (other[0], end, *other[2:])
+        pieces.append(piece)
+    if joined:
+        heir.drop(joined)
+    for piece in pieces:
+        heir.put(piece, None)
+
+
+def _whole(entry: Entry) -> tuple[object, ...]:
+    """What the parts of an access have in common: those that lie side by side again are one."""
+    lo, _, layout, _, epoch, operation, _ = entry
+    return id(operation), epoch, whole(lo, layout)

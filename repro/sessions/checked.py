@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,9 +14,10 @@ from streamrace.detectors import Race, RaceDetector, Unexercised, Unseen
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.holding import Bare, Holding, together
 from streamrace.detectors.confidence.waits import Waits
-from streamrace.detectors.files import Following, Reader, rests_on
+from streamrace.detectors.files import Enough, Following, Reader, rests_on
 from streamrace.detectors.values import answers
 from streamrace.device.extras import installed
+from streamrace.device.ranks.interrupts import held
 from streamrace.device.trace import (
     HOST_STREAM,
     Alloc,
@@ -39,6 +41,8 @@ from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
 
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")
+_SOON_S = 0.5  # in which what is left of a program that was interrupted is judged
+_seconds = time.monotonic
 _MEMORY = frozenset({Alloc, Free, Reuse})  # two of three records
 
 
@@ -56,9 +60,13 @@ def judge(
     failed: bool = False,
 ) -> Checked:  # fmt: skip
     """Judge the traces in ``folder``, of a run that is over: see :meth:`Judging.conclude`."""
-    return Judging(folder, asked, dry=dry is not None).conclude(
+    judging = Judging(folder, asked, dry=dry is not None)
+    found = judging.conclude(
         failure=failure, beside=beside, witnesses=witnesses, dry=dry, baseline=baseline, keeping=keeping, failed=failed
     )
+    if judging.interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 class Judging:
@@ -66,8 +74,10 @@ class Judging:
 
     ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets
     the first race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.device.parts`) it
-    removes what is not to be kept, as soon as it is judged.
+    removes what is not to be kept, as soon as it is judged. ``interrupted``: it was, and the verdict says so.
     """
+
+    interrupted = False
 
     def __init__(
         self, folder: Path, asked: Mapping[str, Any], *, dry: bool, told: Callable[[Race], None] | None = None
@@ -80,9 +90,9 @@ class Judging:
         readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
         self._following = Following(folder / "trace", readers, thin=True)
 
-    def on(self) -> bool:
-        """Judge a little more of what has been written by now; is there more already?"""
-        more = self._following.on()
+    def on(self, enough: Enough = lambda: False) -> bool:
+        """Judge a little more of what has been written by now, no more than is ``enough``; is there more already?"""
+        more = self._following.on(enough)
         if any(one.count for one in self._using if isinstance(one, RaceDetector)):
             self._bare.stop()  # what a clean verdict would rest on is not asked
             if self._told is not None:
@@ -98,26 +108,46 @@ class Judging:
 
     def conclude(
         self, *, failure: str | None, beside: Path, witnesses: Witnesses | None = None, dry: Path | None = None,
-        baseline: Baseline | None = None, keeping: str = "", failed: bool = False,
+        baseline: Baseline | None = None, keeping: str = "", failed: bool = False, soon: bool = False,
     ) -> Checked:  # fmt: skip
         """Judge the rest, and write all that is found into the folder. ``beside``: where the script's modules are.
 
         ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: the
         file that a dry run leaves if it comes to its end. ``baseline``: what was known before. ``keeping``: the name
         of a baseline that takes what was found, which is known from then on. ``failed``: the program ended with
-        another status than 0.
+        another status than 0. ``soon``: somebody waits, so no more of the rest is judged than can be at once.
+
+        Ctrl-C ends the judging, not what is written of it.
         """
-        folder, trace, asked, count = self._folder, self._folder / "trace", self._asked, self._count
+        until = _seconds() + _SOON_S
         races: list[Race] = []
-        held = Holding()
+        holding = Holding()
         try:
-            self._following.finish()
+            whole = self._following.finish(lambda: soon and _seconds() > until)
             races = found_by(self._using, Race)
-            if not races and not failure:
-                thinned = bool(self._following.thinned)
-                held = together(self._waits, self._bare) if thinned else rests_on(trace, self._waits, self._bare)
+            if not whole:
+                failure = f"{failure}, and its end was not judged"
+            elif not races and not failure:
+                holding = self._rests_on()
         except TraceError as error:
             failure = failure or str(error)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            races = found_by(self._using, Race)
+            failure = failure or "judging it was interrupted"
+        with held() if self.interrupted else nullcontext():
+            return self._written(failure, races, holding, beside, witnesses, dry, baseline, keeping, failed=failed)
+
+    def _rests_on(self) -> Holding:
+        if self._following.thinned:
+            return together(self._waits, self._bare)
+        return rests_on(self._folder / "trace", self._waits, self._bare)
+
+    def _written(
+        self, failure: str | None, races: list[Race], holding: Holding, beside: Path, witnesses: Witnesses | None,
+        dry: Path | None, baseline: Baseline | None, keeping: str, *, failed: bool,
+    ) -> Checked:  # fmt: skip
+        folder, asked, count = self._folder, self._asked, self._count
         if not failure and count.open:
             failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
         said: list[answers.Answer] = []
@@ -131,18 +161,18 @@ class Judging:
                 *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
             ),
             races=races,
-            holding=held,
+            holding=holding,
             unexercised=found_by(self._using, Unexercised),
             unseen=found_by(self._using, Unseen),
             seen=count.seen(),
             failure=failure,
-            witnesses=witnesses(trace, races) if witnesses is not None and races else (),
+            witnesses=witnesses(folder / "trace", races) if witnesses and races and not self.interrupted else (),
             dry=self._rehearsed.result(dry) if self._rehearsed and dry else None,
             answers=said,
             failed=failed,
             thinned=self._thinned(),
         )
-        sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
+        sources.write([*races, *(race for one in holding.held for race in one.races)], folder, (beside,))
         checked = _knowing(checked, beside, baseline, keeping)
         checked_file.write(checked, folder)
         return checked

@@ -106,7 +106,7 @@ class Meanwhile:
 
     def on(self) -> bool:
         """Judge a little of what has been written; is there more already?"""
-        return self.judging().on()
+        return self.judging().on(child.called)
 
     def until_then(self) -> str:
         """Where there is no verdict, as the trace could not be written: what was found all the same, behind why."""
@@ -194,8 +194,9 @@ def conclude(
         found = meanwhile.judging().conclude(
             failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
             baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",
-            failed=bool(ended.status),
+            failed=bool(ended.status), soon=interrupted,
         )  # fmt: skip
+    interrupted = interrupted or meanwhile.judging().interrupted
     folders.forget_ranks(folder)
     if not interrupted:
         folder = places.keep(folder)

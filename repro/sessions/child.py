@@ -34,6 +34,11 @@ class ProgramEnd(NamedTuple):
     time: float = 0.0  # time.monotonic()
 
 
+def called() -> bool:
+    """Whether a signal has come for who attends to a child, or the child has ended: see :func:`attended`."""
+    return not _SIGNALS.isdisjoint(signal.sigpending())
+
+
 def attended(
     work: Callable[[], ProgramEnd],
     hopeless: Callable[[], bool] = lambda: False,

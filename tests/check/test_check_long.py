@@ -160,3 +160,21 @@ def test_memory_of_a_hundred_thousand_operations(tmp_path: Path, how: str, ranks
     few, many = (checked(how, count, ranks, tmp_path / str(count), witnesses=witnesses) for count in (10_000, 100_000))
     assert many.largest < 1.1 * few.largest
     assert many.command < 1.1 * few.command
+
+
+HANDED_ON = """
+    import torch
+
+    kept = None
+    for i in range(60):
+        a = torch.zeros(64 + 8 * (i % 5), 96, device="cuda")
+        b = a[:, ::2] + 1
+        kept = (b * 2)[:, :3].clone()
+"""
+
+
+def test_strided_accesses_to_memory_that_is_handed_on_and_on_are_judged(check: Checking) -> None:
+    """Each block is cut out of former ones: whoever keeps all they did for each part has twice as much each time."""
+    done = check(check.script(HANDED_ON))
+    assert done.status == 0, done.err
+    assert done.findings["verdict"] == "clean"

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamrace.detectors import Name, Race, RaceDetector
+from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.device.asked import Asked
 from streamrace.device.trace import (
     Access,
@@ -232,9 +233,9 @@ class Story(StoryHost):
             self.hosts[rank].adds(Group(number, ranks))
         return number
 
-    def fed(self, *, shuffled_by: int | None = None) -> RaceDetector:
+    def fed(self, *, shuffled_by: int | None = None, examples: int | None = EXAMPLES) -> RaceDetector:
         """A detector that was fed the story: rank by rank, or in small pieces of random ranks."""
-        detector = RaceDetector()
+        detector = RaceDetector(examples)
         if shuffled_by is None:
             for host in self.hosts:
                 detector.feed(host.rank, host.trace)

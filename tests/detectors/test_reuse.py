@@ -164,6 +164,87 @@ def test_a_strided_write_leaves_what_lies_between() -> None:
     story.assert_race("reused compute other")
 
 
+def handed_out_in_halves(story: Story, a: View, on: StoryStream) -> list[View]:
+    story.lets_go(a)
+    return [story.again(a[0:32], on=on, last=False), story.again(a[32:64], on=on)]
+
+
+def together_again(story: Story, halves: list[View], on: StoryStream) -> View:
+    for half in halves:
+        story.lets_go(half)
+    new = story.block(on=on)
+    for lo, half in zip((0, 32), halves, strict=True):
+        story.adds(Reuse(new.block, half.block, lo, lo + 32, 0, -1, True))
+    return new
+
+
+def test_a_strided_access_is_handed_on_byte_by_byte() -> None:
+    """The second half has its own elements of it alone, at their places: the seventh column of eight is touched."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a.strided(3, 2, (8,), (8,)))
+    front, back = handed_out_in_halves(story, a, compute)
+    compute.writes(back.strided(0, 3, (4,), (8,)))
+    compute.writes(back.strided(5, 3, (3,), (8,)))
+    compute.writes(front.strided(5, 6, (3,), (8,)))
+    story.assert_clean()
+    compute.writes(back[28:32])
+    story.assert_race("reused gather compute")
+
+
+def test_a_part_of_a_part_has_its_elements_at_their_places() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a.strided(0, 1, (8,), (8,)))
+    story.lets_go(a)
+    part = story.again(a[20:64], on=compute)
+    story.lets_go(part)
+    part = story.again(part[11:44], on=compute)  # from 31 on
+    compute.writes(part[2:9])
+    compute.writes(part[0:1])
+    story.assert_clean()
+    compute.writes(part[9:10])
+    story.assert_race("reused gather compute")
+
+
+def test_an_element_that_is_cut_in_two_belongs_to_both() -> None:
+    for part in (0, 1):
+        story = Story()
+        compute, gather = story.streams("compute", "gather")
+        a = story.block(on=compute)
+        gather.reads(a.strided(14, 4, (3,), (16,)))  # 14 to 18, 30 to 34, 46 to 50
+        half = handed_out_in_halves(story, a, compute)[part]
+        compute.writes(half[0:2] if part else half[30:32])
+        story.assert_race("reused gather compute")
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_parts_of_an_access_that_come_together_again_are_one(strided: bool) -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    block = story.block(on=compute)
+    gather.reads(block.strided(0, 2, (15,), (4,)) if strided else block)
+    for _ in range(8):
+        block = together_again(story, handed_out_in_halves(story, block, compute), compute)
+    compute.writes(block)
+    (race,) = story.races()
+    assert race.occurrences == 1
+    assert (race.examples[0].lo, race.examples[0].hi) == ((0, 58) if strided else (0, 64))
+
+
+def test_parts_that_come_together_the_other_way_round_are_two() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a.strided(0, 1, (22,), (3,)))
+    swapped = together_again(story, handed_out_in_halves(story, a, compute)[::-1], compute)
+    compute.writes(swapped)
+    (race,) = story.races()
+    assert [(one.lo, one.hi) for one in race.examples] == [(0, 32), (32, 64)]
+
+
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
     story = Story()
     compute, _, a = read_and_let_go(story)

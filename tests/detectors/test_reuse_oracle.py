@@ -85,7 +85,7 @@ MEMORY = 12
 
 @dataclass
 class PartTouch:
-    """A dense access of memory, byte by byte: what the allocator has waited for since, before each has a next owner."""
+    """An access of memory, byte by byte: what the allocator has waited for since, before each has a next owner."""
 
     op: int
     node: int
@@ -101,52 +101,39 @@ class PartTouch:
         )
 
 
-class Memory:
+class Arena:
     """The bytes of a device: each belongs to a live block, or to the last one that had it."""
 
-    def __init__(self, story: Story, owner: StoryStream, oracle: Oracle, cuts: list[int]) -> None:
-        self.story, self.owner, self.oracle = story, owner, oracle
+    def __init__(self, story: Story, owner: StoryStream, size: int, cuts: list[int]) -> None:
+        self.story, self.owner, self.size = story, owner, size
         self.live: dict[int, tuple[int, View]] = {}  # by block: where it begins
-        self.former: list[tuple[int, int] | None] = [None] * MEMORY  # of a free byte: the block, and its place there
-        self.touches: list[PartTouch] = []
-        self.racing: list[tuple[int, int]] = []
-        for lo, hi in zip([0, *cuts], [*cuts, MEMORY], strict=True):
+        self.former: list[tuple[int, int] | None] = [None] * size  # of a free byte: the block, and its place there
+        for lo, hi in zip([0, *cuts], [*cuts, size], strict=True):
             block = story.block(hi - lo, on=owner)
             self.live[block.block] = (lo, block)
 
-    def touch(self, which: int, place: tuple[int, int], stream: StoryStream, number: int, *, writes: bool) -> None:
-        if not self.live:
-            return
-        begin, block = list(self.live.values())[which % len(self.live)]
-        lo = place[0] % block.hi
-        hi = min(block.hi, lo + place[1])
-        op = stream.runs(**{"writes" if writes else "reads": block[lo:hi]})
-        new = PartTouch(op, self.oracle.enqueue(number), writes, {begin + byte: [] for byte in range(lo, hi)})
-        self.racing += [(old.op, op) for old in self.touches if old.races(new, self.oracle.graph)]
-        self.touches.append(new)
+    def chosen(self, which: int) -> tuple[int, View] | None:
+        return list(self.live.values())[which % len(self.live)] if self.live else None
 
-    def free(self, which: int, recorded: list[tuple[int, StoryStream]]) -> None:
-        if not self.live:
-            return
-        number = list(self.live)[which % len(self.live)]
-        begin, block = self.live.pop(number)
-        for _, stream in recorded:
+    def free(self, which: int, recorded: list[StoryStream]) -> range:
+        """The bytes that are free now."""
+        begin, block = self.chosen(which) or (0, None)
+        if block is None:
+            return range(0)
+        del self.live[block.block]
+        for stream in recorded:
             self.story.record_stream(block, stream)
         self.story.lets_go(block)
-        awaited = [self.oracle.tails[one] for one, _ in recorded if one in self.oracle.tails]
-        for byte in range(block.hi):
-            self.former[begin + byte] = (number, byte)
-            for touch in self.touches:
-                if begin + byte in touch.awaited:
-                    touch.awaited[begin + byte] += awaited
+        self.former[begin : begin + block.hi] = [(block.block, byte) for byte in range(block.hi)]
+        return range(begin, begin + block.hi)
 
     def allocate(self, start: int, most: int) -> None:
         """Of the free bytes behind ``start`` so many as lie together."""
-        begin = next((byte for byte in range(start, MEMORY) if self.former[byte] is not None), None)
+        begin = next((byte for byte in range(start, self.size) if self.former[byte] is not None), None)
         if begin is None:
             return
         end = begin
-        while end < MEMORY and end - begin < most and self.former[end] is not None:
+        while end < self.size and end - begin < most and self.former[end] is not None:
             end += 1
         block = self.story.block(end - begin, on=self.owner)
         parts: list[tuple[int, int, int, int]] = []  # former, lo, hi, start
@@ -165,8 +152,41 @@ class Memory:
         self.live[block.block] = (begin, block)
 
 
+class Memory(Arena):
+    """With all that was ever done to it."""
+
+    def __init__(self, story: Story, owner: StoryStream, oracle: Oracle, cuts: list[int]) -> None:
+        super().__init__(story, owner, MEMORY, cuts)
+        self.oracle = oracle
+        self.touches: list[PartTouch] = []
+        self.racing: list[tuple[int, int]] = []
+
+    def touch(self, which: int, place: tuple[int, int, int], stream: StoryStream, number: int, *, writes: bool) -> None:
+        """``place``: where, so many bytes, so many apart."""
+        begin, block = self.chosen(which) or (0, None)
+        if block is None:
+            return
+        lo, count, stride = place[0] % block.hi, place[1], place[2]
+        view = block[lo : min(block.hi, lo + count)]
+        if stride > 1:
+            view = block.strided(lo, 1, (min(count, (block.hi - 1 - lo) // stride + 1),), (stride,))
+        op = stream.runs(**{"writes" if writes else "reads": view})
+        touched: dict[int, list[int]] = {begin + byte: [] for _, byte in bytes_of(view)}
+        new = PartTouch(op, self.oracle.enqueue(number), writes, touched)
+        self.racing += [(old.op, op) for old in self.touches if old.races(new, self.oracle.graph)]
+        self.touches.append(new)
+
+    def let_go(self, which: int, recorded: list[tuple[int, StoryStream]]) -> None:
+        awaited = [self.oracle.tails[one] for one, _ in recorded if one in self.oracle.tails]
+        for byte in self.free(which, [stream for _, stream in recorded]):
+            for touch in self.touches:
+                if byte in touch.awaited:
+                    touch.awaited[byte] += awaited
+
+
 BYTE = st.integers(0, MEMORY - 1)
-USE = st.tuples(st.just("use"), BYTE, st.tuples(BYTE, st.integers(1, 6)), STREAM, st.booleans())
+PLACE = st.tuples(BYTE, st.integers(1, 6), st.sampled_from([1, 1, 2, 3]))
+USE = st.tuples(st.just("use"), BYTE, PLACE, STREAM, st.booleans())
 LET_GO = st.tuples(st.just("free"), BYTE, st.lists(STREAM, unique=True, max_size=2))
 GET = st.tuples(st.just("allocate"), st.integers(0, MEMORY - 3), st.integers(1, MEMORY))
 
@@ -188,7 +208,7 @@ def test_owners_of_parts_of_the_same_memory(cuts: list[int], program: list[Any])
             case ("use", which, place, number, writes):
                 memory.touch(which, place, streams[number], number, writes=writes)
             case ("free", which, recorded):
-                memory.free(which, [(number, streams[number]) for number in recorded])
+                memory.let_go(which, [(number, streams[number]) for number in recorded])
             case ("allocate", start, most):
                 memory.allocate(start, most)
             case _:

@@ -45,3 +45,5 @@ EXPORT void order_settle(void* it) {
 }
 
 EXPORT long long order_live_state(void* it) { return static_cast<order::HappensBefore*>(it)->live_state(); }
+
+EXPORT long long order_work(void* it) { return static_cast<order::HappensBefore*>(it)->work(); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -71,6 +72,7 @@ class Rule {
   void read(Block& block, Entry entry, const StreamClock& stream, Entries& races) {
     if (!block.writes.in_rows() && alone(block.writes.items, entry.thread) && renewed(block.reads, entry)) return;
     block.writes.search(entry.lo, entry.hi, [&](const Entry& old, const Place&) {
+      ++layouts_.work;
       if (!ordered(old, stream) && overlap(old, entry)) races.push_back(old);
     });
     Entries nothing;
@@ -90,11 +92,8 @@ class Rule {
   // The former reads and writes with which a new access races. They are dropped with what it makes redundant.
   void met(Inheritance& former, const Entry& entry, const StreamClock& stream, bool write, Entries& reads,
            Entries& writes) {
-    if (write)
-      meet(former.reads, entry, stream, true, reads);
-    else
-      cover(former.reads, entry, stream);
-    meet(former.writes, entry, stream, write, writes);
+    meet(former.reads, entry, stream, true, write, reads);
+    meet(former.writes, entry, stream, write, true, writes);
   }
 
  private:
@@ -104,7 +103,7 @@ class Rule {
   bool overlap(const Entry& old, const Entry& entry) {
     if (old.lo >= entry.hi || entry.lo >= old.hi) return false;
     if (old.layout == kDense && entry.layout == kDense) return true;
-    return layouts_.overlap(old.lo, old.hi, old.layout, entry.lo, entry.hi, entry.layout);
+    return layouts_.overlap(old, entry);
   }
 
   static bool alone(const Entries& items, int64_t thread) {
@@ -128,6 +127,7 @@ class Rule {
   void supersede(AccessHistory& history, const Entry& entry, const StreamClock& stream, Entries& races) {
     dropped_.clear();
     history.search(entry.lo, entry.hi, [&](const Entry& old, const Place& place) {
+      ++layouts_.work;
       if (ordered(old, stream)) {
         if (entry.lo <= old.lo && old.hi <= entry.hi && (entry.layout == kDense || old.same_bytes(entry)))
           dropped_.push_back(place);
@@ -139,30 +139,23 @@ class Rule {
 
   void add(AccessHistory& history, Entry entry) {
     if (dropped_.empty())
-      history.put(std::move(entry));
+      history.put(std::move(entry), layouts_);
     else
-      history.put(std::move(entry), dropped_);
+      history.put(std::move(entry), layouts_, dropped_);
   }
 
-  void meet(AccessHistory& history, const Entry& entry, const StreamClock& stream, bool redundant, Entries& races) {
+  // `redundant`: what the entry comes after and covers is; `told`: what it does not come after races with it.
+  void meet(AccessHistory& history, const Entry& entry, const StreamClock& stream, bool redundant, bool told,
+            Entries& races) {
     dropped_.clear();
     history.search(entry.lo, entry.hi, [&](const Entry& old, const Place& place) {
+      ++layouts_.work;
       if (ordered(old, stream)) {
         if (redundant && entry.lo <= old.lo && old.hi <= entry.hi && entry.layout == kDense) dropped_.push_back(place);
-      } else if (overlap(old, entry)) {
+      } else if (told && overlap(old, entry)) {
         races.push_back(old);
         dropped_.push_back(place);
       }
-    });
-    if (!dropped_.empty()) history.drop(dropped_);
-  }
-
-  // Two reads never race, but the newer one makes the older one redundant.
-  void cover(AccessHistory& history, const Entry& entry, const StreamClock& stream) {
-    if (entry.layout != kDense) return;
-    dropped_.clear();
-    history.search(entry.lo, entry.hi, [&](const Entry& old, const Place& place) {
-      if (entry.lo <= old.lo && old.hi <= entry.hi && ordered(old, stream)) dropped_.push_back(place);
     });
     if (!dropped_.empty()) history.drop(dropped_);
   }
@@ -199,15 +192,15 @@ class Freed {
 
   // What the new block inherits, added to what it has inherited already; null where it can race with none.
   std::unique_ptr<Inheritance> hand_out(const Handed& handed, std::unique_ptr<Inheritance> heir,
-                                        const HostClock& host) {
+                                        const HostClock& host, Layouts& layouts) {
     if (!heir) {
       heir = std::make_unique<Inheritance>();
       heir->stack = handed.stack;
     }
     if (const auto found = blocks_.find(handed.former); found != blocks_.end()) {
       for (const auto& accesses : found->second) {
-        inherit(heir->reads, accesses.reads, handed, host);
-        inherit(heir->writes, accesses.writes, handed, host);
+        inherit(heir->reads, accesses.reads, handed, host, layouts);
+        inherit(heir->writes, accesses.writes, handed, host, layouts);
       }
     }
     drop_last(handed);
@@ -222,16 +215,38 @@ class Freed {
  private:
   std::unordered_map<int64_t, std::vector<Accesses>> blocks_;
 
+  // What the parts of an access have in common: those that lie side by side again are one.
+  using Whole = std::tuple<const Operation*, int64_t, int64_t, int64_t>;
+  static Whole whole(const Entry& entry) {
+    return {entry.operation.get(), entry.epoch, entry.layout == kDense ? 0 : entry.lo - entry.before, entry.layout};
+  }
+
   // What of the former accesses lies in the memory that is handed out, in the new block's bytes.
-  static void inherit(AccessHistory& heir, const AccessHistory& former, const Handed& handed, const HostClock& host) {
+  static void inherit(AccessHistory& heir, const AccessHistory& former, const Handed& handed, const HostClock& host,
+                      Layouts& layouts) {
     const int64_t by = handed.lo - handed.start;
-    former.everything([&](const Entry& old, const Place&) {
-      Entry moved = old;
-      moved.lo += by, moved.hi += by;
-      if (moved.lo >= handed.hi || moved.hi <= handed.lo || (*host.known)[old.thread] >= old.epoch) return;
-      if (old.layout == kDense) moved.lo = std::max(moved.lo, handed.lo), moved.hi = std::min(moved.hi, handed.hi);
-      heir.put(std::move(moved));
+    std::map<Whole, Place> before;
+    heir.search(handed.lo - 1, handed.lo, [&](const Entry& old, const Place& place) {
+      if (old.hi == handed.lo) before.insert_or_assign(whole(old), place);
     });
+    std::vector<Place> joined;
+    Entries pieces;
+    former.everything([&](const Entry& old, const Place&) {
+      ++layouts.work;
+      Entry piece = old;
+      piece.lo = std::max(old.lo + by, handed.lo), piece.hi = std::min(old.hi + by, handed.hi);
+      if (piece.lo >= piece.hi || (*host.known)[old.thread] >= old.epoch) return;
+      if (old.layout != kDense) piece.before += piece.lo - old.lo - by;
+      if (const auto other = before.find(whole(piece)); piece.lo == handed.lo && other != before.end()) {
+        const Entry& begun = heir.at(other->second);
+        piece.lo = begun.lo, piece.before = begun.before;
+        joined.push_back(other->second);
+        before.erase(other);
+      }
+      pieces.push_back(std::move(piece));
+    });
+    if (!joined.empty()) heir.drop(joined);
+    for (Entry& piece : pieces) heir.put(std::move(piece), layouts);
   }
 };
 

@@ -1,6 +1,11 @@
 #include "happens_before.h"
 
 namespace order {
+namespace {
+
+constexpr int64_t kSlice = 1 << 20;  // of work, some milliseconds: then Ctrl-C is obeyed
+
+}  // namespace
 
 // While records are followed, nobody else may come in: reading them runs Python.
 class HappensBefore::Busy {
@@ -79,7 +84,13 @@ int64_t HappensBefore::live_state() const {
 }
 
 bool HappensBefore::run(Follower& follower, PyObject* records, Arrival& arrival) {
-  while (PyObject* next = PyIter_Next(records)) {
+  while (true) {
+    if (++shared_.layouts.work - asked_ > kSlice) {
+      asked_ = shared_.layouts.work;
+      if (PyErr_CheckSignals() < 0) throw Raised();
+    }
+    PyObject* next = PyIter_Next(records);
+    if (next == nullptr) break;
     const Object record = Object::own(next);
     if (!follower.rank.follow(next, arrival)) return true;
   }

@@ -21,6 +21,7 @@ class HappensBefore {
   bool waits(int64_t rank) const;
   void settle();
   int64_t live_state() const;
+  int64_t work() const { return shared_.layouts.work; }
 
  private:
   // A rank, what is left of its records, and the collective it waits in.
@@ -36,9 +37,10 @@ class HappensBefore {
   std::map<int64_t, std::unique_ptr<Follower>> followers_;
   bool finished_ = false;
   bool busy_ = false;
+  int64_t asked_ = 0;  // the work that was done when Python was last asked whether it was interrupted
 
   // Follow the records up to the next collective. False when all are done.
-  static bool run(Follower& follower, PyObject* records, Arrival& arrival);
+  bool run(Follower& follower, PyObject* records, Arrival& arrival);
   void advance(Follower& follower);
   std::vector<Follower*> leave(const Ref<OpenCollective>& collective);
   bool hopeless(const Follower& follower) const;

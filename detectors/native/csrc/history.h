@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -27,11 +29,11 @@ struct Operation : Counted {
   Ref<PhaseOf> phase;
 };
 
-struct Entry {
-  int64_t lo, hi, layout, thread, epoch;
+struct Entry : Touched {
+  int64_t thread, epoch;
   Ref<Operation> operation;
 
-  bool same_bytes(const Entry& other) const { return lo == other.lo && hi == other.hi && layout == other.layout; }
+  bool same_bytes(const Touched& other) const { return static_cast<const Touched&>(*this) == other; }
 };
 
 // Where an entry stands: a row (0 where there are none) and an index.
@@ -64,6 +66,10 @@ class AccessHistory {
     }
   }
 
+  Entry& at(const Place& place) {
+    return rows_.empty() ? items[place.index] : rows_[place.row].entries[place.index];
+  }
+
   template <typename Visit>
   void everything(Visit visit) const {
     if (rows_.empty()) {
@@ -75,19 +81,19 @@ class AccessHistory {
         visit(rows_[row].entries[index], Place{row, index});
   }
 
-  void put(Entry entry) {
+  void put(Entry entry, Layouts& layouts) {
     if (rows_.empty()) {
       items.push_back(std::move(entry));
       if (items.size() > kScan) {
-        for (Entry& each : std::exchange(items, {})) insert(std::move(each));
+        for (Entry& each : std::exchange(items, {})) insert(std::move(each), layouts);
       }
       return;
     }
-    insert(std::move(entry));
+    insert(std::move(entry), layouts);
   }
 
   // Add `entry` in place of the dropped ones.
-  void put(Entry entry, std::vector<Place>& dropped) {
+  void put(Entry entry, Layouts& layouts, std::vector<Place>& dropped) {
     if (dropped.size() == 1) {
       Entry& old = at(dropped[0]);
       if (old.lo == entry.lo && old.hi == entry.hi) {
@@ -96,7 +102,7 @@ class AccessHistory {
       }
     }
     drop(dropped);
-    put(std::move(entry));
+    put(std::move(entry), layouts);
   }
 
   void drop(std::vector<Place>& dropped) {
@@ -115,12 +121,30 @@ class AccessHistory {
 
  private:
   static constexpr size_t kScan = 16;  // up to so many entries, visiting each is faster than searching
+  static constexpr size_t kFew = 128;  // so many of similar length are let be
 
   // Entries of similar length, sorted by where they begin.
   struct Row {
     int64_t size;
     int64_t longest;
     std::vector<Entry> entries;
+    size_t most = kFew;
+
+    // Drop what the newer entries of its thread cover together.
+    void thin(Layouts& layouts) {
+      std::vector<size_t> newest_first(entries.size());
+      std::iota(newest_first.begin(), newest_first.end(), size_t{0});
+      std::stable_sort(newest_first.begin(), newest_first.end(),
+                       [this](size_t one, size_t other) { return entries[one].epoch > entries[other].epoch; });
+      std::map<int64_t, Cover> covers;
+      std::vector<bool> kept(entries.size());
+      for (const size_t at : newest_first) kept[at] = layouts.takes(covers[entries[at].thread], entries[at]);
+      size_t left = 0;
+      for (size_t at = 0; at < entries.size(); ++at)
+        if (kept[at]) std::swap(entries[left++], entries[at]);
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(left), entries.end());
+      most = std::max(kFew, 2 * entries.size());
+    }
   };
   std::vector<Row> rows_;  // in the order in which they were made; not empty: `items` is
 
@@ -129,18 +153,15 @@ class AccessHistory {
     return static_cast<size_t>(found - entries.begin());
   }
 
-  Entry& at(const Place& place) {
-    return rows_.empty() ? items[place.index] : rows_[place.row].entries[place.index];
-  }
-
-  void insert(Entry entry) {
+  void insert(Entry entry, Layouts& layouts) {
     const int64_t size = std::bit_width(static_cast<uint64_t>(entry.hi - entry.lo)) / 2;
     auto row = std::find_if(rows_.begin(), rows_.end(), [size](const Row& each) { return each.size == size; });
-    if (row == rows_.end()) row = rows_.insert(rows_.end(), Row{size, int64_t{1} << std::min<int64_t>(2 * size + 1, 62), {}});
+    if (row == rows_.end()) row = rows_.insert(rows_.end(), Row{size, int64_t{1} << std::min<int64_t>(2 * size + 1, 62), {}, kFew});
     auto& entries = row->entries;
     const auto behind =
         std::partition_point(entries.begin(), entries.end(), [&](const Entry& e) { return e.lo <= entry.lo; });
     entries.insert(behind, std::move(entry));
+    if (entries.size() > row->most) row->thin(layouts);
   }
 };
 

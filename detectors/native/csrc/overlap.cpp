@@ -6,12 +6,13 @@ namespace order {
 namespace {
 
 constexpr int64_t kMaxRuns = 1 << 18;
+constexpr int64_t kCoverRuns = 1 << 14;
 constexpr size_t kAnswers = 1 << 16;  // so many are kept
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
-bool too_many(size_t starts, int64_t steps) {
-  return static_cast<__int128>(starts) * steps > static_cast<__int128>(4 * kMaxRuns);
+bool too_many(size_t starts, int64_t steps, int64_t most) {
+  return static_cast<__int128>(starts) * steps > static_cast<__int128>(4 * most);
 }
 
 }  // namespace
@@ -47,11 +48,11 @@ int64_t Layouts::number(int64_t itemsize, const std::vector<int64_t>& sizes, con
   return found->second;
 }
 
-bool Layouts::overlap(int64_t lo, int64_t hi, int64_t layout, int64_t other_lo, int64_t other_hi,
-                      int64_t other_layout) {
-  if (lo >= other_hi || other_lo >= hi) return false;
-  if (layout == kDense && other_layout == kDense) return true;
-  const Question question{other_lo - lo, hi - lo, layout, other_hi - other_lo, other_layout};
+bool Layouts::overlap(const Touched& one, const Touched& other) {
+  if (one.lo >= other.hi || other.lo >= one.hi) return false;
+  if (one.layout == kDense && other.layout == kDense) return true;
+  const Question question{other.lo - one.lo, {0, one.hi - one.lo, one.layout, one.before},
+                          {0, other.hi - other.lo, other.layout, other.before}};
   if (const auto known = answers_.find(question); known != answers_.end()) return known->second;
   if (answers_.size() >= kAnswers) answers_.clear();
   return answers_[question] = strided(question);
@@ -59,19 +60,19 @@ bool Layouts::overlap(int64_t lo, int64_t hi, int64_t layout, int64_t other_lo, 
 
 size_t Layouts::Hash::operator()(const Question& question) const {
   uint64_t hash = 0;
-  for (const int64_t part :
-       {question.distance, question.length, question.layout, question.other_length, question.other_layout})
+  const auto& [distance, one, other] = question;
+  for (const int64_t part : {distance, one.hi, one.layout, one.before, other.hi, other.layout, other.before})
     hash = (hash ^ static_cast<uint64_t>(part)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
   return hash;
 }
 
-bool Layouts::strided(const Question& question) const {
-  const int64_t left = std::max<int64_t>(0, question.distance);
-  const int64_t right = std::min(question.length, question.distance + question.other_length);
+bool Layouts::strided(const Question& question) {
+  const auto& [distance, one, other] = question;
+  const int64_t left = std::max<int64_t>(0, distance), right = std::min(one.hi, distance + other.hi);
   std::vector<int64_t> starts, others;
   int64_t run = 0, other_run = 0;
-  if (!runs(0, question.length, question.layout, left, right, starts, run) ||
-      !runs(question.distance, question.other_length, question.other_layout, left, right, others, other_run))
+  if (!runs(0, one, left, right, kMaxRuns, starts, run) ||
+      !runs(distance, other, left, right, kMaxRuns, others, other_run))
     return true;
   // Runs [s, s + run) and [o, o + other_run) meet if and only if s - other_run < o < s + run.
   for (const int64_t start : starts) {
@@ -81,16 +82,36 @@ bool Layouts::strided(const Question& question) const {
   return false;
 }
 
+bool Layouts::takes(Cover& cover, const Touched& one) {
+  std::vector<int64_t> starts;
+  int64_t run = 0;
+  if (!runs(one.lo, one, one.lo, one.hi, kCoverRuns, starts, run)) return true;
+  Cover ranges, all;
+  for (const int64_t start : starts) all.emplace_back(std::max(start, one.lo), std::min(start + run, one.hi));
+  work += static_cast<int64_t>(cover.size());
+  const auto middle = all.insert(all.end(), cover.begin(), cover.end());
+  std::inplace_merge(all.begin(), middle, all.end());
+  for (const auto& [start, end] : all) {
+    if (ranges.empty() || start > ranges.back().second)
+      ranges.emplace_back(start, end);
+    else
+      ranges.back().second = std::max(ranges.back().second, end);
+  }
+  if (ranges == cover) return false;
+  if (ranges.size() <= kCoverRuns) cover.swap(ranges);
+  return true;
+}
+
 // Sorted starts of the runs that may touch [left, right), and their length; false if they are too many.
-bool Layouts::runs(int64_t lo, int64_t length, int64_t layout, int64_t left, int64_t right,
-                   std::vector<int64_t>& starts, int64_t& run) const {
+bool Layouts::runs(int64_t lo, const Touched& one, int64_t left, int64_t right, int64_t most,
+                   std::vector<int64_t>& starts, int64_t& run) {
   static const std::vector<Dim> none;
-  const bool dense = layout == kDense;
-  run = dense ? length : layouts_[static_cast<size_t>(layout)].run;
-  const std::vector<Dim>& dims = dense ? none : layouts_[static_cast<size_t>(layout)].dims;
+  const bool dense = one.layout == kDense;
+  run = dense ? one.hi - one.lo : layouts_[static_cast<size_t>(one.layout)].run;
+  const std::vector<Dim>& dims = dense ? none : layouts_[static_cast<size_t>(one.layout)].dims;
   std::vector<int64_t> inner(dims.size() + 1, run);  // inner[k]: bytes spanned by the dimensions k and later
   for (size_t k = dims.size(); k-- > 0;) inner[k] = inner[k + 1] + dims[k].stride * (dims[k].size - 1);
-  starts = {lo};
+  starts = {lo - one.before};
   for (size_t k = 0; k < dims.size(); ++k) {
     const auto [stride, size] = dims[k];
     int64_t first = 0, last = size - 1;
@@ -98,15 +119,16 @@ bool Layouts::runs(int64_t lo, int64_t length, int64_t layout, int64_t left, int
       first = std::max<int64_t>(0, -floor_div(starts[0] + inner[k + 1] - 1 - left, stride));
       last = std::min(size - 1, floor_div(right - 1 - starts[0], stride));
     }
-    if (too_many(starts.size(), last - first + 1)) return false;
+    if (too_many(starts.size(), last - first + 1, most)) return false;
     std::vector<int64_t> next;
+    work += static_cast<int64_t>(starts.size()) * std::max<int64_t>(0, last - first + 1);
     for (const int64_t base : starts)
       for (int64_t index = first; index <= last; ++index) {
         const int64_t start = base + index * stride;
         if (start < right && start + inner[k + 1] > left) next.push_back(start);
       }
     starts.swap(next);
-    if (static_cast<int64_t>(starts.size()) > kMaxRuns) return false;
+    if (static_cast<int64_t>(starts.size()) > most) return false;
   }
   std::sort(starts.begin(), starts.end());
   return true;

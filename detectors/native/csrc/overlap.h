@@ -4,18 +4,32 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace order {
 
 constexpr int64_t kDense = -1;  // the layout of an access that touches every byte of its range
 
+// The bytes that an access touches, or those of a part of it: before its range lie `before` bytes of the whole.
+struct Touched {
+  int64_t lo, hi, layout;
+  int64_t before = 0;
+  bool operator==(const Touched&) const = default;
+};
+
+// The bytes that some accesses touch together, as ranges that lie apart.
+using Cover = std::vector<std::pair<int64_t, int64_t>>;
+
 // The layouts of a trace, each once, and the answers about pairs of them.
 class Layouts {
  public:
   // `sizes` and `strides` (bytes) have the same length; nothing is negative.
   int64_t number(int64_t itemsize, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
-  bool overlap(int64_t lo, int64_t hi, int64_t layout, int64_t other_lo, int64_t other_hi, int64_t other_layout);
+  bool overlap(const Touched& one, const Touched& other);
+  // Add an access, if that does not make it too many; false where all its bytes are there already.
+  bool takes(Cover& cover, const Touched& one);
+  int64_t work = 0;  // done so far, by all that share these: records followed, entries visited, runs looked at
 
  private:
   struct Dim {
@@ -27,16 +41,17 @@ class Layouts {
     std::vector<Dim> dims;
   };
   struct Question {
-    int64_t distance, length, layout, other_length, other_layout;
+    int64_t distance;
+    Touched one, other;  // each from 0 on
     bool operator==(const Question&) const = default;
   };
   struct Hash {
     size_t operator()(const Question& question) const;
   };
 
-  bool strided(const Question& question) const;
-  bool runs(int64_t lo, int64_t length, int64_t layout, int64_t left, int64_t right, std::vector<int64_t>& starts,
-            int64_t& run) const;
+  bool strided(const Question& question);
+  bool runs(int64_t lo, const Touched& one, int64_t left, int64_t right, int64_t most, std::vector<int64_t>& starts,
+            int64_t& run);
 
   std::map<std::vector<int64_t>, int64_t> numbers_;
   std::vector<Normal> layouts_;

@@ -18,6 +18,7 @@ extern PyObject *PyExc_ValueError, *PyExc_TypeError, *PyExc_RuntimeError;
 void Py_IncRef(PyObject*);
 void Py_DecRef(PyObject*);
 PyObject* Py_BuildValue(const char*, ...);
+int PyErr_CheckSignals(void);
 PyObject* PyErr_Occurred(void);
 PyObject* PyErr_NoMemory(void);
 PyObject* PyErr_Format(PyObject*, const char*, ...);

@@ -186,7 +186,7 @@ void Rank::accesses(PyObject* accesses, StreamClock& stream, const Ref<Operation
     if (lo >= hi) continue;
     PyObject* layout = item(one, 3);
     const int64_t number = layout == shared_.none() ? kDense : layout_of(layout, shared_.layouts);
-    access(field(one, 0), {lo, hi, number, stream.thread, stream.epoch, operation}, stream, write);
+    access(field(one, 0), {{lo, hi, number}, stream.thread, stream.epoch, operation}, stream, write);
   }
 }
 
@@ -294,7 +294,8 @@ void Rank::reuse(PyObject* record) {
                       truth(PyObject_IsTrue(item(record, 6)))};
   const auto found = blocks_.find(field(record, 0));
   if (found == blocks_.end()) return freed_.drop_last(handed);
-  found->second->inherited = freed_.hand_out(handed, std::move(found->second->inherited), host_);
+  found->second->inherited = freed_.hand_out(handed, std::move(found->second->inherited), host_,
+                                            shared_.layouts);
 }
 
 void Rank::settle() {
