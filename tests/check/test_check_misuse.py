@@ -84,7 +84,7 @@ def test_a_package_that_cannot_be_had_is_one_sentence(
     check: Any, tmp_path: Any, arguments: list[str], sentence: str
 ) -> None:
     check.script("print('never')")
-    done = check(*arguments, "train.py", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path), SIMGPU_CACHE=str(tmp_path))
+    done = check(*arguments, "train.py", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path), STREAMRACE_CACHE=str(tmp_path))
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines()[-1] == f"Error: {sentence}"
     assert not (check.folder / "runs" / "it").exists()

@@ -41,7 +41,7 @@ def test_the_race_is_found_and_explained_and_one_line_cures_it(
     assert "Missing: stream 'stream 1' never waits for stream 'default' after add" in told
     assert "In which timing it shows" in told and "The witness, in which it shows" in told
     assert f"+ {_WAIT.strip()}" in told
-    assert "-m streamrace fix runs/demo/racy 1 # what would cure it" in told
+    assert "streamrace fix runs/demo/racy 1 # what would cure it" in told
 
 
 def test_it_runs_again_in_the_same_place_with_the_extra_that_check_needs_and_no_more(

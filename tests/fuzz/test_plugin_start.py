@@ -246,7 +246,7 @@ def test_a_cuda_build_whose_cpu_build_cannot_be_had_is_told_in_a_sentence(tmp_pa
     (torch / "__init__.py").touch()
     (tmp_path / "pytest.ini").write_text("[pytest]\nstream_race_device = cuda\n")
     where = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "STREAMRACE_CACHE": str(tmp_path / "cache")}
-    told = wrong(tmp_path, **where, SIMGPU_CPU_TORCH="/no/such.whl")
+    told = wrong(tmp_path, **where, STREAMRACE_CPU_TORCH="/no/such.whl")
     assert "there can be no simulated GPU (stream_race_device): torch " in told and "cannot be had: " in told
 
 

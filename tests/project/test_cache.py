@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two releases, one of them not used for long, a CPU build of torch, and what a kill has left."""
     monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(kept, "checkout", lambda: None)  # what is compiled there is of use to the other tests
+    monkeypatch.setattr(kept.checkout, "root", lambda: None)  # what is compiled there is of use to the other tests
     for name in ("leaf-7.0", "stem-1.0", ".stem-1.1.x7.part"):
         (folder_of_releases() / name).mkdir(parents=True)
         (folder_of_releases() / name / "code.py").write_text("VERSION = 1\n" * 1000)

@@ -34,7 +34,7 @@ class Patient:
         (self.packages / "project.pth").write_text(f"{ROOT}\n")
         whole = metadata.distribution("streamrace").read_text("METADATA")
         assert whole is not None
-        self._has("stream_races-0.1.0", whole)
+        self._has("streamrace-0.1.0", whole)
 
     def _has(self, name: str, text: str) -> None:
         (self.packages / f"{name}.dist-info").mkdir()
@@ -100,13 +100,13 @@ def test_a_cpu_build_of_torch_is_enough_and_is_never_imported(patient: Patient) 
 def test_for_a_cuda_build_it_says_which_cpu_build_runs_instead(patient: Patient) -> None:
     patient.has_torch("2.13.0+cu126", cuda=True)
     kept = patient.folder / "cache"
-    before = patient.asked(SIMGPU_CACHE=str(kept))
+    before = patient.asked(STREAMRACE_CACHE=str(kept))
     assert before.returncode == 0, before.stdout
     assert f"a CUDA build: the first command makes a CPU build of torch 2.13.0 in {kept}, once" in said(before)["torch"]
 
     place = kept / "torch" / f"2.13.0-cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu"
     place.mkdir(parents=True)
-    after = patient.asked(SIMGPU_CACHE=str(kept))
+    after = patient.asked(STREAMRACE_CACHE=str(kept))
     assert f"a CUDA build: its CPU build is used instead, which is in the cache ({place})" in said(after)["torch"]
 
 
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_a_command_fails_there(pa
     patient.has_torch(VERSION)
     (patient.folder / "file").touch()
     place = patient.folder / "file" / "cache"
-    done = patient.asked(SIMGPU_CACHE=str(place))
+    done = patient.asked(STREAMRACE_CACHE=str(place))
     assert done.returncode == 1
     assert said(done)["cache"].startswith(f"✗ {place} cannot be written -> 'streamrace cache clear' makes room; ")
 

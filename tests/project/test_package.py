@@ -178,7 +178,7 @@ def test_the_version_is_told_and_the_commands_are_listed_without_torch() -> None
         (
             "watch",
             "--help",
-            "the command line, all but 'streamrace watch' and 'streamrace doctor', needs the extra deepspeed:",
+            "the command line, all but 'watch' and 'doctor', needs the extra deepspeed:",
         ),
     ],
 )
