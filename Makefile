@@ -197,6 +197,7 @@ $(VENV)/set-up:
 	@echo "setup: DeepSpeed, transformers and the other pinned packages (a minute or two)"
 	@$(PIP) setuptools wheel py-cpuinfo ninja
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
+	@! ls -d $(VENV)/lib/python*/site-packages/stream_races-*.dist-info > /dev/null 2>&1 || $(BIN)/python -m pip uninstall -qq -y stream-races # its name of before, whose plugin is gone
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
 	@$(BIN)/python -m streamrace.device.build
