@@ -73,6 +73,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "probes_begin": (None, ()),
     "probes_take": (POINTER(c_int64), (c_int64, c_int64, POINTER(c_int64))),
     "host_looks_at": (None, (c_void_p, c_int64, c_char_p, c_char_p)),
+    "host_register": (c_int, (c_void_p, c_int64)),
+    "host_unregister": (c_int, (c_void_p,)),
     "memory": (None, (c_int64, c_int64)),
     "memory_told": (POINTER(c_int64), ()),
     "memory_do": (None, (c_int,)),
