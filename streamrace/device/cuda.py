@@ -17,6 +17,7 @@ from streamrace.device import memory, streams, work
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
 from streamrace.device.refusals import refusal
+from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
 
@@ -102,6 +103,8 @@ class _Runtime(ModuleType):
         return f"error {code}"
 
     def cudaHostRegister(self, address: int, nbytes: int, _: int) -> cudaError:  # noqa: N802
+        with unseen():
+            torch.empty(0, pin_memory=True)  # before its first use of the GPU torch calls no memory pinned
         return self.cudaError(functions().host_register(address, nbytes))
 
     def cudaHostUnregister(self, address: int) -> cudaError:  # noqa: N802

@@ -150,5 +150,6 @@ def _lending(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _named(function: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    function.__doc__, function.__name__, function.__qualname__ = plain.__doc__, plain.__name__, plain.__qualname__
+    function.__doc__, function.__name__ = plain.__doc__, plain.__name__
+    function.__qualname__ = plain.__qualname__.replace("Base.", ".")  # TensorBase, StorageBase: torch's own bases
     return function

@@ -1,7 +1,6 @@
 // Pinned memory of the host, as at::CachingHostAllocator gives it: sizes are powers of two, and a block is handed out
 // again once the streams on which copies used it have come to where they stood at its free. Beside it memory of the
 // program's own that cudaHostRegister pinned (CUDA Runtime API, "Memory Management").
-#include <ATen/Context.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
@@ -120,7 +119,6 @@ extern "C" {
 // Both give CUDA's number of an error, or 0.
 int simgpu_host_register(char* data, int64_t nbytes) {
   if (!data || nbytes <= 0) return 1;  // cudaErrorInvalidValue
-  at::globalContext().getPinnedMemoryAllocator();  // before its first use of the GPU torch calls no memory pinned
   watch_pinned_memory();
   int64_t site = Allocating::site();
   Lock lock;
