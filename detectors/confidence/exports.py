@@ -1,9 +1,11 @@
-"""Pinned memory that the program holds an array of: what it does through the array is in no trace.
+"""Pinned memory that the program holds an array or an address of: what it does through it is in no trace.
 
-``tensor.numpy()`` of pinned memory is traced as a read at that moment. While the array lives, what is done through it
-can race with the device only where the device has work on the same memory that does not come before the moment: work
-that the host has not waited for then, or that is given to a stream later. Only such blocks are reported. An address
-that was merely asked for (``data_ptr()``) is not: programs compare them.
+``tensor.numpy()`` of pinned memory, and DLPack, are traced as a read at that moment. While the array lives, what is
+done through it can race with the device only where the device has work on the same memory that does not come before the
+moment: work that the host has not waited for then, or that is given to a stream later. Only such blocks are reported.
+
+An address (``data_ptr()``) has no end, and most programs compare it, so only the moment counts at which it is taken:
+who uses it does so there, as a rule, and who keeps it for later is not accused of all that comes then.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from streamrace.device.trace import (
     Wait,
 )
 
-_HOLDING, _RELEASED = "numpy", "numpy released"  # what hands memory on, and that it ended
+_HOLDING = ("numpy", "dlpack")  # arrays, whose end is told
+_RELEASED = tuple(f"{how} released" for how in _HOLDING)
 
 
 class _Rank:
@@ -96,12 +99,14 @@ class _Rank:
         if work is None:
             return
         given = self._given.setdefault(export.block, [])
-        if export.how == _HOLDING:
+        if export.how in _RELEASED:
+            if given:
+                given.pop()
+            return
+        if export.how in _HOLDING:
             given.append(export)
-            if any(self._order.host.known[thread] < epoch for thread, epoch in work.items()):
-                self._report(export)
-        elif export.how == _RELEASED and given:
-            given.pop()
+        if any(self._order.host.known[thread] < epoch for thread, epoch in work.items()):
+            self._report(export)
 
     def _report(self, export: Export) -> None:
         self.found[export.how, self._stacks.get(export.stack, ())] = None

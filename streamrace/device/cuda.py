@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from streamrace.device import memory, streams, work
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
 from streamrace.device.refusals import refusal
+from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
 
@@ -79,7 +80,7 @@ def _sleep(cycles: int) -> None:
 class _Runtime(ModuleType):
     """``torch.cuda.cudart()``: what programs call of it."""
 
-    class cudaError:  # noqa: N801 - CUDA's name
+    class cudaError(int):  # noqa: N801 - CUDA's name
         success = 0
 
     def __init__(self) -> None:
@@ -101,10 +102,13 @@ class _Runtime(ModuleType):
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
         return f"error {code}"
 
-    def cudaHostRegister(self, *_: int) -> NoReturn:  # noqa: N802
-        refusal("pinning memory that exists already (cudaHostRegister)", "use tensor.pin_memory()")()
+    def cudaHostRegister(self, address: int, nbytes: int, _: int) -> cudaError:  # noqa: N802
+        with unseen():
+            torch.empty(0, pin_memory=True)  # before its first use of the GPU torch calls no memory pinned
+        return self.cudaError(functions().host_register(address, nbytes))
 
-    cudaHostUnregister = cudaHostRegister  # noqa: N815
+    def cudaHostUnregister(self, address: int) -> cudaError:  # noqa: N802
+        return self.cudaError(functions().host_unregister(address))
 
 
 class _Nvtx(ModuleType):

@@ -1,28 +1,49 @@
 """What Python does with pinned memory past torch's dispatcher, reported to the device.
 
-The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()`` and
-``numpy()`` go past it: here they count as a read by the host, at that moment. Whoever takes an address (``numpy()``,
-``data_ptr()``) may use it at any time, which nobody sees: an :class:`streamrace.device.trace.Export` says so, and
-another that the array has gone. torch's own code compares addresses, and is not reported.
+The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()``,
+``numpy()``, DLPack, and what writes memory away (``torch.save``, pickle, safetensors) go past it: here they count as a
+read by the host, at that moment. Whoever takes an address (``numpy()``, DLPack, ``data_ptr()``) may use it at any time,
+which nobody sees: an :class:`streamrace.device.trace.Export` says so, and another that the array has gone. Libraries
+that only compare addresses, torch itself above all, are not reported.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from streamrace.device.library import functions
+from streamrace.device.sanitizer import unseen
+
+# They tell by the address whether two tensors are the same. safetensors reads at one too: see safetensors() below.
+_COMPARE = ("torch", "accelerate", "deepspeed", "diffusers", "peft", "safetensors", "transformers")
+_numpy: Callable[..., Any] = torch.Tensor.numpy
+_address: Callable[[torch.UntypedStorage], int] = torch.UntypedStorage.data_ptr
+
 
 def install() -> None:
-    """Put it in the way of the methods of tensors that reach the memory itself."""
+    """Put it in the way of what reaches the memory itself."""
     tensor: Any = torch.Tensor
+    storage: Any = torch.UntypedStorage
+    typed: Any = torch.storage.TypedStorage
     tensor.tolist = _reading(tensor.tolist, "tolist", "")
     tensor.numpy = _reading(tensor.numpy, "numpy", "numpy")
-    tensor.data_ptr = _pointing(tensor.data_ptr)
+    tensor.data_ptr = _pointing(tensor.data_ptr, lambda one: looks(one, "", "data_ptr"))
+    storage.data_ptr = _pointing(storage.data_ptr, lambda one: looks_at(one, "", "data_ptr"))
+    typed.data_ptr = _pointing(typed.data_ptr, lambda one: looks_at(one._untyped_storage, "", "data_ptr"))
+    _elements(storage)
+    _files(storage)
+    for name in ("_to_dlpack", "_to_dlpack_versioned"):
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _lending(getattr(torch._C, name)))
+    for module in (torch, torch.utils.dlpack):
+        module.to_dlpack = torch._C._to_dlpack  # type: ignore[attr-defined] # imported by name
 
 
 def looks(tensor: Tensor, name: str, how: str) -> None:
@@ -32,6 +53,13 @@ def looks(tensor: Tensor, name: str, how: str) -> None:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # others have no memory of their own, or hold tensors that come here
+
+
+def looks_at(storage: torch.UntypedStorage, name: str, how: str = "", *, at: int | None = None) -> None:
+    """The same of all bytes of ``storage``, or of one (``at``)."""
+    if storage.device.type == "cpu":
+        first, count = (0, storage.nbytes()) if at is None else (at % max(storage.nbytes(), 1), 1)
+        functions().host_looks_at(_address(storage) + first, count, name.encode(), how.encode())
 
 
 def _reading(plain: Callable[..., Any], name: str, how: str) -> Callable[..., Any]:
@@ -46,17 +74,82 @@ def _reading(plain: Callable[..., Any], name: str, how: str) -> Callable[..., An
     return _named(read, plain)
 
 
-def _pointing(plain: Callable[..., int]) -> Callable[..., Any]:
-    def data_ptr(self: Tensor) -> int:
+def _pointing(plain: Callable[..., int], tell: Callable[[Any], None]) -> Callable[..., Any]:
+    def data_ptr(self: Any) -> int:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not caller.startswith("torch.") and (self.is_cuda or self.is_cpu):
-            looks(self, "", "data_ptr")
+        if caller.partition(".")[0] not in _COMPARE and self.device.type in ("cpu", "cuda"):
+            tell(self)
         return plain(self)
 
     return _named(data_ptr, plain)
 
 
+def _elements(kind: Any) -> None:
+    """A storage's numbers, one by one or all."""
+    plain = kind.__getitem__
+
+    def __getitem__(self: torch.UntypedStorage, which: Any) -> Any:  # noqa: N807
+        if isinstance(which, int):
+            looks_at(self, "UntypedStorage.__getitem__", at=which)
+        return plain(self, which)
+
+    def __iter__(self: torch.UntypedStorage) -> Iterator[int]:  # noqa: N807
+        looks_at(self, "UntypedStorage.__iter__")  # at once: an access for each byte would make the trace long
+        return (plain(self, at) for at in range(self.nbytes()))
+
+    kind.__getitem__, kind.__iter__ = _named(__getitem__, plain), _named(__iter__, kind.__iter__)
+
+
+def _files(kind: Any) -> None:
+    """``torch.save`` in both its formats; pickle comes to the older one."""
+    plain_write, plain_record = kind._write_file, torch._C.PyTorchFileWriter.write_record
+    writer: Any = torch._C.PyTorchFileWriter
+
+    def _write_file(self: torch.UntypedStorage, *args: Any) -> None:
+        looks_at(self, "torch.save")
+        plain_write(self, *args)
+
+    def write_record(self: Any, name: str, data: Any, *args: Any) -> None:
+        if isinstance(data, torch.UntypedStorage):
+            looks_at(data, "torch.save")
+        plain_record(self, name, data, *args)
+
+    kind._write_file, writer.write_record = _named(_write_file, plain_write), _named(write_record, plain_record)
+
+
+def safetensors(module: ModuleType) -> None:
+    """``safetensors.torch``: what it writes it reads at the tensors' addresses."""
+    for name in ("save", "save_file"):
+        plain = getattr(module, name)
+
+        def save(tensors: dict[str, Tensor], *args: Any, plain: Any = plain, name: str = name, **kwargs: Any) -> Any:
+            for one in tensors.values() if isinstance(tensors, dict) else ():
+                if isinstance(one, Tensor) and one.is_cpu:
+                    looks(one, f"safetensors.torch.{name}", "")
+            return plain(tensors, *args, **kwargs)
+
+        setattr(module, name, _named(save, plain))
+
+
+def _lending(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """DLPack of pinned memory, by way of an array, whose end is told as the capsule's and its taker's is not."""
+
+    def to_dlpack(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not (tensor.is_cpu and type(tensor) in _PLAIN and tensor.is_pinned()) or tensor.is_conj() or tensor.is_neg():
+            return plain(tensor, *args, **kwargs)
+        looks(tensor, "Tensor.__dlpack__", "dlpack")
+        with unseen():
+            array = _numpy(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
+            weakref.finalize(array, looks, tensor, "", "dlpack released").atexit = False
+            lent = torch.empty(0, dtype=tensor.dtype).set_(
+                torch.from_numpy(array).untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
+        return plain(lent, *args, **kwargs)
+
+    return to_dlpack
+
+
 def _named(function: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
     function.__doc__, function.__name__ = plain.__doc__, plain.__name__
-    function.__qualname__ = f"Tensor.{plain.__name__}"
+    function.__qualname__ = plain.__qualname__.replace("Base.", ".")  # TensorBase, StorageBase: torch's own bases
     return function

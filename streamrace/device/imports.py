@@ -19,7 +19,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import refusals
+from streamrace.device import host, refusals
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
 _ON_THE_HOST = "compute it with torch's own operators"
@@ -46,6 +46,7 @@ _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libc
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
+    "safetensors.torch": host.safetensors,
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
     "triton.runtime.jit": refusals.triton,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from story import Story, StoryStream, View
 
 from streamrace.detectors.confidence.exports import Exports
@@ -25,24 +26,22 @@ def unseen(story: Story) -> int:
     return len(exports.findings())
 
 
-def copied_to(*, wait: bool) -> tuple[Story, StoryStream, View]:
+def copied_to(*, wait: bool, how: str = "numpy") -> tuple[Story, StoryStream, View]:
     story = Story()
     (copy,) = story.streams("copy")
     host = pinned(story)
     copy.writes(host)
     if wait:
         story.synchronizes(copy)
-    gives_away(story, host)
+    gives_away(story, host, how)
     return story, copy, host
 
 
-def test_an_array_behind_the_wait_hides_nothing() -> None:
-    assert unseen(copied_to(wait=True)[0]) == 0
-
-
-def test_an_array_before_the_copy_is_done_may_hide_an_access() -> None:
-    story, _, _ = copied_to(wait=False)
-    assert unseen(story) == 1
+@pytest.mark.parametrize("how", ["numpy", "dlpack", "data_ptr"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_is_given_away_before_the_copy_is_done_may_hide_an_access(how: str, wait: bool) -> None:
+    story, _, _ = copied_to(wait=wait, how=how)
+    assert unseen(story) == (0 if wait else 1)
 
 
 def test_a_wait_through_another_stream_counts() -> None:

@@ -27,6 +27,7 @@ struct Block {
   Chunk* chunk = nullptr;
   c10::Storage alias;  // the same bytes as a CPU storage, which owns nothing
   std::vector<int64_t> recorded;
+  bool registered = false;  // pinned memory of the program's own (cudaHostRegister)
 };
 
 // The block behind a storage, or null: memory that is not ours.

@@ -2,6 +2,7 @@
 #include <ATen/record_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "callsite.h"
@@ -91,22 +92,28 @@ void after_operator(const at::RecordFunction&, at::ObserverContext* context) {
   for (auto& [access, data] : writing->places) recorder().known({access}, data);
 }
 
-// What Python does past the dispatcher (streamrace/device/host.py). `how` empty: it only reads, now; else it gets an address.
+// What Python does past the dispatcher (streamrace/device/host.py). `name` empty: nothing is read now. `how` not empty: the
+// program gets an address.
+void sees(Block& block, const Accesses& accesses, const std::string& name, const std::string& how, int64_t site) {
+  bool pinned = block.stream == kHost;
+  if (pinned && !name.empty()) {
+    if (accesses.reads.empty()) timeline().catch_up();
+    else device().host_access(name_id(name), accesses, site);
+    if (dry().on && !dry().known(accesses.reads)) dry().refuse(name.c_str());
+  }
+  if (pinned && (how == "numpy" || how == "dlpack")) recorder().given(block);
+  if (pinned && (how == "numpy released" || how == "dlpack released")) recorder().released(block);
+  if (!how.empty()) trace().note(Kind::kExport, {block.number, name_id(how), site, timeline().now});
+}
+
 void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view how) {
   int64_t site = call_site();
   Lock lock;
   Block* block = tensor.is_cuda() ? block_of(tensor.storage().unsafeGetStorageImpl()) : pinned_block_of(tensor);
   if (!block) return;
-  if (!tensor.is_cuda() && !name.empty()) {
-    Accesses accesses;
-    add_access(tensor, *block, accesses.reads);
-    if (accesses.reads.empty()) timeline().catch_up();
-    else device().host_access(name_id(std::string(name)), accesses, site);
-    if (dry().on && !dry().known(accesses.reads)) dry().refuse(std::string(name).c_str());
-  }
-  if (!tensor.is_cuda() && how == "numpy") recorder().given(*block);
-  if (!tensor.is_cuda() && how == "numpy released") recorder().released(*block);
-  if (!how.empty()) trace().note(Kind::kExport, {block->number, name_id(std::string(how)), site, timeline().now});
+  Accesses accesses;
+  add_access(tensor, *block, accesses.reads);
+  sees(*block, accesses, std::string(name), std::string(how), site);
 }
 
 TORCH_LIBRARY_FRAGMENT(simgpu, m) {
@@ -122,4 +129,22 @@ void watch_pinned_memory() {
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator, &after_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
+#pragma GCC visibility push(default)
+extern "C" {
+
+// The same of the bytes from `address` on, where there is a storage and no tensor.
+void simgpu_host_looks_at(const char* address, int64_t nbytes, const char* name, const char* how) {
+  int64_t site = call_site();
+  Lock lock;
+  Block* block = pinned_block_of(address);
+  if (!block) return;
+  int64_t lo = address - block->data;
+  Accesses accesses;
+  if ((trace().on || dry().on) && nbytes > 0)
+    accesses.reads.push_back({block->number, lo, std::min(lo + nbytes, static_cast<int64_t>(block->nbytes)), 0});
+  sees(*block, accesses, name, how, site);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
 }  // namespace simgpu

@@ -1,5 +1,6 @@
 // Pinned memory of the host, as at::CachingHostAllocator gives it: sizes are powers of two, and a block is handed out
-// again once the streams on which copies used it have come to where they stood at its free.
+// again once the streams on which copies used it have come to where they stood at its free. Beside it memory of the
+// program's own that cudaHostRegister pinned (CUDA Runtime API, "Memory Management").
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
@@ -67,18 +68,22 @@ struct PinnedAllocator final : c10::Allocator {
 
 }  // namespace
 
-void free_pinned(void* context) {
-  Lock lock;
-  auto* block = static_cast<Block*>(context);
+static void forget(Block* block) {
   let_go(*block);
   recorder().unpinned(block->number);
   probes().dropped(block->number);
   dry().dropped(block->number);
+  pinned().used.erase(block->data);
+  delete block;
+}
+
+void free_pinned(void* context) {
+  Lock lock;
+  auto* block = static_cast<Block*>(context);
   Free free{block->data, {}};
   for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
-  pinned().used.erase(block->data);
   pinned().free[rounded(block->nbytes)].push_back(std::move(free));
-  delete block;
+  forget(block);
 }
 
 Block* pinned_block_of(const void* address) {
@@ -96,6 +101,10 @@ Block* pinned_block_of(const at::Tensor& tensor) {
 
 void record_event(const at::Tensor& host, Block& block, int64_t stream) {
   recorder().used(block, stream);
+  if (block.registered) {  // no allocator keeps it until then: whoever unregisters it too early does so
+    if (std::find(block.recorded.begin(), block.recorded.end(), stream) == block.recorded.end()) block.recorded.push_back(stream);
+    return;
+  }
   if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
 }
 
@@ -103,5 +112,41 @@ c10::Allocator* pinned_allocator() {
   static auto* one = new PinnedAllocator;
   return one;
 }
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// Both give CUDA's number of an error, or 0.
+int simgpu_host_register(char* data, int64_t nbytes) {
+  if (!data || nbytes <= 0) return 1;  // cudaErrorInvalidValue
+  watch_pinned_memory();
+  int64_t site = Allocating::site();
+  Lock lock;
+  if (Block* last = pinned_block_of(data + nbytes - 1); last || pinned_block_of(data)) return 712;  // ...AlreadyRegistered
+  auto behind = pinned().used.lower_bound(data);
+  if (behind != pinned().used.end() && behind->first < data + nbytes) return 712;
+  Block* block = make_block(static_cast<size_t>(nbytes), data, kHost);
+  block->registered = true;
+  hand_out(*block, site);
+  recorder().refuse("memory that cudaHostRegister pinned holds what the program had put there before, which a recording does not know");
+  pinned().used[data] = block;
+  return 0;
+}
+
+// The memory is the program's, which may free it now: so what the streams still do to it is done before. CUDA does not
+// promise that it waits for them; so this is no order in the trace.
+int simgpu_host_unregister(const char* data) {
+  Lock lock;
+  auto place = pinned().used.find(data);
+  if (place == pinned().used.end() || !place->second->registered) return 713;  // cudaErrorHostMemoryNotRegistered
+  Block* block = place->second;
+  auto streams = block->recorded;
+  for (int64_t stream : streams) timeline().synchronize(timeline().position(stream));
+  forget(block);
+  return 0;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
 
 }  // namespace simgpu
