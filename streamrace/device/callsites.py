@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from streamrace import checkout
@@ -64,10 +65,23 @@ class CallSites:
 
     def caller(self) -> Frame | None:
         """The place from which this process's own Python code was called."""
-        frame = sys._getframe(1)
-        while frame is not None and not (reported := self.reported(id(frame.f_code))):
-            frame = frame.f_back  # type: ignore[assignment]
-        return _frame(frame.f_code, frame.f_lasti) if frame is not None and reported == 1 else None
+        return next(self._callers(), None)
+
+    def place(self) -> str:
+        """The same as text. Where that is in torch, also the program's line that called torch."""
+        frames = list(self._callers())
+        if not frames:
+            return "a place outside Python (autograd's thread)"
+        own = next((one for one in frames if not one.file.startswith("torch/")), frames[0])
+        called = "" if own is frames[0] else f", called from {own.file}:{own.line} {own.function}"
+        return f"{frames[0].file}:{frames[0].line} {frames[0].function}{called}"
+
+    def _callers(self) -> Iterator[Frame]:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and (reported := self.reported(id(frame.f_code))) != 2:
+            if reported:
+                yield _frame(frame.f_code, frame.f_lasti)
+            frame = frame.f_back
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """The number of a stack: code addresses and instructions, innermost first."""

@@ -14,7 +14,8 @@ Departures from hardware: every collective waits for all its ranks, a broadcast 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 from streamrace.device import costs, recording, streams, tracing, versions, work
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
+from streamrace.device.ranks import agreed
 from streamrace.device.ranks.exchange import NEVER, PipeExchange
 from streamrace.device.trace import Transfer
 
@@ -66,25 +68,46 @@ def _claim_device(members: tuple[int, ...]) -> None:
 
 
 def leave(*, done: bool = True) -> None:
-    """The program is over. With ``done`` all its work is finished, and nobody needs to wait for this rank again."""
+    """The program is over. With ``done`` all its work is finished, and nobody needs to wait for this rank again.
+
+    Raises RuntimeError where its collectives could not go on, whatever the program made of that.
+    """
     if done:
         drain()
+        if why := problem():
+            raise RuntimeError(why)
         if _exchange:
             _exchange[0].promise(NEVER)
 
 
-def drain() -> None:
-    """Let all work end. That takes the host's time, and orders nothing."""
+def drain(*, unless_broken: bool = False) -> None:
+    """Let all work end. That takes the host's time, and orders nothing.
+
+    ``unless_broken``: not where the collectives cannot go on, which was told when it was found.
+    """
+    if unless_broken and problem():
+        return
     f = functions()
     if f.drain() < 0:
         raise RuntimeError(f.problem().decode())
+
+
+def problem() -> str:
+    """Why this process's collectives cannot go on. Empty: they can."""
+    return _exchange[0].problem if _exchange else ""
+
+
+def follows() -> bool:
+    """Can they not go on because another rank has ended?"""
+    return bool(_exchange) and _exchange[0].follows
 
 
 @dataclass
 class CollectiveCall:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
-    ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`streamrace.device.trace.Transfer`).
+    ``op``: the reduction as the program asked for it. ``reduction``, ``scale`` and ``splits`` are for a recording
+    (:class:`streamrace.device.trace.Transfer`).
     ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
     """
 
@@ -102,6 +125,7 @@ class CollectiveCall:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     link: str = ""
     origin: tuple[int, ...] = ()
+    op: str = ""
 
 
 class Work(dist.Work):
@@ -172,25 +196,52 @@ class Work(dist.Work):
 def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
+    said = _expect(job)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     state: list[Any] = []
-    move = job.move  # not the job: its tensors would live until the collective has ended, in each timing another time
+    # not the job: its tensors would live until the collective has ended, in each timing another time
+    members, move = job.members, job.move
 
     def read() -> None:
         with versions.of_gloo():
             outputs = [torch.empty_like(alias) for alias in write_to]
             inputs = [alias.clone() for alias in read_from]
-            state.append((move(inputs, outputs), inputs, outputs))
+            with _told(members, said):
+                state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()
         if transfer is not None:
-            _wait(transfer)
+            with _told(members, said):
+                _wait(transfer)
         for alias, value in zip(write_to, outputs, strict=True):
             alias.copy_(value)
 
     launch(job, stream=stream, members=job.members, at_start=read, at_end=write)
+
+
+def _expect(job: CollectiveCall) -> str:
+    """Let the others know what this rank calls; gives it as text. Raises RuntimeError where theirs does not fit."""
+    exchange, size = _exchange[0], len(job.members)
+    if size == 1:
+        return ""
+    call = agreed.call(
+        job.kernel, job.reads, job.writes, size=size, op=job.op, root=job.root, place=tracing.place(), splits=job.splits
+    )
+    exchange.expect(job.group, job.number, job.members, call)
+    return str(call.to(0))
+
+
+@contextmanager
+def _told(members: tuple[int, ...], said: str) -> Iterator[None]:
+    """What gloo says when a rank has ended, in our words: which one has, and what it was needed for."""
+    try:
+        yield
+    except RuntimeError:
+        if why := _exchange[0].lost(members, said):
+            raise RuntimeError(why) from None
+        raise
 
 
 def launch(

@@ -63,6 +63,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "exchange": (None, (_Post, _Receive, _Promise)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
+    "broken": (None, (c_char_p,)),
     "hand_on": (None, (_HandOn,)),
     "overrides": (None, (_Overridden,)),
     "deviate_never": (None, ()),

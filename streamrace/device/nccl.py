@@ -309,7 +309,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         job = CollectiveCall(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
-            reduction=reduction, scale=scale, splits=splits,
+            reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
         )  # fmt: skip
         current = torch.cuda.current_stream()
         if versions.on_current_stream(opts):
@@ -406,7 +406,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     _group_end = _group_start
 
     def shutdown(self) -> None:
-        collectives.drain()
+        collectives.drain(unless_broken=True)
 
     def abort(self) -> None:
         pass

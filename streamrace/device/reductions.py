@@ -36,6 +36,11 @@ class Reduction:
         if dtype == torch.bool and kind == _Op.SUM:
             self._op = c10d.ReduceOp(_Op.MAX)
 
+    @property
+    def name(self) -> str:
+        """As NCCL knows it: what ranks have to agree on."""
+        return str((self._op.op if self._kind == _Op.SUM else self._kind).name)
+
     def described(self, gloo: Any) -> tuple[str, float | None]:
         """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
         if isinstance(self._scale, Tensor):

@@ -14,6 +14,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from streamrace.device.callsites import CallSites
@@ -69,6 +70,16 @@ def took(number: int, alone: float, link: str) -> None:
 def caller() -> Frame | None:
     """The place from which the device's own Python code was called; None while nobody traces."""
     return _sites[0].caller() if _tracing else None
+
+
+def place() -> str:
+    """The same as text, also while nobody traces."""
+    return (_sites[0] if _sites else _untraced()).place()
+
+
+@cache
+def _untraced() -> CallSites:
+    return CallSites()
 
 
 def made(stream: int) -> None:

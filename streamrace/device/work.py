@@ -24,7 +24,7 @@ _START, _END = 0, 1
 
 
 class Exchange(Protocol):
-    """How ranks send each other their arrivals. ``receive`` calls :func:`arrived` and :func:`promised`."""
+    """How ranks send each other their arrivals. ``receive`` calls :func:`arrived`, :func:`promised`, :func:`broken`."""
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
         """Send the other members that this rank arrives at the collective at ``arrival``."""
@@ -147,6 +147,11 @@ def promised(rank: int, floor: int) -> None:
     functions().promised(rank, floor)
 
 
+def broken(sentence: str) -> None:
+    """No collective of this process can go on: whoever waits for another rank is told ``sentence``."""
+    functions().broken(sentence.encode())
+
+
 _valueless: list[bool] = []  # not empty on a dry run
 _tickets = itertools.count()
 _effects: dict[int, tuple[Effect | None, Effect | None]] = {}
@@ -160,8 +165,9 @@ def _run(ticket: int, moment: int) -> None:
         if effect is not None:
             with torch.inference_mode(), unseen():  # as what an alias is: a tensor without autograd's keys
                 effect()
-    except BaseException:  # C++ calls this: there is nobody to raise to but the next wait
-        functions().failed(traceback.format_exc().encode())
+    except BaseException as error:  # C++ calls this: there is nobody to raise to but the next wait
+        sentence = str(error) if str(error).startswith("streamrace: ") else traceback.format_exc()
+        functions().failed(sentence.encode())
 
 
 def install() -> None:

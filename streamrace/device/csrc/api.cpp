@@ -313,6 +313,7 @@ void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), i
 }
 void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
 void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
+void simgpu_broken(const char* sentence) { timeline().broken = sentence; }
 
 void simgpu_deviate_never() { deviations().never(); }
 void simgpu_jitter(double percent, int64_t seed, int64_t rank) { deviations().jitter(percent, seed, rank); }

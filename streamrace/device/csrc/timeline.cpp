@@ -281,7 +281,11 @@ bool Timeline::take_effects(const int64_t* limit) {
 }
 
 bool Timeline::receive(double timeout) {
-  if (exchange.receive) return exchange.receive(timeout) != 0;
+  if (exchange.receive) {
+    bool any = broken.empty() && exchange.receive(timeout) != 0;
+    if (!broken.empty()) throw std::runtime_error(broken);
+    return any;
+  }
   if (timeout < 0) throw std::runtime_error("streamrace: waits for another rank, but there is none");
   return false;
 }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,6 +62,7 @@ class Timeline {
   int64_t effective = 0;  // the time of the last effect taken; never goes back
   int rank = 0;
   Exchange exchange;
+  std::string broken;  // why this rank's collectives cannot go on: who waits for another rank is told so
 
   Instant& stream(int64_t id);
   Instant position(int64_t id);  // when all work given to the stream so far is done, and not before now

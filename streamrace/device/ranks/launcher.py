@@ -6,6 +6,7 @@ Forks, so that what was imported before (torch, DeepSpeed, transformers: seconds
 from __future__ import annotations
 
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,13 +23,18 @@ from streamrace.device.ranks.interrupts import held
 from streamrace.device.ranks.messages import M, UnknownMessage
 
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
+_COLLECTIVES = "streamrace.device.collectives"  # which wants torch, and not all that is started here has it
 
 
 class Failed(NamedTuple):
-    """A rank raised ``error``: its type and first line. ``full``: it could not write."""
+    """A rank raised ``error``: its type and first line. ``full``: it could not write.
+
+    ``follows``: that another rank has ended may be why, which counts more where it ended badly.
+    """
 
     error: str
     full: bool
+    follows: bool = False
 
 
 def launch(
@@ -84,7 +90,7 @@ def _attend(
     running: dict[Any, int] = {child.handle: rank for rank, child in enumerate(children)}
     listening: dict[Any, int] = {child.pipe: rank for rank, child in enumerate(children)}
     complaint: RankFailed | None = None  # of a rank that ended badly: it counts if no other was killed
-    until = math.inf
+    until, following = math.inf, set[int]()
     while running:
         timeout = silence_s if complaint is None else max(0.0, until - time.monotonic())
         ready = heard([*listening, *running], [children[rank] for rank in running.values()], timeout)
@@ -94,7 +100,7 @@ def _attend(
             rank = min(running.values())
             others = f"and {len(running) - 1} others " if len(running) > 1 else ""
             raise RankFailed(rank, f"{others}did not say anything for {silence_s:g} s", log=log(rank))
-        failed: RankFailed | None = None
+        before = complaint
         ended = [running.pop(handle) for handle in ready if handle in running]
         sending = [listening[pipe] for pipe in ready if pipe in listening]
         for rank in [*(rank for rank in sending if rank not in ended), *ended]:  # of an ended one: its last words
@@ -106,25 +112,35 @@ def _attend(
                 listening.pop(children[rank].pipe, None)
             for message in messages:
                 if isinstance(message, Failed):
-                    failed = failed or RankFailed(rank, f"raised {message.error}", log=log(rank), full=message.full)
+                    if message.follows:
+                        following.add(rank)
+                    raised = RankFailed(rank, f"raised {message.error}", log=log(rank), full=message.full)
+                    complaint = _graver(complaint, raised, following)
                 else:
                     yield rank, message
             status = children[rank].wait() or 0 if rank in ended else 0
             if status < 0:  # which is never because of what another did
                 raise RankFailed(rank, how(status), status=128 - status, log=log(rank))
             if status:
-                failed = failed or RankFailed(rank, how(status), status=status, log=log(rank))
-        if complaint is None and failed is not None:
-            complaint = failed
+                complaint = _graver(complaint, RankFailed(rank, how(status), status=status, log=log(rank)), following)
+        if before is None and complaint is not None:
             until = time.monotonic() + _GRACE_S
     if complaint is not None:
         raise complaint
 
 
+def _graver(first: RankFailed | None, other: RankFailed, following: set[int]) -> RankFailed:
+    """The first counts, but for one that failed because another rank had ended, where that one ended badly."""
+    return other if first is None or (first.rank in following and other.rank not in following) else first
+
+
 def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int | None:
     try:
         return work(rank, send)
-    except SystemExit:
+    except SystemExit as leaving:
+        if leaving.code and (device := sys.modules.get(_COLLECTIVES)) and device.problem():
+            with suppress(OSError):
+                send(Failed(f"RuntimeError: {device.problem().removeprefix('streamrace: ')}", False, device.follows()))
         raise
     except BaseException as error:  # whatever it is, the parent must get to know
         if not is_full(error):  # which is told by what it says, and where its output goes the disk may be full too
@@ -132,5 +148,6 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
                 traceback.print_exc()
         text = str(error).strip().splitlines()
         with suppress(OSError):
-            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", is_full(error)))
+            follows = (device := sys.modules.get(_COLLECTIVES)) is not None and device.follows()
+            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", is_full(error), follows))
         return 1
