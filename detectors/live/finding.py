@@ -87,7 +87,7 @@ class ProbeResult(NamedTuple):
         return bool(self.nan or self.plus_inf or self.minus_inf or self.beyond)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
     """The first bad point, over all ranks, and where it came from.
 
@@ -146,6 +146,13 @@ class Finding:
             f"{_MEANING[self.cause]} Step {self.step}, micro-batch {self.micro_batch}, {self.phase}, "
             f"rank {self.rank}: {where}{part}: {what}."
         )
+
+    def __eq__(self, other: object) -> bool:
+        """All that is told is the same, also that an extreme is not known: NaN equals nothing, not even itself."""
+        return isinstance(other, Finding) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.place, self.module, self.parameter))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready: a bound that is not a number becomes None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -154,10 +155,13 @@ def test_those_that_are_equally_fast_are_told_apart_by_what_else_they_need() -> 
 
 
 def test_sums_in_another_order_are_equal() -> None:
-    """III and IIG exchange the same, twice 2X for X and X: their floats differ in the last bit."""
+    """III and IIG exchange the same, twice 2X for X and X: their floats differ in the last bit.
+
+    Since Python 3.12 ``sum`` carries what it rounds off, and they do not.
+    """
     made = asked(model="7e9", sequence=1, strategies=("III", "IIG"))
     frame = study(made)
-    assert frame.communication_s.nunique() == 2
+    assert frame.communication_s.nunique() == (2 if sys.version_info < (3, 12) else 1)
     assert list(frame.strategy) == ["IIG", "III"] and frame.best.all()  # the one that needs less comes first
     assert "IIG (PaRO-IIG) and III (MiCS) are the fastest, equally, of the 2" in choice.sentence(frame, made)
     assert "IIG (PaRO-IIG) communicates least (1.73 s) and needs least memory (6.1 GB)" in choice.sentence(frame, made)
