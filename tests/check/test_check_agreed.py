@@ -193,7 +193,7 @@ def test_lines_are_told_where_nobody_traces(check: Any) -> None:
         "-m", "streamrace.device", "--ranks", "2", script(check, WRONG["root"][0]), folder=check.folder
     )
     assert done.returncode == 1
-    assert "rank 0 raised RuntimeError: Detected mismatch" in done.stderr
+    assert re.search(r"rank [01] raised RuntimeError: Detected mismatch", done.stderr)  # whoever comes to it first
     assert "from rank 0 at train.py:11 <module>, rank 1 calls broadcast" in done.stderr
 
 

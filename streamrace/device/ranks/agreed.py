@@ -40,7 +40,7 @@ class Said(NamedTuple):
         return f"{self.kind}{op} of {self.elements} {self.dtype}{rooted} at {self.place}"
 
 
-class Call(NamedTuple):
+class AgreedCall(NamedTuple):
     """A rank's call of a collective. ``gives`` and ``takes``: for each member; one number: the same for all."""
 
     kind: str
@@ -61,7 +61,7 @@ class Call(NamedTuple):
 def call(
     kind: str, reads: Sequence[Tensor], writes: Sequence[Tensor], *, size: int, op: str, root: int, place: str,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-) -> Call:  # fmt: skip
+) -> AgreedCall:  # fmt: skip
     """What a rank calls in a group of ``size``. ``splits``: bytes of its output and of its input for each rank.
 
     Without splits all parts are of one size.
@@ -94,7 +94,7 @@ def call(
             for of, whole in zip(splits, (taken, given), strict=True)
         )
     name = "uint8" if real == torch.bool else str(real).removeprefix("torch.")
-    return Call(kind, name, op, root, count, gives, takes, place)
+    return AgreedCall(kind, name, op, root, count, gives, takes, place)
 
 
 def packed(said: Said) -> bytes:

@@ -46,7 +46,7 @@ class PipeExchange:
         self._promised = 0
         self._taken = False  # messages were taken in while sending, and receive() has not returned since
         self._half = b""  # the begin of a record, of which the rest was not read yet
-        self._mine: dict[_Key, tuple[tuple[int, ...], agreed.Call]] = {}  # what not all ranks have come to
+        self._mine: dict[_Key, tuple[tuple[int, ...], agreed.AgreedCall]] = {}  # what not all ranks have come to
         self._theirs: dict[_Key, dict[int, bytes]] = {}
         self._posted: set[_Key] = set()
         self._ended: set[int] = set()
@@ -71,7 +71,7 @@ class PipeExchange:
                 ) from None
             self._ready.register(self._writers[rank], 0)  # nothing but that nobody reads there
 
-    def expect(self, group: int, number: int, members: tuple[int, ...], call: agreed.Call) -> None:
+    def expect(self, group: int, number: int, members: tuple[int, ...], call: agreed.AgreedCall) -> None:
         """This rank calls a collective, and will post it. Raises RuntimeError where another rank does not fit."""
         key = group, number
         self._mine[key] = members, call
