@@ -47,6 +47,8 @@ _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libc
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "safetensors.torch": host.safetensors,
+    "torch._dynamo.eval_frame": refusals.compiler,
+    "torch._dynamo.trace_rules": refusals.trace_rules,
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
     "triton.runtime.jit": refusals.triton,

@@ -35,6 +35,7 @@ _FILES = ("GPUDirect Storage", "read the file on the host and copy it to the dev
 _TUNING = ("the choice among CUDA's kernels (TunableOp)", "leave it off: the CPU's kernels give the values")
 _COMMUNICATOR = ("torch.cuda.nccl (one process with many GPUs)", "use torch.distributed, one process for each GPU")
 _COMPILED = ("a kernel compiled at run time (NVRTC, jiterator)", "compute it with torch's own operators")
+_WORKSPACE = ("a workspace of cuBLAS", "leave its size out: the CPU's kernels give the values")
 _HANDLE = ("a handle of cuBLAS or cuSOLVER", "call torch's own operators")
 _IPC = (
     "a CUDA tensor in another process (CUDA IPC)",
@@ -49,6 +50,11 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_beginAllocateCurrentThreadToPool": _POOL,
     "_cuda_endAllocateToPool": _POOL,
     "_cuda_releasePool": _POOL,
+    "_cuda_beginAllocateCurrentStreamToPool": _POOL,
+    "_cuda_checkPoolLiveAllocations": _GRAPHS,
+    "_cuda_getCheckpointState": _GRAPHS,
+    "_cuda_setCheckpointPoolState": _GRAPHS,
+    "_cuda_CUDAAllocator_AllocatorState": _GRAPHS,
     "_cuda_customAllocator": _ALLOCATOR,
     "_cuda_changeCurrentAllocator": _ALLOCATOR,
     "_cuda_getAllocator": _ALLOCATOR,
@@ -65,6 +71,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
     "_cuda_getCurrentBlasHandle": _HANDLE,
     "_cuda_getCurrentSolverHandle": _HANDLE,
+    **{f"_cuda_{what}Cublas{lt}WorkspaceSize": _WORKSPACE for what in ("get", "set", "reset") for lt in ("", "Lt")},
     "_cuda_jiterator_compile_and_launch_kernel": _COMPILED,
     **{f"_gds_{what}_{of}": _FILES for what in ("register", "deregister") for of in ("handle", "buffer")},
     **{f"_gds_{what}_storage": _FILES for what in ("load", "save")},
@@ -82,6 +89,8 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
         for name in ("unique_id", "init_rank", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
     },
 }  # fmt: skip
+_OFF = ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled",
+        "_cuda_isHistoryEnabled", "_cuda_get_conv_benchmark_empty_cache")  # fmt: skip
 
 
 def install() -> None:
@@ -90,7 +99,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     for name, sentence in _OF_TORCH.items():
         setattr(c, name, refusal(*sentence))
-    for name in ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled"):
+    for name in _OFF:
         setattr(c, name, lambda: False)
     for name in ("_graph_pool_handle", "_cuda_isCurrentStreamCapturing"):
         setattr(cuda.graphs, name, getattr(c, name))  # torch imported them by name
@@ -206,6 +215,27 @@ def triton(module: ModuleType) -> None:
         refusal(f"the Triton kernel '{name}'", "take the way without Triton: Triton compiles for a GPU that is there")()
 
     jit.JITFunction.run = run
+
+
+def compiler(module: ModuleType) -> None:
+    """``torch._dynamo.eval_frame``: what is given to torch's own compiler runs as it is written, as above."""
+    frames: Any = module
+    plain = frames.optimize
+
+    @functools.wraps(plain)
+    def optimize(backend: Any = "inductor", *arguments: Any, **how: Any) -> Any:
+        if backend == "inductor":
+            _say_that_it_is_eager()
+            how["disable"] = True
+        return plain(backend, *arguments, **how)
+
+    frames.optimize = optimize
+
+
+def trace_rules(module: ModuleType) -> None:
+    """``torch._dynamo.trace_rules``: what stands for torch's C functions here is no code of the program to be traced."""
+    rules: Any = module
+    rules.add("streamrace.device")
 
 
 def has_triton(module: ModuleType) -> None:
