@@ -64,7 +64,7 @@ def _exchange_device(index: int) -> int:
 
 
 def _maybe_exchange_device(index: int) -> int:
-    """The same here, where no device has a context to make; a function of its own, as torch._dynamo tells them apart."""
+    """The same here, where there is no context to make. A function of its own, as torch._dynamo tells them apart."""
     return _exchange_device(index)
 
 

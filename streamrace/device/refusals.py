@@ -233,7 +233,7 @@ def compiler(module: ModuleType) -> None:
 
 
 def trace_rules(module: ModuleType) -> None:
-    """``torch._dynamo.trace_rules``: what stands for torch's C functions here is no code of the program to be traced."""
+    """``torch._dynamo.trace_rules``: what stands for torch's C functions here is no code that is to be traced."""
     rules: Any = module
     rules.add("streamrace.device")
 
