@@ -29,8 +29,8 @@ _line_of = ctypes.pythonapi.PyCode_Addr2Line
 _line_of.argtypes, _line_of.restype = (ctypes.py_object, ctypes.c_int), ctypes.c_int
 
 # Where torch itself uses streams, or copies without waiting: a file or a folder, and how the functions' names begin.
-_OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py", ""), ("autograd/graph.py", "save_on_"),
-               ("utils/data/_utils/pin_memory.py", ""))  # fmt: skip
+_OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py", ""),
+               ("autograd/graph.py", "save_on_"), ("utils/data/_utils/pin_memory.py", ""))  # fmt: skip
 # Of these, what only calls the user's module or optimizer.
 _CALLING = ("DataParallel.forward", "DistributedDataParallel.forward", "DistributedDataParallel._run_ddp_forward",
             "GradScaler._maybe_opt_step")  # fmt: skip
