@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from streamrace.device import smi
 from streamrace.device.compiling import BuildError
 from streamrace.device.dry import World
 from streamrace.device.hardware import ProfileError
@@ -181,11 +182,13 @@ def _run(
             return status
         return 0
 
-    if not ranks:
-        return rank(int(os.environ.get("RANK", "0")))
+    from streamrace.device.cuda import DeviceProperties as Gpu
     from streamrace.device.ranks.processes import run as run_ranks
 
-    run_ranks(ranks, lambda number: sys.exit(rank(number)))
+    with smi.found(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, ranks or here):
+        if not ranks:
+            return rank(int(os.environ.get("RANK", "0")))
+        run_ranks(ranks, lambda number: sys.exit(rank(number)))
     return 0
 
 

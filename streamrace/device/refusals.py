@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -206,15 +207,45 @@ def extensions(module: ModuleType) -> None:
     cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")
 
 
-def triton(module: ModuleType) -> None:
-    """``triton.runtime.jit``: a kernel may be defined, which libraries do when they are imported, but not launched."""
-    jit: Any = module
+def bitsandbytes(module: ModuleType) -> None:
+    """``bitsandbytes.cextension``: what it lacks without a GPU it gives as a function that asks for another build."""
+    library: Any = module
+    for name in ("BNBNativeLibrary", "ErrorHandlerMockBNBNativeLibrary"):
+        kind = getattr(library, name, None)
+        if kind is not None and "__getattr__" in vars(kind):
+            kind.__getattr__ = _found(kind.__getattr__)
 
-    def run(self: Any, *_: Any, **__: Any) -> NoReturn:
-        name = getattr(getattr(self, "fn", None), "__name__", "?")
-        refusal(f"the Triton kernel '{name}'", "take the way without Triton: Triton compiles for a GPU that is there")()
 
-    jit.JITFunction.run = run
+def _found(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
+        found = plain(self, name)
+        missing = inspect.isfunction(found) and not name.startswith("__")
+        return (
+            refusal(f"bitsandbytes' kernel '{name}'", "use torch.optim and unquantized weights") if missing else found
+        )
+
+    return __getattr__
+
+
+def flash_attention(module: ModuleType) -> None:
+    """``transformers.modeling_utils``: its models' check says that a package is missing, which would not help here."""
+    kind: Any = getattr(module, "PreTrainedModel")  # noqa: B009
+    for name in [name for name in vars(kind) if re.fullmatch(r"_(check_and_enable_)?flash_attn\w*", name)]:
+        stored = vars(kind)[name]
+        plain = getattr(stored, "__func__", stored)
+
+        @functools.wraps(plain)
+        def check(*arguments: Any, plain: Any = plain, **how: Any) -> Any:
+            try:
+                return plain(*arguments, **how)
+            except ImportError as error:
+                raise ImportError(
+                    "streamrace: flash_attention_2 is a library of CUDA kernels and cannot run on a simulated GPU: use "
+                    "attn_implementation='sdpa'",
+                    name="flash_attn",
+                ) from error
+
+        setattr(kind, name, classmethod(check) if isinstance(stored, classmethod) else check)
 
 
 def compiler(module: ModuleType) -> None:
