@@ -69,6 +69,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         c10d,
         costs,
         cuda,
+        extensions,
         foreign,
         hidden,
         host,
@@ -93,6 +94,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     host.install()
     refusals.install()
     imports.install()
+    extensions.install()
     c10d.install()
     adapters.install()
     atexit.register(f.python_ends)
