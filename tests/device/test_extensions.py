@@ -10,6 +10,8 @@ import pytest
 import torch
 from judged import story
 
+from streamrace.device.packages.beside import built_for
+
 
 def test_a_library_that_is_linked_with_cuda_is_loaded_and_says_by_name_what_is_not_there(tmp_path: Path) -> None:
     cuda, runtime, file = tmp_path / "libc10_cuda.so", tmp_path / "libcudart.so.13", tmp_path / "_C.so"
@@ -53,3 +55,10 @@ def test_an_operators_own_kernel_for_cuda_gives_way_to_the_cpus_and_is_judged_as
             torch.cuda.current_stream().wait_stream(side)
             assert out[0, 0].item() == 64
         assert told.pairs == races
+
+
+def test_torchvision_and_torchaudio_come_in_the_version_that_was_built_for_the_torch_that_runs() -> None:
+    for torchs, vision, audio in (("2.13.0+cpu", "==0.28.0", ">=2.11"), ("2.7.1", "==0.22.1", "==2.7.1")):
+        assert str(built_for("torchvision", torchs)) == f"torchvision{vision}"
+        assert str(built_for("torchaudio", torchs)) == f"torchaudio{audio}"
+    assert built_for("numpy", "2.13.0") is None and built_for("torchvision", "") is None

@@ -68,7 +68,7 @@ def test_triton_can_be_imported_and_is_found_by_nobody_and_its_kernels_are_refus
 
     for kernel, name in ((add_kernel, "add_kernel"), (scale_kernel, "scale_kernel")):
         assert kernel.__name__ == name
-        for launch in (lambda kernel=kernel: kernel[(1,)](ones(), 4), lambda kernel=kernel: kernel.run(grid=(1,))):
+        for launch in (lambda kernel=kernel: kernel[(1,)](ones(), 4), lambda kernel=kernel: kernel.warmup(grid=(1,))):
             with pytest.raises(
                 RuntimeError, match=f"^streamrace: the Triton kernel '{name}' cannot be simulated: take"
             ):
