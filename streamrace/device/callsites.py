@@ -1,7 +1,8 @@
 """Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
 
-torch's own frames are not recorded, as a user looks for the line that called torch; those of ``torch.distributed`` are,
-as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file. Work of a backward pass has
+torch's own frames are not recorded, as a user looks for the line that called torch; those of its files that work with
+streams or copy without waiting are, as races live there (FSDP2's collectives, DDP's copies in another precision). Nor
+are the device's, and what stands in no file. Work of a backward pass has
 the forward line that it belongs to, marked ``(backward)``.
 """
 
@@ -27,6 +28,13 @@ _BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a 
 _line_of = ctypes.pythonapi.PyCode_Addr2Line
 _line_of.argtypes, _line_of.restype = (ctypes.py_object, ctypes.c_int), ctypes.c_int
 
+# Where torch itself uses streams, or copies without waiting: a file or a folder, and how the functions' names begin.
+_OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py", ""),
+               ("autograd/graph.py", "save_on_"), ("utils/data/_utils/pin_memory.py", ""))  # fmt: skip
+# Of these, what only calls the user's module or optimizer.
+_CALLING = ("DataParallel.forward", "DistributedDataParallel.forward", "DistributedDataParallel._run_ddp_forward",
+            "GradScaler._maybe_opt_step")  # fmt: skip
+
 PASSING: set[str] = set()
 """Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
 
@@ -35,8 +43,8 @@ class CallSites:
     """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
 
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
-        torch = str(torch_folder()) + os.sep
-        self._torch, self._shown = torch, torch + "distributed" + os.sep
+        self._torch = torch = str(torch_folder()) + os.sep
+        self._shown = [(torch + path, name) for path, name in _OF_STREAMS]
         # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
         self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
         self._reported: dict[int, tuple[int, int, CodeType]] = {}  # held, so that no address is used twice
@@ -53,13 +61,14 @@ class CallSites:
         known = self._reported.get(code)
         if known is None or known[1] != len(PASSING):
             it = _code(code)
-            known = self._reported[code] = self._is_reported(it.co_filename), len(PASSING), it
+            known = self._reported[code] = self._is_reported(it.co_filename, it.co_qualname), len(PASSING), it
         return known[0]
 
-    def _is_reported(self, path: str) -> int:
+    def _is_reported(self, path: str, function: str) -> int:
         if path in _BEGINS:
             return 2
-        if path.startswith(self._torch) and not path.startswith(self._shown):
+        shown = any(path.startswith(file) and function.startswith(name) for file, name in self._shown)
+        if path.startswith(self._torch) and (not shown or function in _CALLING):
             return 0
         return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
 

@@ -63,6 +63,11 @@ def _exchange_device(index: int) -> int:
     return before if index >= 0 else -1
 
 
+def _maybe_exchange_device(index: int) -> int:
+    """The same here, where there is no context to make. A function of its own, as torch._dynamo tells them apart."""
+    return _exchange_device(index)
+
+
 def _synchronize() -> None:
     if not overridden("device.synchronize", torch.cuda.current_stream()):
         torch._C._accelerator_synchronizeDevice(torch._C._accelerator_getDeviceIndex())
@@ -131,7 +136,7 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getDevice": c._accelerator_getDeviceIndex,
         "_cuda_setDevice": c._accelerator_setDeviceIndex,
         "_cuda_exchangeDevice": _exchange_device,
-        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
         "_cuda_getCurrentRawStream": lambda index: c._accelerator_getStream(index).stream_id,
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
@@ -152,6 +157,9 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_hasPrimaryContext": lambda index: True,
+        "_cuda_clearCublasWorkspaces": lambda: None,
+        "_cudnn_set_conv_benchmark_empty_cache": lambda wanted: None,
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -183,7 +191,7 @@ def install(*, count: int = 1) -> None:
         setattr(c, name, value)
     c._has_cuda = True
     cuda._cudart = c._cudart
-    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda._exchange_device, cuda._maybe_exchange_device = _exchange_device, _maybe_exchange_device
     cuda._is_in_bad_fork = c._cuda_isInBadFork
     properties = DeviceProperties()
     cuda._get_device_properties = lambda index: properties

@@ -4,7 +4,8 @@ A library that is not installed cannot be found, as ever, but the message says t
 One that is installed loads a compiled part, which asks for CUDA's libraries: that becomes a sentence, before the loader
 complains, as a CPU build that was made of a CUDA build has small libraries of these names
 (:mod:`streamrace.device.torches`). Both stay an ImportError, so a program that tries, and goes another way, goes it.
-``importlib.util.find_spec``, by which programs ask whether a library is there, answers as ever.
+``importlib.util.find_spec``, by which programs ask whether a library is there, answers as ever. Triton is another
+matter: what an import of it needs is there (:mod:`streamrace.device.triton`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import host, refusals
+from streamrace.device import host, refusals, triton
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
 _ON_THE_HOST = "compute it with torch's own operators"
@@ -31,7 +32,6 @@ _INSTEAD = {
     "amp_C": "use torch's own: torch.nn.utils.clip_grad_norm_, torch.optim with foreach=True",
     "transformer_engine": "use torch's own layers, and bfloat16 instead of FP8",
     "bitsandbytes": "use torch.optim and unquantized weights",
-    "triton": "take the way without Triton: it compiles for a GPU that is there",
     "cupy": _ON_THE_HOST,
     "pycuda": _ON_THE_HOST,
     "cuda": _ON_THE_HOST,
@@ -46,10 +46,13 @@ _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libc
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
+    "bitsandbytes.cextension": refusals.bitsandbytes,
     "safetensors.torch": host.safetensors,
+    "torch._dynamo.eval_frame": refusals.compiler,
+    "torch._dynamo.trace_rules": refusals.trace_rules,
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
-    "triton.runtime.jit": refusals.triton,
+    "transformers.modeling_utils": refusals.flash_attention,
 }
 
 
@@ -58,6 +61,7 @@ def install() -> None:
     for name, change in _AFTER.items():
         if name in sys.modules:
             change(sys.modules[name])
+    triton.hide()
     sys.meta_path.insert(0, _First())
     sys.meta_path.append(_Last())
     loader: Any = ExtensionFileLoader
@@ -107,6 +111,8 @@ class _First(importlib.abc.MetaPathFinder):
     """Lets a few modules be loaded as ever, and changes them then."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if triton.is_of(name):
+            return triton.spec(name)
         if name not in _AFTER:
             return None
         for finder in sys.meta_path:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from streamrace.device import smi
 from streamrace.device.compiling import BuildError
 from streamrace.device.dry import World
 from streamrace.device.hardware import ProfileError
@@ -68,6 +69,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         c10d,
         costs,
         cuda,
+        extensions,
         foreign,
         hidden,
         host,
@@ -92,6 +94,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     host.install()
     refusals.install()
     imports.install()
+    extensions.install()
     c10d.install()
     adapters.install()
     atexit.register(f.python_ends)
@@ -181,11 +184,13 @@ def _run(
             return status
         return 0
 
-    if not ranks:
-        return rank(int(os.environ.get("RANK", "0")))
+    from streamrace.device.cuda import DeviceProperties as Gpu
     from streamrace.device.ranks.processes import run as run_ranks
 
-    run_ranks(ranks, lambda number: sys.exit(rank(number)))
+    with smi.found(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, ranks or here):
+        if not ranks:
+            return rank(int(os.environ.get("RANK", "0")))
+        run_ranks(ranks, lambda number: sys.exit(rank(number)))
     return 0
 
 

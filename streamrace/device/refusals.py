@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -35,6 +36,7 @@ _FILES = ("GPUDirect Storage", "read the file on the host and copy it to the dev
 _TUNING = ("the choice among CUDA's kernels (TunableOp)", "leave it off: the CPU's kernels give the values")
 _COMMUNICATOR = ("torch.cuda.nccl (one process with many GPUs)", "use torch.distributed, one process for each GPU")
 _COMPILED = ("a kernel compiled at run time (NVRTC, jiterator)", "compute it with torch's own operators")
+_WORKSPACE = ("a workspace of cuBLAS", "leave its size out: the CPU's kernels give the values")
 _HANDLE = ("a handle of cuBLAS or cuSOLVER", "call torch's own operators")
 _IPC = (
     "a CUDA tensor in another process (CUDA IPC)",
@@ -49,6 +51,11 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_beginAllocateCurrentThreadToPool": _POOL,
     "_cuda_endAllocateToPool": _POOL,
     "_cuda_releasePool": _POOL,
+    "_cuda_beginAllocateCurrentStreamToPool": _POOL,
+    "_cuda_checkPoolLiveAllocations": _GRAPHS,
+    "_cuda_getCheckpointState": _GRAPHS,
+    "_cuda_setCheckpointPoolState": _GRAPHS,
+    "_cuda_CUDAAllocator_AllocatorState": _GRAPHS,
     "_cuda_customAllocator": _ALLOCATOR,
     "_cuda_changeCurrentAllocator": _ALLOCATOR,
     "_cuda_getAllocator": _ALLOCATOR,
@@ -65,6 +72,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
     "_cuda_getCurrentBlasHandle": _HANDLE,
     "_cuda_getCurrentSolverHandle": _HANDLE,
+    **{f"_cuda_{what}Cublas{lt}WorkspaceSize": _WORKSPACE for what in ("get", "set", "reset") for lt in ("", "Lt")},
     "_cuda_jiterator_compile_and_launch_kernel": _COMPILED,
     **{f"_gds_{what}_{of}": _FILES for what in ("register", "deregister") for of in ("handle", "buffer")},
     **{f"_gds_{what}_storage": _FILES for what in ("load", "save")},
@@ -82,6 +90,8 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
         for name in ("unique_id", "init_rank", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
     },
 }  # fmt: skip
+_OFF = ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled",
+        "_cuda_isHistoryEnabled", "_cuda_get_conv_benchmark_empty_cache")  # fmt: skip
 
 
 def install() -> None:
@@ -90,7 +100,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     for name, sentence in _OF_TORCH.items():
         setattr(c, name, refusal(*sentence))
-    for name in ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled"):
+    for name in _OFF:
         setattr(c, name, lambda: False)
     for name in ("_graph_pool_handle", "_cuda_isCurrentStreamCapturing"):
         setattr(cuda.graphs, name, getattr(c, name))  # torch imported them by name
@@ -197,15 +207,66 @@ def extensions(module: ModuleType) -> None:
     cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")
 
 
-def triton(module: ModuleType) -> None:
-    """``triton.runtime.jit``: a kernel may be defined, which libraries do when they are imported, but not launched."""
-    jit: Any = module
+def bitsandbytes(module: ModuleType) -> None:
+    """``bitsandbytes.cextension``: what it lacks without a GPU it gives as a function that asks for another build."""
+    library: Any = module
+    for name in ("BNBNativeLibrary", "ErrorHandlerMockBNBNativeLibrary"):
+        kind = getattr(library, name, None)
+        if kind is not None and "__getattr__" in vars(kind):
+            kind.__getattr__ = _found(kind.__getattr__)
 
-    def run(self: Any, *_: Any, **__: Any) -> NoReturn:
-        name = getattr(getattr(self, "fn", None), "__name__", "?")
-        refusal(f"the Triton kernel '{name}'", "take the way without Triton: Triton compiles for a GPU that is there")()
 
-    jit.JITFunction.run = run
+def _found(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
+        found = plain(self, name)
+        missing = inspect.isfunction(found) and not name.startswith("__")
+        return (
+            refusal(f"bitsandbytes' kernel '{name}'", "use torch.optim and unquantized weights") if missing else found
+        )
+
+    return __getattr__
+
+
+def flash_attention(module: ModuleType) -> None:
+    """``transformers.modeling_utils``: its models' check says that a package is missing, which would not help here."""
+    kind: Any = getattr(module, "PreTrainedModel")  # noqa: B009
+    for name in [name for name in vars(kind) if re.fullmatch(r"_(check_and_enable_)?flash_attn\w*", name)]:
+        stored = vars(kind)[name]
+        plain = getattr(stored, "__func__", stored)
+
+        @functools.wraps(plain)
+        def check(*arguments: Any, plain: Any = plain, **how: Any) -> Any:
+            try:
+                return plain(*arguments, **how)
+            except ImportError as error:
+                raise ImportError(
+                    "streamrace: flash_attention_2 is a library of CUDA kernels and cannot run on a simulated GPU: use "
+                    "attn_implementation='sdpa'",
+                    name="flash_attn",
+                ) from error
+
+        setattr(kind, name, classmethod(check) if isinstance(stored, classmethod) else check)
+
+
+def compiler(module: ModuleType) -> None:
+    """``torch._dynamo.eval_frame``: what is given to torch's own compiler runs as it is written, as above."""
+    frames: Any = module
+    plain = frames.optimize
+
+    @functools.wraps(plain)
+    def optimize(backend: Any = "inductor", *arguments: Any, **how: Any) -> Any:
+        if backend == "inductor":
+            _say_that_it_is_eager()
+            how["disable"] = True
+        return plain(backend, *arguments, **how)
+
+    frames.optimize = optimize
+
+
+def trace_rules(module: ModuleType) -> None:
+    """``torch._dynamo.trace_rules``: what stands for torch's C functions here is no code that is to be traced."""
+    rules: Any = module
+    rules.add("streamrace.device")
 
 
 def has_triton(module: ModuleType) -> None:

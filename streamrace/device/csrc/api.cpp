@@ -140,6 +140,14 @@ void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
   resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
 }
 
+// A library's own kernel for CUDA, which is no kernel here: the CPU's is taken, as for all that has none.
+void fall_back(const std::string& name, const std::string& overload) {
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;  // for ever, as the library is
+  kept->push_back(c10::Dispatcher::singleton().registerImpl({name, overload}, c10::DispatchKey::CUDA,
+                                                            c10::KernelFunction::makeFromBoxedFunction<&fallback>(),
+                                                            std::nullopt, nullptr, "streamrace"));
+}
+
 void tell_hidden(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
   hides(name, arguments, when);
 }
@@ -153,6 +161,7 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("default_generator() -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
+  m.def("falls_back(str name, str overload) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, fall_back));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));

@@ -18,6 +18,7 @@ class Executing {
  private:
   c10::impl::ForceDispatchKeyGuard keys_;
   c10::AutoGradMode grad_;
+  at::DisableRecordFunctionGuard unprofiled_;  // a profile has the program's operators, each once
   bool before_;
   caffe2::TypeMeta dtype_;
 };

@@ -6,6 +6,7 @@ would have to be one in the process.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from streamrace.device.packages import installing, names
 from streamrace.device.packages.installing import Tell
 from streamrace.device.packages.names import Package, PackageError
 
-# Never beside a release: these decide what the simulated GPU is, ask for a real one, or are built for one torch.
-_NEVER = ("torch", "torchaudio", "torchvision", "triton", "pytorch-triton")
+# Never beside a release: these decide what the simulated GPU is, or ask for a real one.
+_NEVER = ("torch", "triton", "pytorch-triton")
 _NEVER_BEGINNING = ("nvidia-", "cuda-")
 
 
@@ -41,7 +42,8 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
                 tell(f"{owner.said} asks for {name}: that of {other.said} is taken")
                 versions[name] = other.version
             elif there is None:
-                more = _beside(owner, requirement, folder, tell)
+                of_torch = built_for(name, versions.get("torch") or names.here("torch") or "")
+                more = _beside(owner, of_torch or requirement, folder, tell)
                 made = more and installing.package_in(more)
                 if more and made:
                     found.append(more)
@@ -49,6 +51,17 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
             elif not requirement.specifier.contains(there, prereleases=True) and owner:
                 tell(f"{owner.said} asks for {name}{requirement.specifier}, and {there} is here: it is left")
     return found
+
+
+def built_for(name: str, torch: str) -> Requirement | None:
+    """Which release of a library was built for that torch, as each is for one; None for any other library."""
+    found = re.match(r"2\.(\d+)\.(\d+)", torch)
+    if found is None or name not in ("torchvision", "torchaudio"):
+        return None
+    minor, patch = map(int, found.groups())
+    if name == "torchaudio":  # the last one is built for all that come
+        return Requirement(f"torchaudio=={torch.partition('+')[0]}" if minor < 11 else "torchaudio>=2.11")
+    return Requirement(f"torchvision==0.{minor + 15}.{patch}")
 
 
 def _asks(place: Path) -> list[Requirement]:

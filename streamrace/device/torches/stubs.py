@@ -139,6 +139,23 @@ def stub(torch: Path) -> list[str]:
     return sorted(wanted)
 
 
+def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: Path) -> None:
+    """Make the libraries that are ``wanted`` by ``file``, a compiled part of another package, in ``folder``.
+
+    ``bundled``: what came with it. torch is imported. Raises :class:`streamrace.device.compiling.BuildError`.
+    """
+    folder.mkdir(parents=True)
+    own = [path for path in bundled if path.name in _needed(file)]
+    rest = [name for name in _needed(file) if name not in wanted and name not in {path.name for path in own}]
+    main = min(wanted, key=lambda name: (not name.startswith("libtorch_cuda"), name))
+    symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, version in _missing([file, *own], system=rest):
+        if version in wanted or not version:
+            symbols[version or main].append((name, version))
+    for library in sorted(wanted):
+        _compile(folder, library, symbols[library])
+
+
 def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str, str]]:
     """Symbols and their versions that the files want, and that neither they nor the libraries of the system have."""
     defined = {name for file in files for name, _ in _symbols(file, "--defined-only")}

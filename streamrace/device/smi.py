@@ -1,0 +1,67 @@
+"""``nvidia-smi`` as a program on the simulated GPU finds it: it tells that GPU, and nothing of the machine.
+
+What is not simulated (driver, clocks, temperature, use) is ``[N/A]``, as NVIDIA's own says it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamrace.device.ranks import bound
+
+_UNKNOWN = "[N/A]"
+
+
+@contextmanager
+def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[None]:
+    """Inside, the programs that this process starts find it, for ``count`` GPUs of that name and memory."""
+    before = os.environ.get("PATH", os.defpath)
+    with tempfile.TemporaryDirectory(prefix="streamrace-", ignore_cleanup_errors=True) as folder:
+        words = bound.module(__name__, name, capability, str(mebibytes), str(count))
+        script = Path(folder) / "nvidia-smi"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join([folder, before])
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what it is asked for; gives an exit status."""
+    name, capability, mebibytes, number, *asked = arguments
+    count = int(number)
+    queries = [one.partition("=")[2] for one in asked if one.startswith("--query-gpu=")]
+    if queries:
+        form = next((one.partition("=")[2] for one in asked if one.startswith("--format=")), "csv").split(",")
+        units = "" if "nounits" in form else " MiB"
+        fields = [field.strip() for field in queries[0].split(",")]
+        if "noheader" not in form:
+            print(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))
+        for index in range(count):
+            known = {"name": name, "gpu_name": name, "count": number, "gpu_count": number, "index": str(index),
+                     "gpu_uuid": f"GPU-simulated-{index}", "uuid": f"GPU-simulated-{index}", "compute_cap": capability,
+                     "memory.total": f"{mebibytes}{units}"}  # fmt: skip
+            print(", ".join(known.get(field, _UNKNOWN) for field in fields))
+    elif "-L" in asked or "--list-gpus" in asked:
+        for index in range(count):
+            print(f"GPU {index}: {name} (UUID: GPU-simulated-{index})")
+    elif asked:
+        print(f"streamrace: nvidia-smi of a simulated GPU knows --query-gpu and -L, not {asked[0]}", file=sys.stderr)
+        return 1
+    else:
+        print(f"NVIDIA-SMI of streamrace's simulated GPU   Driver Version: {_UNKNOWN}   CUDA Version: {_UNKNOWN}")
+        for index in range(count):
+            print(f"  {index}  {name}   compute capability {capability}   memory {_UNKNOWN} / {mebibytes}MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""What libraries need of Triton to be imported. Its kernels do not run here: a launch is refused by the kernel's name.
+
+Installed or not, ``import triton`` gives this, and who asks whether there is Triton (``find_spec``, the distribution's
+version) is told that there is none, as a GPU's kernels are no way to go here. torch's own code is told so, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from streamrace.device.refusals import refusal
+
+_INSTEAD = "take the way without Triton: Triton compiles for a GPU that is there"
+_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch_triton")
+VERSION = "3.6.0"
+"""Whose names these are."""
+
+
+def is_of(name: str) -> bool:
+    """Is it Triton's package, or a module of it?"""
+    return name.partition(".")[0] == "triton"
+
+
+def spec(name: str) -> ModuleSpec:
+    """How a module of that name is imported."""
+    return ModuleSpec(name, _Loader(), is_package=True)
+
+
+def hide() -> None:
+    """Let nobody find it who asks for it without importing it."""
+    find: Callable[..., ModuleSpec | None] = importlib.util.find_spec
+    named: Callable[..., Any] = importlib.metadata.Distribution.from_name
+
+    @functools.wraps(find)
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if is_of(name) else find(name, package)
+
+    def from_name(name: str) -> Any:
+        if name in _DISTRIBUTIONS:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return named(name)
+
+    importlib.util.find_spec = find_spec
+    setattr(importlib.metadata.Distribution, "from_name", staticmethod(from_name))  # noqa: B010
+
+
+class Kernel:
+    """A function for the GPU, as it is defined. Whatever launches it raises RuntimeError."""
+
+    def __init__(self, function: Any, *_: Any, **__: Any) -> None:
+        self.fn = function
+        functools.update_wrapper(self, getattr(function, "fn", function), updated=())
+
+    def _launch(self, *_: Any, **__: Any) -> Any:
+        return refusal(f"the Triton kernel '{getattr(self, '__name__', '?')}'", _INSTEAD)()
+
+    __call__ = run = warmup = preload = _launch
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return self._launch
+
+
+class Configuration:
+    """``triton.Config``: what a kernel may be tuned to, as it was given."""
+
+    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **more: Any) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+        self.__dict__.update(more)
+
+
+class Constant:
+    """``triton.language.constexpr``: a value that is known when a kernel is compiled."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = getattr(value, "value", value)
+
+
+class _Name:
+    """Any other name: it may be handed on, and asked for what it has, but a call raises RuntimeError."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+    def __getattr__(self, name: str) -> _Name:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Name(f"{self.__name__}.{name}")
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return refusal(self.__name__, _INSTEAD)()
+
+    def __getitem__(self, _: Any) -> _Name:
+        return self
+
+
+def _decorator(*given: Any, **_: Any) -> Any:
+    """``@jit`` and ``@jit(...)`` alike."""
+    return Kernel(given[0]) if given and callable(given[0]) and not isinstance(given[0], _Name) else Kernel
+
+
+def _as_it_is(*given: Any, **_: Any) -> Any:
+    return given[0] if given and callable(given[0]) else lambda function: function
+
+
+def _ceiling(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def _power_of_2(value: int) -> int:
+    return 1 << (value - 1).bit_length() if value > 0 else 0
+
+
+_KNOWN: dict[str, Any] = {
+    "jit": _decorator,
+    "autotune": lambda *_, **__: Kernel,
+    "heuristics": lambda *_, **__: Kernel,
+    "constexpr_function": _as_it_is,
+    "JITFunction": Kernel,
+    "Autotuner": type("Autotuner", (Kernel,), {}),
+    "Heuristics": type("Heuristics", (Kernel,), {}),
+    "KernelInterface": type("KernelInterface", (), {"__class_getitem__": classmethod(lambda cls, _: cls)}),
+    "Config": Configuration,
+    "constexpr": Constant,
+    "cdiv": _ceiling,
+    "next_power_of_2": _power_of_2,
+    "set_allocator": lambda _: None,
+}
+
+
+class _Loader(Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        @functools.cache
+        def name(asked: str) -> Any:
+            if asked.startswith("__"):
+                raise AttributeError(f"module '{module.__name__}' has no attribute '{asked}'")
+            if asked in _KNOWN:
+                return _KNOWN[asked]
+            if asked[0].isupper():  # a class, which may be derived from, or an error, which may be caught
+                return type(asked, (Exception,), {"__module__": module.__name__})
+            if f"{module.__name__}.{asked}" in _MODULES:
+                return importlib.import_module(f"{module.__name__}.{asked}")
+            return _Name(f"{module.__name__}.{asked}")
+
+        module.__getattr__ = name  # type: ignore[method-assign]
+        module.__dict__["__version__"] = VERSION
+
+
+_MODULES = ("triton.language", "triton.language.extra", "triton.language.math", "triton.runtime", "triton.compiler",
+            "triton.testing", "triton.tools", "triton.backends")  # fmt: skip
