@@ -72,7 +72,7 @@ def _sleep(cycles: int) -> None:
     """A kernel that does nothing for so many cycles of the device's clock."""
     work.launch(
         "torch.cuda._sleep",
-        stream=torch.cuda.current_stream().stream_id,
+        stream=functions().current_stream(),
         duration=round(cycles / DeviceProperties.cycles_per_ns),
     )
 
@@ -121,15 +121,31 @@ class _Nvtx(ModuleType):
         return lambda *_, **__: 0
 
 
+def _begin() -> None:
+    """The first use of the device: torch asks for it (``torch.cuda.init``), and then draws its seeds."""
+    cuda: Any = torch.cuda
+    cuda.default_generators = tuple(map(torch.ops.simgpu.default_generator, range(cuda.device_count())))
+
+
+def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that begins the use of the device, as CUDA's does."""
+
+    def call(*arguments: Any) -> Any:
+        torch.cuda._lazy_init()
+        return function(*arguments)
+
+    return call
+
+
 def _given(count: int) -> dict[str, Any]:
     """Functions of ``torch._C`` that a CUDA build has."""
     c: Any = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
-        "_cuda_init": lambda: None,
+        "_cuda_init": _begin,
         "_cuda_isInBadFork": lambda: False,
-        "_cuda_getDevice": c._accelerator_getDeviceIndex,
-        "_cuda_setDevice": c._accelerator_setDeviceIndex,
+        "_cuda_getDevice": _initialised(c._accelerator_getDeviceIndex),
+        "_cuda_setDevice": _initialised(c._accelerator_setDeviceIndex),
         "_cuda_exchangeDevice": _exchange_device,
         "_cuda_maybeExchangeDevice": _exchange_device,
         "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
@@ -164,7 +180,8 @@ def see(count: int) -> None:
     functions().devices(count, 0, int(os.environ.get("RANK", "0")))
     c._cuda_getDeviceCount = cuda.device_count = lambda: count
     cuda.is_available = lambda: count > 0
-    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+    if cuda._initialized:
+        _begin()
 
 
 def _current_stream(device: Any = None) -> torch.Stream:
@@ -191,13 +208,11 @@ def install(*, count: int = 1) -> None:
     cuda.is_available = lambda: count > 0
     cuda.device_count = lambda: count
     cuda.is_bf16_supported = lambda including_emulation=True: True
-    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
     cuda.current_stream = _current_stream
     cuda.nvtx._nvtx = c._nvtx
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
-    cuda.init()
     os.register_at_fork(after_in_child=_forked)
 
 

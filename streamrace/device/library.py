@@ -40,6 +40,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "current_stream": (c_int64, ()),
     "set_stream": (None, (c_int64,)),
     "index": (c_int, ()),
+    "chosen": (c_int, ()),
     "set_index": (c_int, (c_int,)),
     "synchronize": (c_int, ()),
     "advance": (c_int64, (c_int64,)),

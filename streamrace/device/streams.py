@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from streamrace.device import tracing
+from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 
+_CUDA = 1  # c10::DeviceType
 _EXTERNAL = "streamrace: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
 
@@ -66,12 +68,18 @@ class Stream(torch.Stream):
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
+def current() -> torch.Stream:
+    """This thread's, on the device that the process uses: another's may be the current one."""
+    f = functions()
+    return torch.Stream.__new__(Stream, stream_id=f.current_stream(), device_index=f.index(), device_type=_CUDA)
+
+
 _numbers = itertools.count(66)  # behind torch's pools and the host: no program gets one of these
 
 
 def hidden(name: str) -> Stream:
     """A stream of ours, which no program can get."""
-    made = Stream(stream_id=next(_numbers), device_index=torch.cuda.current_device(), device_type=1)
+    made = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
     tracing.streams[made.stream_id] = name
     return made
 

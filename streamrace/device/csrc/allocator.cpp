@@ -221,7 +221,8 @@ void free_block(void* context) {
 
 struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
-    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().index));
+    if (nbytes > 0 && !device().bound()) device().bind(device().chosen());
+    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().bound() ? device().index : device().chosen()));
     if (nbytes == 0) return {nullptr, nullptr, &free_block, here};
     int64_t site = Allocating::site();
     Lock lock;

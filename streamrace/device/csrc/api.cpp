@@ -140,6 +140,12 @@ void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
   resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
 }
 
+// For one draw of so many numbers: the state of the CPU's generator that gives them.
+at::Tensor draw(int64_t count) {
+  Lock lock;
+  return static_cast<Generator*>(default_generator().unsafeGetGeneratorImpl())->draw(count).get_state();
+}
+
 void tell_hidden(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
   hides(name, arguments, when);
 }
@@ -150,8 +156,9 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
-  m.def("default_generator() -> Generator?",
-        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
+  m.def("default_generator(int index) -> Generator?",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t index) -> at::Generator { return default_generator(index); }));
+  m.def("draw(int count) -> Tensor", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, draw));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
@@ -192,8 +199,7 @@ extern "C" {
 const char* simgpu_problem() { return problem.c_str(); }
 
 void simgpu_devices(int count, int index, int rank) {
-  device().count = count;
-  device().index = index;
+  device().see(count, index);
   timeline().rank = rank;
 }
 int simgpu_used() { return device().used(); }
@@ -222,6 +228,7 @@ int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
 int simgpu_index() { return device().index; }
+int simgpu_chosen() { return device().chosen(); }
 int simgpu_set_index(int index) {  // -1: there is a problem
   return static_cast<int>(told([index] {
     c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
