@@ -20,6 +20,12 @@ from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
+VERSION = "12.6"
+"""What ``torch.version.cuda`` says: one for which torch was built in all releases that are taken, since 2.6."""
+_ERRORS = {
+    0: "no error", 1: "invalid argument", 2: "out of memory", 100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal", 600: "device not ready", 700: "an illegal memory access was encountered",
+}  # fmt: skip
 
 
 class DeviceProperties:
@@ -100,7 +106,11 @@ class _Runtime(ModuleType):
         return 0
 
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
-        return f"error {code}"
+        return _ERRORS.get(code, "unrecognized error code")
+
+    cudaStreamCreate = cudaStreamDestroy = staticmethod(  # noqa: N815
+        refusal("a stream made by a call of the CUDA runtime", "use torch.cuda.Stream()")
+    )
 
     def cudaHostRegister(self, address: int, nbytes: int, _: int) -> cudaError:  # noqa: N802
         with unseen():
@@ -124,7 +134,8 @@ class _Nvtx(ModuleType):
 def _begin() -> None:
     """The first use of the device: torch asks for it (``torch.cuda.init``), and then draws its seeds."""
     cuda: Any = torch.cuda
-    cuda.default_generators = tuple(map(torch.ops.simgpu.default_generator, range(cuda.device_count())))
+    with unseen():  # a mode that asked about the device now would wait for ever
+        cuda.default_generators = tuple(map(torch.ops.simgpu.default_generator, range(cuda.device_count())))
 
 
 def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,6 +146,12 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments)
 
     return call
+
+
+def _setting(get: str, put: str, value: object) -> dict[str, Any]:
+    """A setting of CUDA's libraries, which here is kept and nothing else."""
+    kept = [value]
+    return {get: lambda: kept[0], put: lambda new: kept.__setitem__(0, new)}
 
 
 def _given(count: int) -> dict[str, Any]:
@@ -166,8 +183,15 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_getCompiledVersion": lambda: int(VERSION.replace(".", "0")) * 10,
+        "_cuda_clearCublasWorkspaces": lambda: None,
+        **_setting("_cuda_getCublasWorkspaceSize", "_cuda_setCublasWorkspaceSize", 8_519_680),
+        **_setting("_cuda_getCublasLtWorkspaceSize", "_cuda_setCublasLtWorkspaceSize", 1 << 20),
+        **_setting("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
+        **_setting("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
+        **dict.fromkeys(("_cuda_resetCublasWorkspaceSize", "_cuda_resetCublasLtWorkspaceSize"), lambda: None),
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -210,10 +234,33 @@ def install(*, count: int = 1) -> None:
     cuda.is_bf16_supported = lambda including_emulation=True: True
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
+    streams.install()
     cuda.current_stream = _current_stream
+    torch.version.cuda = VERSION
+    _without_profiler()
     cuda.nvtx._nvtx = c._nvtx
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
     os.register_at_fork(after_in_child=_forked)
+
+
+def _without_profiler() -> None:
+    """``torch.autograd.profiler.emit_nvtx`` waits for the device, as ever, and tells a profiler that is not there."""
+    nvtx: Any = torch.autograd.profiler.emit_nvtx
+
+    def enter(self: Any) -> Any:
+        if self.enabled and self.entered:
+            raise RuntimeError("NVTX annotation context manager is not reentrant")
+        if self.enabled:
+            self.entered = True
+            torch.cuda.synchronize()
+        return self
+
+    def leave(self: Any, *_: object) -> bool:
+        if self.enabled:
+            torch.cuda.synchronize()
+        return False
+
+    nvtx.__enter__, nvtx.__exit__ = enter, leave
 
 
 def _forked() -> None:
@@ -236,3 +283,4 @@ def take_over() -> None:
     cuda: Any = torch.cuda
     cuda._is_in_bad_fork = torch._C._cuda_isInBadFork  # type: ignore[attr-defined]
     cuda._initialized = True
+    _begin()

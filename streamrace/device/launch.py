@@ -72,10 +72,12 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         hidden,
         host,
         imports,
+        one_gpu,
         processor,
         refusals,
         rnn,
         storage,
+        tensor_types,
         versions,
         work,
     )
@@ -84,6 +86,8 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     versions.install()
     cuda.install(count=devices)
     storage.install()
+    tensor_types.install()
+    one_gpu.install()
     costs.use(costs.Costs())
     work.install()
     hidden.install()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import itertools
 from typing import Any
 
@@ -12,6 +14,7 @@ from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 
 _CUDA = 1  # c10::DeviceType
+_POOL = 32  # csrc/device.h
 _EXTERNAL = "streamrace: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
 
@@ -52,6 +55,19 @@ class Stream(torch.Stream):
     def rename(self, name: str) -> None:
         """The name under which reports show the stream. torch's streams have none: a test may give one."""
         tracing.name_stream(self.stream_id, name)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Lowest and highest: of the pools that are simulated."""
+        return 0, -1
+
+    @property
+    def priority(self) -> int:
+        return -1 if _POOL < self.stream_id <= 2 * _POOL else 0
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
 
     @property
     def cuda_stream(self) -> int:
@@ -110,3 +126,14 @@ class Event(torch.Event, metaclass=_Events):
                 "streamrace: events between processes (CUDA IPC) cannot be simulated: use torch.distributed"
             )
         return torch.Event("cuda", enable_timing=enable_timing, blocking=blocking)
+
+
+def install() -> None:
+    """Give ``torch.Event`` what ``torch.cuda.Event`` has beside: a number where CUDA has a pointer, 0 before it is recorded.
+
+    It is a compiled type, whose attributes cannot be set, but for those in its dictionary.
+    """
+    (attributes,) = gc.get_referents(torch.Event.__dict__)
+    attributes["cuda_event"] = property(lambda event: event.event_id)
+    attributes["_as_parameter_"] = property(lambda event: ctypes.c_void_p(event.event_id))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Event))

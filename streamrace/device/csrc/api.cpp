@@ -202,6 +202,7 @@ void simgpu_devices(int count, int index, int rank) {
   device().see(count, index);
   timeline().rank = rank;
 }
+void simgpu_rank(int rank) { timeline().rank = rank; }
 int simgpu_used() { return device().used(); }
 void simgpu_deferred(int on) { device().deferred = on != 0; }
 void simgpu_python_ends() {
@@ -360,6 +361,7 @@ void simgpu_memory(int64_t total, int64_t allowed) {
   Lock lock;
   size_memory(total, allowed);
 }
+void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { out_of_memory = told; }
 
 // What versions of torch before today's do not ask for themselves (streamrace/device/versions.py). Nine statistics of three pools
 // of four numbers, then what is free and what there is.

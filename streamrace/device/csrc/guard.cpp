@@ -24,8 +24,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
 
   c10::Device exchangeDevice(c10::Device to) const override {
+    c10::Device before = getDevice();
     setDevice(to);
-    return getDevice();
+    return before;
   }
   c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().chosen())}; }
   void setDevice(c10::Device to) const override {
