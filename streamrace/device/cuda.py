@@ -6,6 +6,7 @@ here, over the guard that the C++ part registers. What would need a real GPU is 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 
 from streamrace.device import memory, streams, work
+from streamrace.device.build import torch_folder
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
+from streamrace.device.ranks import spawned
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
@@ -148,10 +151,11 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _setting(get: str, put: str, value: object) -> dict[str, Any]:
+def _setting(get: str, put: str, value: object, reset: str = "") -> dict[str, Any]:
     """A setting of CUDA's libraries, which here is kept and nothing else."""
     kept = [value]
-    return {get: lambda: kept[0], put: lambda new: kept.__setitem__(0, new)}
+    ways = {get: lambda: kept[0], put: lambda new: kept.__setitem__(0, new)}
+    return ways | ({f"_cuda_reset{reset}": lambda: kept.__setitem__(0, value)} if reset else {})
 
 
 def _given(count: int) -> dict[str, Any]:
@@ -187,11 +191,12 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_getCompiledVersion": lambda: int(VERSION.replace(".", "0")) * 10,
         "_cuda_clearCublasWorkspaces": lambda: None,
-        **_setting("_cuda_getCublasWorkspaceSize", "_cuda_setCublasWorkspaceSize", 8_519_680),
-        **_setting("_cuda_getCublasLtWorkspaceSize", "_cuda_setCublasLtWorkspaceSize", 1 << 20),
+        **_setting("_cuda_getCublasWorkspaceSize", "_cuda_setCublasWorkspaceSize", 8_519_680, "CublasWorkspaceSize"),
+        **_setting(
+            "_cuda_getCublasLtWorkspaceSize", "_cuda_setCublasLtWorkspaceSize", 1 << 20, "CublasLtWorkspaceSize"
+        ),
         **_setting("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
         **_setting("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
-        **dict.fromkeys(("_cuda_resetCublasWorkspaceSize", "_cuda_resetCublasLtWorkspaceSize"), lambda: None),
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -269,10 +274,28 @@ def _forked() -> None:
     if functions().used():
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
+        _ask_again()
+    else:
+        spawned.forked()
     # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
     # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
     # seen under load). So it is asked for while there is but this thread.
     torch.set_num_threads(torch.get_num_threads())
+
+
+def begin_with(function: Callable[[], None]) -> None:
+    """Let the next use of the device be its first, which begins with this."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    c._cuda_init = function
+    cuda._initialized = False
+    _ask_again()
+
+
+def _ask_again() -> None:
+    """torch's compiled part remembers, across a fork too, that it asked for the first use."""
+    compiled = ctypes.CDLL(str(torch_folder() / "lib" / "libtorch_python.so"))
+    compiled._ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb(ctypes.c_int8(_CUDA), ctypes.c_bool(True))
 
 
 def take_over() -> None:

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from streamrace.device.hardware import ProfileError
 from streamrace.device.packages import starting
 from streamrace.device.packed import Packed
 from streamrace.device.parts import PartWriter
-from streamrace.device.ranks import RankFailed
+from streamrace.device.ranks import RankFailed, spawned
 from streamrace.device.ranks.interrupts import held
 from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
@@ -86,6 +86,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     versions.install()
     cuda.install(count=devices)
     storage.install()
+    spawned.install()
     tensor_types.install()
     one_gpu.install()
     costs.use(costs.Costs())
@@ -225,8 +226,9 @@ def traced(
             probes.begin()
     done = False
     try:
-        yield
-        _join_threads()
+        with spawned.watched(trace) if trace is not None else nullcontext():
+            yield
+            _join_threads()
         done = True
     except SystemExit as leaving:
         done = not leaving.code
