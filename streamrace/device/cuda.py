@@ -18,7 +18,6 @@ from streamrace.device import memory, streams, work
 from streamrace.device.build import torch_folder
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
-from streamrace.device.ranks import spawned
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
@@ -151,11 +150,14 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _setting(get: str, put: str, value: object, reset: str = "") -> dict[str, Any]:
+def _setting(get: str, put: str, name: str, value: object) -> dict[str, Any]:
     """A setting of CUDA's libraries, which here is kept and nothing else."""
     kept = [value]
-    ways = {get: lambda: kept[0], put: lambda new: kept.__setitem__(0, new)}
-    return ways | ({f"_cuda_reset{reset}": lambda: kept.__setitem__(0, value)} if reset else {})
+
+    def change(new: object = value) -> None:
+        kept[0] = new
+
+    return {f"_{get}{name}": lambda: kept[0], f"_{put}{name}": change, f"_cuda_reset{name}": lambda: change()}
 
 
 def _given(count: int) -> dict[str, Any]:
@@ -191,12 +193,10 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_getCompiledVersion": lambda: int(VERSION.replace(".", "0")) * 10,
         "_cuda_clearCublasWorkspaces": lambda: None,
-        **_setting("_cuda_getCublasWorkspaceSize", "_cuda_setCublasWorkspaceSize", 8_519_680, "CublasWorkspaceSize"),
-        **_setting(
-            "_cuda_getCublasLtWorkspaceSize", "_cuda_setCublasLtWorkspaceSize", 1 << 20, "CublasLtWorkspaceSize"
-        ),
-        **_setting("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
-        **_setting("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
+        **_setting("cuda_get", "cuda_set", "CublasWorkspaceSize", 8_519_680),
+        **_setting("cuda_get", "cuda_set", "CublasLtWorkspaceSize", 1 << 20),
+        **_setting("cuda_get", "cuda_set", "_cudnn_benchmark_limit", 10),
+        **_setting("cuda_get", "cudnn_set", "_conv_benchmark_empty_cache", True),
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -275,8 +275,6 @@ def _forked() -> None:
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
         _ask_again()
-    else:
-        spawned.forked()
     # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
     # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
     # seen under load). So it is asked for while there is but this thread.

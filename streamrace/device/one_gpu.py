@@ -59,7 +59,8 @@ def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
 def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
     sizes = list(tensors[0].shape)
     sizes[dim] = sum(one.size(dim) for one in tensors)
-    where = torch.device("cpu") if destination == -1 else torch.device("cuda", destination)
+    index = torch.cuda.current_device() if destination is None else destination
+    where = torch.device("cpu") if index == -1 else torch.device("cuda", index)
     return _gather_out(tensors, torch.empty(sizes, dtype=tensors[0].dtype, device=where), dim)
 
 

@@ -78,7 +78,8 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
         for name in (
             "enable", "tuning_enable", "set_rotating_buffer_size", "set_numerical_check_tolerances", "read_file",
             "set_max_tuning_iterations", "set_max_tuning_duration", "set_filename", "get_validators", "get_results",
-            "get_rotating_buffer_size", "get_rotation_buffer_size", "get_max_tuning_iterations", "get_max_tuning_duration", "get_filename",
+            "get_rotation_buffer_size", "get_rotating_buffer_size",
+            "get_max_tuning_iterations", "get_max_tuning_duration", "get_filename",
         )
     },
     "_cuda_record_untuned_enable": _TUNING,

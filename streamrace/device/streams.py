@@ -129,9 +129,9 @@ class Event(torch.Event, metaclass=_Events):
 
 
 def install() -> None:
-    """Give ``torch.Event`` what ``torch.cuda.Event`` has beside: a number where CUDA has a pointer, 0 before it is recorded.
+    """Give ``torch.Event`` what ``torch.cuda.Event`` has beside: a number where CUDA has a pointer.
 
-    It is a compiled type, whose attributes cannot be set, but for those in its dictionary.
+    It is 0 before the event is recorded. The attributes of a compiled type cannot be set but in its dictionary.
     """
     (attributes,) = gc.get_referents(torch.Event.__dict__)
     attributes["cuda_event"] = property(lambda event: event.event_id)

@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from drawn import AsTheDevice
 from hypothesis import given
 from hypothesis import strategies as st
-from drawn import AsTheDevice
 from judged import story
 from torch import Tensor
 

@@ -1,7 +1,7 @@
 """Processes that a program starts itself (``torch.multiprocessing.spawn``, ``multiprocessing``): each has a GPU.
 
-A fresh interpreter (the ways ``spawn`` and ``forkserver``) is started by a line of Python, before which ours is put: the
-device has to be there before torch is. How many GPUs are to be seen, ``mp.spawn(nprocs=N)`` says; else there is one
+A fresh interpreter (the ways ``spawn`` and ``forkserver``) is started by a line of Python, before which ours is put:
+the device has to be there before torch is. How many GPUs are to be seen, ``mp.spawn(nprocs=N)`` says; else there is one
 more for each process that was started. What these processes do on their GPUs is in no trace: where the program is
 traced, the first use of one is refused, and the program fails by that, whatever it makes of it.
 """
@@ -21,9 +21,7 @@ from typing import Any, NoReturn
 
 from streamrace import checkout
 
-_TRACED = (
-    "STREAMRACE_TRACED"  # in the environment of a traced program: the file that says that such a process used a GPU
-)
+_TRACED = "STREAMRACE_TRACED"  # of a traced program: the file that says that such a process used a GPU
 _COUNT = "STREAMRACE_GPUS"  # how many are to be seen by the processes that it starts
 UNJUDGED = (
     "streamrace: a process that the program started itself uses a GPU, and what it does there would not be judged: let "
@@ -32,13 +30,14 @@ UNJUDGED = (
 )
 _BEGIN = (  # the path's first entry is the working folder's, as in bound.py
     "import sys; sys.path[:not sys.flags.safe_path] = [{place!r}]; "
+    "from streamrace.device import launch; launch.start(devices={devices}, deferred={deferred}); "
     "from streamrace.device.ranks.spawned import begin; begin(); "
 )
 _STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
 
 
 class _Child:
-    """What multiprocessing has a fork do before it calls the program's function, and what a fresh process does at its end."""
+    """What multiprocessing has a fork do before it calls the program's function, and what it does at its end."""
 
     fresh = False
 
@@ -47,7 +46,7 @@ class _Child:
 
         place = multiprocessing.current_process()._identity  # among the processes that its parent started, from 1
         if place and not os.environ.get(_TRACED):
-            cuda.see(max(place[-1], int(os.environ.get(_COUNT, "0")), _visible()))
+            cuda.see(max(place[-1], _visible()))
         if self.fresh:
             self.end_well()
 
@@ -76,10 +75,11 @@ def install() -> None:
         if place is None:
             return plain(path, words, files)
         words = list(words)
-        words[place] = _BEGIN.format(place=str(checkout.IMPORTED_FROM)) + words[place]
         _started[0] += 1
-        with _seeing(_started[0]):
-            return plain(path, words, files)
+        devices, deferred = max(_started[0], _visible()), os.environ.get("CUDA_LAUNCH_BLOCKING") != "1"
+        begin = _BEGIN.format(place=str(checkout.IMPORTED_FROM), devices=devices, deferred=deferred)
+        words[place] = begin + words[place]
+        return plain(path, words, files)
 
     utility.spawnv_passfds = start
     module: Any = sys.modules["torch.multiprocessing.spawn"]
@@ -94,6 +94,7 @@ def install() -> None:
             return processes(*arguments, **how)
 
     util.register_after_fork(_child, _Child.begin)
+    os.register_at_fork(after_in_child=_forked)
     package: Any = mp
     package.start_processes = module.start_processes = start_processes
 
@@ -101,7 +102,7 @@ def install() -> None:
 @contextmanager
 def _seeing(count: int) -> Iterator[None]:
     before = os.environ.get(_COUNT, "")
-    os.environ[_COUNT] = str(max(count, int(before or "0"), _visible()))
+    os.environ[_COUNT] = str(max(count, _visible()))
     try:
         yield
     finally:
@@ -112,27 +113,25 @@ def _seeing(count: int) -> Iterator[None]:
 
 
 def _visible() -> int:
-    """How many are to be seen here."""
+    """How many are to be seen, here or by who is started next."""
     import torch
 
-    return torch.cuda.device_count()
+    return max(torch.cuda.device_count(), int(os.environ.get(_COUNT, "0")))
 
 
 def begin() -> None:
-    """The first that such a process does: it gets its GPU."""
-    from streamrace.device import launch
-
-    launch.start(devices=int(os.environ[_COUNT]), deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    """Of a fresh process, which has its GPU by now."""
     _child.fresh = True  # what the server of forkserver forks ends as such a one does
     _child.end_well()
-    forked()
+    _forked()
 
 
-def forked() -> None:
-    """Of a process that a program started, also by a fork: it has no GPU where the program is traced."""
+def _forked() -> None:
+    """Of a process that a program started: it has no GPU where the program is traced."""
     from streamrace.device import cuda
+    from streamrace.device.library import functions
 
-    if os.environ.get(_TRACED):
+    if os.environ.get(_TRACED) and not functions().used():
         cuda.begin_with(_refuse)
 
 
