@@ -26,6 +26,7 @@ REFUSED = {
 
 FEW: dict[str, Callable[[], Any]] = {
     "CudaError": lambda: torch.cuda.CudaError(2),
+    "DeferredCudaCallError": lambda: torch.cuda.DeferredCudaCallError("no"),
     "ExternalStream": lambda: torch.cuda.ExternalStream(8),
     "StreamContext": lambda: torch.cuda.StreamContext(torch.cuda.Stream()).__enter__(),
     "device": lambda: torch.cuda.device(0).__enter__(),

@@ -43,9 +43,10 @@ class _Child:
 
     def begin(self) -> None:
         from streamrace.device import cuda
+        from streamrace.device.library import functions
 
         place = multiprocessing.current_process()._identity  # among the processes that its parent started, from 1
-        if place and not os.environ.get(_TRACED):
+        if place and not functions().used() and not os.environ.get(_TRACED):
             cuda.see(max(place[-1], _visible()))
         if self.fresh:
             self.end_well()
