@@ -15,9 +15,11 @@ _DTYPES = {
 }  # fmt: skip
 
 
+_SAME = {"layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
+
+
 class _TensorType(type):
     dtype: torch.dtype
-    layout, is_cuda, is_sparse = torch.strided, True, False
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
@@ -39,7 +41,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     for name, dtype in _DTYPES.items():
         # its name has the module's before it, as torch asks a type for all of it (Tensor.type)
-        made = _TensorType(f"torch.cuda.{name}Tensor", (), {"dtype": dtype, "__module__": "torch.cuda"})
+        made = _TensorType(f"torch.cuda.{name}Tensor", (), {**_SAME, "dtype": dtype})
         setattr(cuda, f"{name}Tensor", made)
     c: Any = torch._C
     plain = c._set_default_tensor_type
