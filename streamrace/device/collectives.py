@@ -57,7 +57,7 @@ def _claim_device(members: tuple[int, ...]) -> None:
     store = _unclaimed.pop(members, None)
     if store is None:
         return
-    index, me = torch.cuda.current_device(), str(_exchange[0].rank)
+    index, me = functions().index(), str(_exchange[0].rank)
     first = store.compare_set(f"cuda:{index} of node {os.environ.get('GROUP_RANK', '0')}", "", me).decode()
     if first != me:
         raise RuntimeError(
@@ -152,7 +152,7 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
-        current = torch.cuda.current_stream()
+        current = streams.current()
         if (self._event is not None or self._blocks) and not overridden("work.wait", current):
             if self._event is not None:
                 part(self._event.wait, current)
@@ -178,7 +178,7 @@ class Work(dist.Work):
 
     def get_future(self) -> Any:
         """torch's own future: who waits for it makes the current stream wait, as in NCCL's."""
-        made: Any = torch.futures.Future(devices=[torch.device("cuda", torch.cuda.current_device())])
+        made: Any = torch.futures.Future(devices=[torch.device("cuda", functions().index())])
         if self._event is None:
             made.set_result(self._result)
             return made
@@ -263,7 +263,7 @@ def launch(
         at_start=at_start,
         at_end=at_end,
         rendezvous=work.Rendezvous(job.group, job.number, members, root=job.root, nominal=nbytes),
-        issuer=torch.cuda.current_stream().stream_id,
+        issuer=functions().current_stream(),
     )
     alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
     tracing.took(number, alone, job.link)

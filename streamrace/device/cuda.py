@@ -6,6 +6,7 @@ here, over the guard that the C++ part registers. What would need a real GPU is 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -14,12 +15,19 @@ from typing import Any
 import torch
 
 from streamrace.device import memory, streams, work
+from streamrace.device.build import torch_folder
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
+VERSION = "12.6"
+"""What ``torch.version.cuda`` says: one for which torch was built in all releases that are taken, since 2.6."""
+_ERRORS = {
+    0: "no error", 1: "invalid argument", 2: "out of memory", 100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal", 600: "device not ready", 700: "an illegal memory access was encountered",
+}  # fmt: skip
 
 
 class DeviceProperties:
@@ -77,7 +85,7 @@ def _sleep(cycles: int) -> None:
     """A kernel that does nothing for so many cycles of the device's clock."""
     work.launch(
         "torch.cuda._sleep",
-        stream=torch.cuda.current_stream().stream_id,
+        stream=functions().current_stream(),
         duration=round(cycles / DeviceProperties.cycles_per_ns),
     )
 
@@ -105,7 +113,11 @@ class _Runtime(ModuleType):
         return 0
 
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
-        return f"error {code}"
+        return _ERRORS.get(code, "unrecognized error code")
+
+    cudaStreamCreate = cudaStreamDestroy = staticmethod(  # noqa: N815
+        refusal("a stream made by a call of the CUDA runtime", "use torch.cuda.Stream()")
+    )
 
     def cudaHostRegister(self, address: int, nbytes: int, _: int) -> cudaError:  # noqa: N802
         with unseen():
@@ -126,15 +138,42 @@ class _Nvtx(ModuleType):
         return lambda *_, **__: 0
 
 
+def _begin() -> None:
+    """The first use of the device: torch asks for it (``torch.cuda.init``), and then draws its seeds."""
+    cuda: Any = torch.cuda
+    with unseen():  # a mode that asked about the device now would wait for ever
+        cuda.default_generators = tuple(map(torch.ops.simgpu.default_generator, range(cuda.device_count())))
+
+
+def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that begins the use of the device, as CUDA's does."""
+
+    def call(*arguments: Any) -> Any:
+        torch.cuda._lazy_init()
+        return function(*arguments)
+
+    return call
+
+
+def _setting(get: str, put: str, name: str, value: object) -> dict[str, Any]:
+    """A setting of CUDA's libraries, which here is kept and nothing else."""
+    kept = [value]
+
+    def change(new: object = value) -> None:
+        kept[0] = new
+
+    return {f"_{get}{name}": lambda: kept[0], f"_{put}{name}": change, f"_cuda_reset{name}": lambda: change()}
+
+
 def _given(count: int) -> dict[str, Any]:
     """Functions of ``torch._C`` that a CUDA build has."""
     c: Any = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
-        "_cuda_init": lambda: None,
+        "_cuda_init": _begin,
         "_cuda_isInBadFork": lambda: False,
-        "_cuda_getDevice": c._accelerator_getDeviceIndex,
-        "_cuda_setDevice": c._accelerator_setDeviceIndex,
+        "_cuda_getDevice": _initialised(c._accelerator_getDeviceIndex),
+        "_cuda_setDevice": _initialised(c._accelerator_setDeviceIndex),
         "_cuda_exchangeDevice": _exchange_device,
         "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
@@ -155,11 +194,15 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_hasPrimaryContext": lambda index: True,
+        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_getCompiledVersion": lambda: int(VERSION.replace(".", "0")) * 10,
         "_cuda_clearCublasWorkspaces": lambda: None,
-        "_cudnn_set_conv_benchmark_empty_cache": lambda wanted: None,
+        **_setting("cuda_get", "cuda_set", "CublasWorkspaceSize", 8_519_680),
+        **_setting("cuda_get", "cuda_set", "CublasLtWorkspaceSize", 1 << 20),
+        **_setting("cuda_get", "cuda_set", "_cudnn_benchmark_limit", 10),
+        **_setting("cuda_get", "cudnn_set", "_conv_benchmark_empty_cache", True),
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -172,7 +215,8 @@ def see(count: int) -> None:
     functions().devices(count, 0, int(os.environ.get("RANK", "0")))
     c._cuda_getDeviceCount = cuda.device_count = lambda: count
     cuda.is_available = lambda: count > 0
-    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+    if cuda._initialized:
+        _begin()
 
 
 def _current_stream(device: Any = None) -> torch.Stream:
@@ -199,14 +243,35 @@ def install(*, count: int = 1) -> None:
     cuda.is_available = lambda: count > 0
     cuda.device_count = lambda: count
     cuda.is_bf16_supported = lambda including_emulation=True: True
-    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
+    streams.install()
     cuda.current_stream = _current_stream
+    torch.version.cuda = VERSION
+    _without_profiler()
     cuda.nvtx._nvtx = c._nvtx
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
-    cuda.init()
     os.register_at_fork(after_in_child=_forked)
+
+
+def _without_profiler() -> None:
+    """``torch.autograd.profiler.emit_nvtx`` waits for the device, as ever, and tells a profiler that is not there."""
+    nvtx: Any = torch.autograd.profiler.emit_nvtx
+
+    def enter(self: Any) -> Any:
+        if self.enabled and self.entered:
+            raise RuntimeError("NVTX annotation context manager is not reentrant")
+        if self.enabled:
+            self.entered = True
+            torch.cuda.synchronize()
+        return self
+
+    def leave(self: Any, *_: object) -> bool:
+        if self.enabled:
+            torch.cuda.synchronize()
+        return False
+
+    nvtx.__enter__, nvtx.__exit__ = enter, leave
 
 
 def _forked() -> None:
@@ -215,10 +280,26 @@ def _forked() -> None:
     if functions().used():
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
+        _ask_again()
     # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
     # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
     # seen under load). So it is asked for while there is but this thread.
     torch.set_num_threads(torch.get_num_threads())
+
+
+def begin_with(function: Callable[[], None]) -> None:
+    """Let the next use of the device be its first, which begins with this."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    c._cuda_init = function
+    cuda._initialized = False
+    _ask_again()
+
+
+def _ask_again() -> None:
+    """torch's compiled part remembers, across a fork too, that it asked for the first use."""
+    compiled = ctypes.CDLL(str(torch_folder() / "lib" / "libtorch_python.so"))
+    compiled._ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb(ctypes.c_int8(_CUDA), ctypes.c_bool(True))
 
 
 def take_over() -> None:
@@ -229,3 +310,4 @@ def take_over() -> None:
     cuda: Any = torch.cuda
     cuda._is_in_bad_fork = torch._C._cuda_isInBadFork  # type: ignore[attr-defined]
     cuda._initialized = True
+    _begin()

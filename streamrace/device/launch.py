@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from streamrace.device.hardware import ProfileError
 from streamrace.device.packages import starting
 from streamrace.device.packed import Packed
 from streamrace.device.parts import PartWriter
-from streamrace.device.ranks import RankFailed
+from streamrace.device.ranks import RankFailed, spawned
 from streamrace.device.ranks.interrupts import held
 from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
@@ -74,10 +74,12 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         hidden,
         host,
         imports,
+        one_gpu,
         processor,
         refusals,
         rnn,
         storage,
+        tensor_types,
         versions,
         work,
     )
@@ -86,6 +88,9 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     versions.install()
     cuda.install(count=devices)
     storage.install()
+    spawned.install()
+    tensor_types.install()
+    one_gpu.install()
     costs.use(costs.Costs())
     work.install()
     hidden.install()
@@ -226,8 +231,9 @@ def traced(
             probes.begin()
     done = False
     try:
-        yield
-        _join_threads()
+        with spawned.watched(trace) if trace is not None else nullcontext():
+            yield
+            _join_threads()
         done = True
     except SystemExit as leaving:
         done = not leaving.code

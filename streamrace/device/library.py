@@ -25,11 +25,13 @@ _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
 _HandOn = CFUNCTYPE(None)
 _Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
+_OutOfMemory = CFUNCTYPE(None, c_int64, c_int64, c_int64, c_int64)
 _Overridden = CFUNCTYPE(c_int, c_int, c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
     "devices": (None, (c_int, c_int, c_int)),
+    "rank": (None, (c_int,)),
     "used": (c_int, ()),
     "deferred": (None, (c_int,)),
     "python_ends": (None, ()),
@@ -40,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "current_stream": (c_int64, ()),
     "set_stream": (None, (c_int64,)),
     "index": (c_int, ()),
+    "chosen": (c_int, ()),
     "set_index": (c_int, (c_int,)),
     "synchronize": (c_int, ()),
     "advance": (c_int64, (c_int64,)),
@@ -77,6 +80,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "host_register": (c_int, (c_void_p, c_int64)),
     "host_unregister": (c_int, (c_void_p,)),
     "memory": (None, (c_int64, c_int64)),
+    "out_of_memory": (None, (_OutOfMemory,)),
     "memory_told": (POINTER(c_int64), ()),
     "memory_do": (None, (c_int,)),
     "dry": (None, (c_int64, _Asked)),
@@ -112,6 +116,7 @@ KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (
     _Effect,
 )
 Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden
+OutOfMemory = _OutOfMemory
 
 _functions: Functions | None = None
 

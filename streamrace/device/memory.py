@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from streamrace.device.library import functions
+from streamrace.device.library import OutOfMemory, functions
 
 _GIB = 1 << 30
 _DEFAULT = 80 * _GIB  # an A100's
@@ -44,10 +45,20 @@ def given() -> dict[str, Any]:
     c: Any = torch._C
     size = total()
     fraction = [1.0]
+    observers: list[Callable[[int, int, int, int], object]] = []
 
     def limit(allowed: float, _: int) -> None:
         fraction[0] = allowed
         functions().memory(size, int(size * allowed))
+
+    def watched(observer: Callable[[int, int, int, int], object]) -> None:
+        def told(*figures: int) -> None:
+            for one in observers:
+                one(*figures)
+
+        observers.append(observer)
+        f = functions()
+        f.out_of_memory(f.callback("out_of_memory", OutOfMemory, told))
 
     limit(1.0, 0)
     return {
@@ -57,4 +68,5 @@ def given() -> dict[str, Any]:
         "_cuda_emptyCache": lambda *_: c._accelerator_emptyCache(),
         "_cuda_setMemoryFraction": limit,
         "_cuda_getMemoryFraction": lambda _: fraction[0],
+        "_cuda_attach_out_of_memory_observer": watched,
     }

@@ -26,6 +26,7 @@ from torch._C import _distributed_c10d as c10d
 
 from streamrace.device import collectives, streams, tracing, versions
 from streamrace.device.collectives import CollectiveCall, Work, check
+from streamrace.device.library import functions
 from streamrace.device.reductions import Reduction
 from streamrace.device.trace import Group
 
@@ -262,7 +263,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         """It begins when the group's stream gets to it; all its parts are under way at once."""
         batch, self._batch, held, self._batched = self._batch or [], None, self._batched, []
         stream = self._own_stream()
-        stream.come_behind(torch.cuda.current_stream())
+        stream.come_behind(streams.current())
         used = [launch(stream) for launch in batch]
         for one in used:
             stream.come_behind(one)
@@ -292,7 +293,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             self._batch.append(launch)
             self._batched += tensors
             return Work(None, tensors, ())
-        launch(torch.cuda.current_stream())
+        launch(streams.current())
         return Work(stream.record_event(), tensors, tensors, stream=stream)
 
     # -- how work is issued ---------------------------------------------------------------------
@@ -311,7 +312,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
             reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
         )  # fmt: skip
-        current = torch.cuda.current_stream()
+        current = streams.current()
         if versions.on_current_stream(opts):
             self._give(job, current)
             return Work(None, result, ())
@@ -324,7 +325,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def _own_stream(self) -> streams.Stream:
         """Taken from torch's pool when it is first needed, as a communicator's is."""
         if self._stream is None:
-            self._stream = streams.Stream(priority=-1 if self.options.is_high_priority_stream else 0)
+            self._stream = streams.Stream(functions().index(), -1 if self.options.is_high_priority_stream else 0)
             tracing.streams.setdefault(self._stream.stream_id, self.link)
         return self._stream
 

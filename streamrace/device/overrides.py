@@ -151,7 +151,7 @@ def _listen() -> None:
         if torch._C._current_graph_task_id() >= 0:
             return 0
         try:
-            about = torch.cuda.Stream(stream_id=stream, device_index=torch.cuda.current_device(), device_type=1)
+            about = torch.cuda.Stream(stream_id=stream, device_index=functions().index(), device_type=1)
             return int(overridden("event.wait" if waits else "event.synchronize", about))
         except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
             functions().failed(f"an override went wrong: {problem}".encode())

@@ -40,7 +40,7 @@ def probe(
     with torch.no_grad():
         plain = tensor.detach()
         alias, block = work.alias(plain), work.place(plain)[0]
-    number, stream = next(_numbers), -1 if finally_ else torch.cuda.current_stream().stream_id
+    number, stream = next(_numbers), -1 if finally_ else functions().current_stream()
     tracing.note(Probe(number, kind, name, recording.view(plain, block), stream))
 
     def see() -> None:

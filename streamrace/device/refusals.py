@@ -42,6 +42,7 @@ _IPC = (
     "a CUDA tensor in another process (CUDA IPC)",
     "send tensor.cpu(); between ranks use torch.distributed; let a DataLoader's workers return tensors of the host",
 )
+_SENSORS = ("what NVIDIA's management library measures of a GPU", "torch.cuda.memory_allocated is simulated")
 _CONTEXT = ("a green context", "use torch.cuda.Stream()")
 
 # Functions of torch._C that a build with CUDA has.
@@ -52,9 +53,9 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_endAllocateToPool": _POOL,
     "_cuda_releasePool": _POOL,
     "_cuda_beginAllocateCurrentStreamToPool": _POOL,
-    "_cuda_checkPoolLiveAllocations": _GRAPHS,
-    "_cuda_getCheckpointState": _GRAPHS,
-    "_cuda_setCheckpointPoolState": _GRAPHS,
+    "_cuda_checkPoolLiveAllocations": _POOL,
+    "_cuda_getCheckpointState": _POOL,
+    "_cuda_setCheckpointPoolState": _POOL,
     "_cuda_CUDAAllocator_AllocatorState": _GRAPHS,
     "_cuda_customAllocator": _ALLOCATOR,
     "_cuda_changeCurrentAllocator": _ALLOCATOR,
@@ -81,7 +82,8 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
         for name in (
             "enable", "tuning_enable", "set_rotating_buffer_size", "set_numerical_check_tolerances", "read_file",
             "set_max_tuning_iterations", "set_max_tuning_duration", "set_filename", "get_validators", "get_results",
-            "get_rotating_buffer_size", "get_max_tuning_iterations", "get_max_tuning_duration", "get_filename",
+            "get_rotation_buffer_size", "get_rotating_buffer_size",
+            "get_max_tuning_iterations", "get_max_tuning_duration", "get_filename",
         )
     },
     "_cuda_record_untuned_enable": _TUNING,
@@ -112,6 +114,9 @@ def install() -> None:
     cuda.memory.MemPool.__new__ = staticmethod(refusal(*_POOL))
     cuda.memory.CUDAPluggableAllocator.__init__ = refusal(*_ALLOCATOR)
     cuda._compile_kernel = refusal(*_COMPILED)
+    cuda._get_pynvml_handler = refusal(*_SENSORS)
+    for name in ("device_memory_used", "memory_usage", "temperature", "power_draw", "clock_rate", "utilization"):
+        setattr(cuda, name, refusal(*_SENSORS))
     if hasattr(cuda, "green_contexts"):  # since 2.10
         cuda.green_contexts.GreenContext.create = staticmethod(refusal(*_CONTEXT))
     _between_processes()
@@ -202,6 +207,7 @@ def extensions(module: ModuleType) -> None:
 
         setattr(cpp, name, call)
 
+    cpp.CUDA_HOME = None  # whatever compiler of CUDA is installed, nothing is compiled for this GPU
     guard("load")
     guard("load_inline")
     cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")

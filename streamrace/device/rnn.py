@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from streamrace.device import costs, work
 from streamrace.device.hardware.kernels import Signature
+from streamrace.device.library import functions
 
 _NAMES = (
     "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input",
@@ -71,7 +72,10 @@ class _Call:
         option = dict(zip(names, given, strict=False))
         self.differentiated = torch.is_grad_enabled()
         self.draws = bool(option.get("train")) and option.get("dropout", 0.0) > 0
-        self.numbers: Tensor | None = torch.cuda.get_rng_state() if self.draws else None
+        # Random numbers belong to the moment of issue: forward and backward compute the same.
+        self.numbers: Tensor | None = None
+        if self.draws:
+            self.numbers = torch.ops.simgpu.draw(max(leaves[place].numel() for place in self.places))
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """By the CPU's way, on its tensors."""
@@ -137,11 +141,6 @@ class _Whole(torch.autograd.Function):
         wanted = [wants and call.differentiated for wants in ctx.needs_input_grad[1:]]
         zeros = _zeros(tensors)
         like = call.forward(zeros, wanted)
-        if call.draws:  # random numbers belong to the moment of issue
-            with _quietly(call.numbers):
-                call.run(zeros)
-                then = torch.get_rng_state()
-            torch.cuda.set_rng_state(then)
         results = _fresh(like, tensors[0].device)
         here = [work.alias(one) for one in tensors]
         _launch(call.name, tensors, results, lambda: call.forward(here, wanted))
@@ -187,6 +186,6 @@ def _launch(
     nbytes = sum(one.nbytes for one in (*reads, *writes))
     duration = costs.current().kernel(Signature(name, nbytes, tuple(tuple(one.shape) for one in reads)))
     work.launch(
-        name, stream=torch.cuda.current_stream().stream_id, duration=math.ceil(duration), reads=reads, writes=writes,
+        name, stream=functions().current_stream(), duration=math.ceil(duration), reads=reads, writes=writes,
         at_end=effect,
     )  # fmt: skip

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import itertools
 from typing import Any
 
 import torch
 
 from streamrace.device import tracing
+from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 
+_CUDA = 1  # c10::DeviceType
+_POOL = 32  # csrc/device.h
 _EXTERNAL = "streamrace: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
 
@@ -51,6 +56,19 @@ class Stream(torch.Stream):
         """The name under which reports show the stream. torch's streams have none: a test may give one."""
         tracing.name_stream(self.stream_id, name)
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Lowest and highest: of the pools that are simulated."""
+        return 0, -1
+
+    @property
+    def priority(self) -> int:
+        return -1 if _POOL < self.stream_id <= 2 * _POOL else 0
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
     @property
     def cuda_stream(self) -> int:
         """The number that stands for the stream where CUDA has a pointer."""
@@ -66,12 +84,18 @@ class Stream(torch.Stream):
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
+def current() -> torch.Stream:
+    """This thread's, on the device that the process uses: another's may be the current one."""
+    f = functions()
+    return torch.Stream.__new__(Stream, stream_id=f.current_stream(), device_index=f.index(), device_type=_CUDA)
+
+
 _numbers = itertools.count(66)  # behind torch's pools and the host: no program gets one of these
 
 
 def hidden(name: str) -> Stream:
     """A stream of ours, which no program can get."""
-    made = Stream(stream_id=next(_numbers), device_index=torch.cuda.current_device(), device_type=1)
+    made = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
     tracing.streams[made.stream_id] = name
     return made
 
@@ -102,3 +126,14 @@ class Event(torch.Event, metaclass=_Events):
                 "streamrace: events between processes (CUDA IPC) cannot be simulated: use torch.distributed"
             )
         return torch.Event("cuda", enable_timing=enable_timing, blocking=blocking)
+
+
+def install() -> None:
+    """Give ``torch.Event`` what ``torch.cuda.Event`` has beside: a number where CUDA has a pointer.
+
+    It is 0 before the event is recorded. The attributes of a compiled type cannot be set but in its dictionary.
+    """
+    (attributes,) = gc.get_referents(torch.Event.__dict__)
+    attributes["cuda_event"] = property(lambda event: event.event_id)
+    attributes["_as_parameter_"] = property(lambda event: ctypes.c_void_p(event.event_id))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Event))

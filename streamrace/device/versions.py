@@ -121,7 +121,7 @@ _LACKING: dict[str, Callable[..., Any]] = {
     # since 2.6
     "_accelerator_getStream": _stream,
     "_accelerator_setStream": lambda stream: functions().set_stream(stream.stream_id),
-    "_accelerator_getDeviceIndex": lambda: functions().index(),
+    "_accelerator_getDeviceIndex": lambda: functions().chosen(),
     "_accelerator_setDeviceIndex": lambda index: _raise(functions().set_index(index)),
     "_accelerator_synchronizeDevice": lambda _: _raise(functions().synchronize()),
     # since 2.9

@@ -129,7 +129,7 @@ def use_exchange(exchange: Exchange, *, rank: int) -> None:
     def receive(timeout: float) -> int:
         return exchange.receive(None if timeout < 0 else timeout)
 
-    f.devices(torch.cuda.device_count(), torch.cuda.current_device(), rank)
+    f.rank(rank)
     f.exchange(
         f.callback("post", Post, post),
         f.callback("receive", Receive, receive),

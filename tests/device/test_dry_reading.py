@@ -111,14 +111,16 @@ def test_memory_that_nobody_wrote_has_no_value() -> None:
         torch.empty(4, device="cuda").tolist()
 
 
-def test_random_numbers_are_a_live_runs_until_some_are_left_out() -> None:
-    expected = torch.Generator().manual_seed(3)
+def test_random_numbers_are_a_live_runs_where_others_were_left_out_too() -> None:
+    own = torch.Generator(device="cuda").manual_seed(3)
     begin()
     torch.cuda.manual_seed(3)
-    assert torch.rand(4, device="cuda").tolist() == torch.rand(4, generator=expected).tolist()
-    torch.rand(1000, device="cuda")
+    first = torch.rand(4, device="cuda").tolist()
+    assert first == torch.rand(4, generator=torch.Generator().manual_seed(3)).tolist()
     with pytest.raises(RuntimeError, match="no values"):
-        torch.rand(4, device="cuda").tolist()
+        torch.rand(1000, device="cuda").tolist()
+    own.set_state(torch.cuda.get_rng_state())
+    assert torch.rand(4, device="cuda").tolist() == torch.rand(4, device="cuda", generator=own).tolist()
 
 
 def test_a_pinned_copy_of_what_is_not_known_may_come_back_but_not_be_read() -> None:

@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers_and_what_is_cached_goes_b
     only(100 * _MIB)
     a = torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
     with pytest.raises(
-        torch.cuda.OutOfMemoryError, match=r"out of memory. Tried to allocate 64.0 MiB.*STREAMRACE_MEMORY"
+        torch.cuda.OutOfMemoryError, match=r"out of memory. Tried to allocate 64.00 MiB.*STREAMRACE_MEMORY"
     ):
         torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
     del a

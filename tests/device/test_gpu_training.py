@@ -135,24 +135,6 @@ def test_a_gradient_scaler_skips_a_step_that_overflows() -> None:
     assert scaler.get_scale() == 1.0
 
 
-def test_random_numbers_are_those_of_the_cpu_and_belong_to_the_moment_of_issue() -> None:
-    torch.manual_seed(3)
-    plain = [torch.randn(8), torch.rand(8)]
-    torch.manual_seed(3)
-    with story(normal_=1000):
-        there = [torch.randn(8, device="cuda")]
-        state = torch.cuda.get_rng_state()
-        there.append(torch.rand(8, device="cuda"))
-        torch.cuda.set_rng_state(state)
-        again = torch.rand(8, device="cuda")
-    assert [one.tolist() for one in there] == [one.tolist() for one in plain]
-    assert torch.equal(again, there[1])
-    own = torch.Generator(device="cuda").manual_seed(5)
-    assert torch.equal(
-        torch.randn(4, device="cuda", generator=own).cpu(), torch.randn(4, generator=torch.Generator().manual_seed(5))
-    )
-
-
 def test_dropout_backward_uses_the_mask_of_its_forward() -> None:
     torch.manual_seed(0)
     x = torch.ones(64, device="cuda", requires_grad=True)

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from drawn import AsTheDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import story
@@ -83,7 +84,9 @@ TIMINGS = ("t1", "t1,x3:stream:1", "t1,x900:stream:0", "t1,x40:stream:1,x40:host
 def run(program: list[Any], streams: list[Any]) -> list[Tensor]:
     """On the default device. ``streams``: none on the CPU."""
     torch.manual_seed(7)
-    tensors, last = [torch.randn(4, 4) for _ in range(TENSORS)], 0
+    drawing = nullcontext if streams else AsTheDevice
+    with drawing():
+        tensors, last = [torch.randn(4, 4) for _ in range(TENSORS)], 0
     event = torch.cuda.Event() if streams else None
 
     def do(operation: int, stream: int, order: int, which: list[int]) -> None:
@@ -92,7 +95,7 @@ def run(program: list[Any], streams: list[Any]) -> list[Tensor]:
         with torch.cuda.stream(streams[stream]) if streams else nullcontext():
             for tensor in tensors if streams else ():
                 tensor.record_stream(streams[stream])  # type: ignore[arg-type]
-            with torch.device("cuda" if streams else "cpu"):  # each thread has a default device of its own
+            with torch.device("cuda" if streams else "cpu"), drawing():  # each thread has a default device of its own
                 tensors[which[0]] = OPERATIONS[operation](*[tensors[one] for one in which])
 
     with ThreadPoolExecutor(1) as other:

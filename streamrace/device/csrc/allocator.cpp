@@ -3,6 +3,7 @@
 #include "probes.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,6 +13,8 @@
 #include "recorder.h"
 
 namespace simgpu {
+
+void (*out_of_memory)(int64_t, int64_t, int64_t, int64_t) = nullptr;
 
 struct Segment {
   int64_t number;  // the later, the higher its addresses on the device
@@ -144,11 +147,20 @@ void empty_cache() {
   }
 }
 
-std::string mebibytes(int64_t nbytes) { return c10::str(nbytes >> 20, ".", (nbytes & 0xFFFFF) * 100 >> 20, " MiB"); }
+// format_size in CUDACachingAllocator.cpp.
+std::string readable(int64_t nbytes) {
+  if (nbytes <= 1024) return c10::str(nbytes, " bytes");
+  const char* units[] = {" KiB", " MiB", " GiB"};
+  int unit = 0;
+  while (unit < 2 && nbytes > int64_t{1024} << 10 * (unit + 1)) ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(nbytes) / static_cast<double>(int64_t{1024} << 10 * unit));
+  return text + std::string(units[unit]);
+}
 
 // New memory of the device. Where it has none left, what is cached goes back, after the streams for which
 // record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
-Chunk* reserve(size_t whole, size_t wanted, int64_t stream) {
+Chunk* reserve(size_t whole, int64_t stream) {
   auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
     ++stats().num_alloc_retries, ++stats().num_sync_all_streams;
@@ -160,12 +172,14 @@ Chunk* reserve(size_t whole, size_t wanted, int64_t stream) {
   }
   if (!fits()) {
     ++stats().num_ooms;
-    auto reserved = sum(stats().reserved_bytes), allocated = sum(stats().allocated_bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", mebibytes(static_cast<int64_t>(wanted)),
-                     ". GPU ", device().index, " has a total capacity of ", mebibytes(state().total), " of which ",
-                     mebibytes(state().total - reserved), " is free. ", mebibytes(state().allowed), " allowed; of the allocated memory ",
-                     mebibytes(allocated), " is allocated by PyTorch, and ", mebibytes(reserved - allocated),
-                     " is reserved by PyTorch but unallocated. (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
+    auto reserved = sum(stats().reserved_bytes), allocated = sum(stats().allocated_bytes), free = std::max(state().total - reserved, int64_t{0});
+    if (out_of_memory) out_of_memory(device().index, static_cast<int64_t>(whole), state().total, free);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", readable(static_cast<int64_t>(whole)),
+                     ". GPU ", device().index, " has a total capacity of ", readable(state().total), " of which ", readable(free), " is free. ",
+                     "Including non-PyTorch memory, this process has ", readable(reserved), " memory in use. ",
+                     state().allowed < state().total ? readable(state().allowed) + " allowed; " : "", "Of the allocated memory ", readable(allocated),
+                     " is allocated by PyTorch, and ", readable(reserved - allocated), " is reserved by PyTorch but unallocated."
+                     " (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
   }
   char* data = dry().on ? addresses(whole) : memory_of_host(whole);
   auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments, data, whole, data}};
@@ -187,7 +201,7 @@ Chunk* find(size_t size, int64_t stream) {
   } else {
     size_t round = 2 << 20;
     size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
-    chunk = reserve(whole, size, stream);
+    chunk = reserve(whole, stream);
   }
   size_t rest = chunk->size - size;
   if (small ? rest >= kRound : rest > kSmall) {
@@ -221,7 +235,8 @@ void free_block(void* context) {
 
 struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
-    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().index));
+    if (nbytes > 0 && !device().bound()) device().bind(device().chosen());
+    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().bound() ? device().index : device().chosen()));
     if (nbytes == 0) return {nullptr, nullptr, &free_block, here};
     int64_t site = Allocating::site();
     Lock lock;

@@ -67,6 +67,7 @@ class Allocating {
 };
 
 // What the device has, and what a program may take of it: beyond that it is refused as CUDA refuses it.
+extern void (*out_of_memory)(int64_t device, int64_t wanted, int64_t total, int64_t free);  // is told before the error
 void size_memory(int64_t total, int64_t allowed);
 std::pair<size_t, size_t> memory_info();  // free, and in all
 

@@ -148,6 +148,12 @@ void fall_back(const std::string& name, const std::string& overload) {
                                                             std::nullopt, nullptr, "streamrace"));
 }
 
+// For one draw of so many numbers: the state of the CPU's generator that gives them.
+at::Tensor draw(int64_t count) {
+  Lock lock;
+  return static_cast<Generator*>(default_generator().unsafeGetGeneratorImpl())->draw(count).get_state();
+}
+
 void tell_hidden(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
   hides(name, arguments, when);
 }
@@ -158,8 +164,9 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
-  m.def("default_generator() -> Generator?",
-        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
+  m.def("default_generator(int index) -> Generator?",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t index) -> at::Generator { return default_generator(index); }));
+  m.def("draw(int count) -> Tensor", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, draw));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("falls_back(str name, str overload) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, fall_back));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
@@ -201,10 +208,10 @@ extern "C" {
 const char* simgpu_problem() { return problem.c_str(); }
 
 void simgpu_devices(int count, int index, int rank) {
-  device().count = count;
-  device().index = index;
+  device().see(count, index);
   timeline().rank = rank;
 }
+void simgpu_rank(int rank) { timeline().rank = rank; }
 int simgpu_used() { return device().used(); }
 void simgpu_deferred(int on) { device().deferred = on != 0; }
 void simgpu_python_ends() {
@@ -231,6 +238,7 @@ int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
 int simgpu_index() { return device().index; }
+int simgpu_chosen() { return device().chosen(); }
 int simgpu_set_index(int index) {  // -1: there is a problem
   return static_cast<int>(told([index] {
     c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
@@ -362,6 +370,7 @@ void simgpu_memory(int64_t total, int64_t allowed) {
   Lock lock;
   size_memory(total, allowed);
 }
+void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { out_of_memory = told; }
 
 // What versions of torch before today's do not ask for themselves (streamrace/device/versions.py). Nine statistics of three pools
 // of four numbers, then what is free and what there is.

@@ -20,6 +20,30 @@ int64_t& Device::current() {
   return stream;
 }
 
+static thread_local int chosen_device = -1;  // a new thread has that of the process
+
+int Device::chosen() const { return chosen_device < 0 ? index : chosen_device; }
+
+void Device::choose(int wanted) {
+  chosen_device = wanted;
+  if (!bound_) index = wanted;
+}
+
+void Device::bind(int wanted) {
+  TORCH_CHECK(!foreign(wanted), "streamrace: this process uses cuda:", index, ", and a process has one simulated GPU: cuda:", wanted,
+              " belongs to another rank. Run one process for each GPU, and choose its own with torch.cuda.set_device before anything else.");
+  if (!bound_ && index != wanted) current() = 0;  // which was another's
+  bound_ = true;
+  index = wanted;
+}
+
+void Device::see(int count_, int index_) {
+  count = count_;
+  index = index_;
+  bound_ = used_;
+  chosen_device = -1;
+}
+
 int64_t Device::next_stream(bool high_priority) {
   if (taken_[0] + taken_[1] == 0)  // torch makes all of them when the first is asked for
     for (int64_t stream = 1; stream < kHost; ++stream) tell(&Told::trace_gpu_stream_creation, stream);
@@ -86,6 +110,7 @@ void Device::synchronize(int64_t site) {
 
 WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect,
                        int64_t site) {
+  if (!bound_) bind(chosen());
   name(stream);
   auto& time = timeline();
   double factor = 1;

@@ -39,12 +39,20 @@ class Device {
   Costs costs;
   bool deferred = true;  // false: each launch is waited for at once, without an order in the trace
   int count = 1;         // how many there are to be seen; a process uses one of them
-  int index = 0;
+  int index = 0;         // that one, or the one that it would use now
   int64_t blocked = 0;   // nanoseconds that the host stood still
   int64_t flops = 0;     // floating point operations that were issued
   bool answers = true;   // false: who asks whether work is done is always told that it is not
 
-  static int64_t& current();  // of this thread
+  // The current device is each thread's own, as with CUDA, and it may be any: used is the first of which memory is
+  // taken, or to which work is given, and from then on another is refused.
+  int chosen() const;
+  void choose(int index);
+  void bind(int index);
+  bool bound() const { return bound_; }
+  bool foreign(int index) const { return bound_ && index != this->index; }  // nothing is ever done on such a one
+
+  static int64_t& current();  // this thread's stream, of the device that is used
   int64_t next_stream(bool high_priority);
 
   Marker record(int64_t stream);
@@ -66,12 +74,13 @@ class Device {
   void fail(const std::string& error);
   void raise();                                   // the first such error, if any
   bool used() const { return used_; }
+  void see(int count, int index);
 
  private:
   std::map<std::pair<int64_t, int64_t>, double> factors_;
   int64_t taken_[2] = {0, 0};
   std::string error_;
-  bool used_ = false;
+  bool used_ = false, bound_ = false;
   void name(int64_t stream);
   std::vector<bool> named_;
 };

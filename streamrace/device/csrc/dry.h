@@ -40,9 +40,6 @@ class Dry {
   void wrote(const std::vector<Access>& writes, bool known);
   // Does all that the call takes have values? `accesses` without what it makes.
   bool computes(const Operator& op, const Accesses& accesses) const;
-  // Another's numbers follow from this generator's only while every one of them was drawn.
-  bool lost(const at::Generator& numbers) const { return lost_.count(numbers.unsafeGetGeneratorImpl()) > 0; }
-  void lose(const at::Generator& numbers) { lost_.insert(numbers.unsafeGetGeneratorImpl()); }
 
   bool trusted(const char* what, int kind = -1, double* answer = nullptr);
   [[noreturn]] void refuse(const char* what);  // by the sentence of who was asked
@@ -59,7 +56,6 @@ class Dry {
   using Ranges = std::map<int64_t, int64_t>;  // from -> to, apart from each other
   int64_t real_ = 1 << 20;
   std::unordered_map<int64_t, Ranges> known_;  // of blocks that may have values, by number
-  std::set<const c10::GeneratorImpl*> lost_;
 };
 
 Dry& dry();

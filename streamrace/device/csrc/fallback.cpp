@@ -52,7 +52,6 @@ at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) 
     none.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
     return none;
   }
-  TORCH_CHECK(tensor.device().index() == device().index, "streamrace: this process has cuda:", device().index, " alone");
   add_access(tensor, *block, written ? accesses.writes : accesses.reads);
   return alias(tensor, *block);
 }
@@ -118,7 +117,7 @@ struct Call {
   Accesses accesses;
   std::vector<int64_t> key, shapes;
   Stack inputs;
-  int64_t nbytes = 0, switches = 0;
+  int64_t nbytes = 0, largest = 0, switches = 0;
   int switched = 0;
   bool masked = false, hides = false;
 
@@ -137,6 +136,7 @@ struct Call {
     shapes.push_back(static_cast<int64_t>(given.scalar_type()) << 8 | given.dim());
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
     nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
+    largest = std::max(largest, given.numel());
     if (given.is_cuda()) return place_of(given, written, accesses);
     Block* pinned = op.whole ? pinned_block_of(given) : nullptr;
     if (pinned) {
@@ -173,7 +173,9 @@ struct Call {
       }
       inputs.emplace_back(std::move(made));
     } else if (value.isDevice()) {
-      inputs.emplace_back(value.toDevice().is_cuda() ? c10::Device(c10::kCPU) : value.toDevice());
+      c10::Device named = value.toDevice();
+      if (named.is_cuda()) device().bind(named.index() < 0 ? device().chosen() : named.index());
+      inputs.emplace_back(named.is_cuda() ? c10::Device(c10::kCPU) : named);
     } else {
       if (value.isBool() && switched < 62) switches |= static_cast<int64_t>(value.toBool()) << switched++;
       plain(value);
@@ -234,16 +236,13 @@ void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack
   theirs.set_state(before);
 }
 
-at::Generator numbers_of(const Operator& op, const Stack& stack) {
+// The CPU's generator from which a call draws as many numbers as its largest tensor has; none where it draws none.
+// Random numbers belong to the moment of issue, as CUDA's Philox offset does.
+at::Generator numbers_of(const Operator& op, const Stack& stack, int64_t count) {
   if (!op.random) return {};
-  const at::Generator* given = &default_generator();
-  at::Generator passed;
-  if (op.generator >= 0 && stack[op.generator].isGenerator()) {
-    passed = stack[op.generator].toGenerator();
-    given = &passed;
-  }
-  TORCH_CHECK(given->device().is_cuda(), "Expected a 'cuda' device type for generator but found '", given->device().type(), "'");
-  return static_cast<Generator*>(given->unsafeGetGeneratorImpl())->inner;
+  at::Generator given = op.generator >= 0 && stack[op.generator].isGenerator() ? stack[op.generator].toGenerator() : default_generator(device().index);
+  TORCH_CHECK(given.device().is_cuda(), "Expected a 'cuda' device type for generator but found '", given.device().type(), "'");
+  return static_cast<Generator*>(given.unsafeGetGeneratorImpl())->draw(count);
 }
 
 void each_tensor(const Stack& stack, const std::function<void(const Tensor&)>& see) {
@@ -404,8 +403,8 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
   int64_t op = trace().ops;
   device().synchronize(stream, How::kRead, site);
-  auto numbers = numbers_of(call.op, given);
-  if (dry().on && (!dry().known(call.accesses.reads) || (call.op.random && dry().lost(numbers)))) {
+  auto numbers = numbers_of(call.op, given, call.largest);
+  if (dry().on && !dry().known(call.accesses.reads)) {
     static const int64_t one_value = name_id("aten::_local_scalar_dense");
     const char* name = name_of(call.op.name);
     if (call.op.name != one_value) dry().refuse(name);
@@ -530,18 +529,10 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     fresh.push_back(spec ? allocate(*spec, site) : Tensor());
     places.push_back(spec ? place_of(fresh.back(), true, call.accesses) : Tensor());
     if (spec) nbytes += fresh.back().numel() * static_cast<int64_t>(fresh.back().itemsize());
+    if (spec) call.largest = std::max(call.largest, fresh.back().numel());
   }
-  // Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the generator as it is now,
-  // and move it on as if the kernel had run.
-  at::Generator numbers = numbers_of(op, given), then;
-  if (dry().on) {
-    real = real && dry().fits(nbytes) && !(numbers.defined() && dry().lost(numbers));
-    if (!real && numbers.defined()) dry().lose(numbers);
-  }
-  if (numbers.defined() && real) {
-    then = numbers.clone();
-    rehearse(call, numbers);
-  }
+  if (dry().on) real = real && dry().fits(nbytes);
+  at::Generator then = numbers_of(op, given, call.largest);
   Stack results;
   for (size_t i = 0, next = 0; i < op.returns.size(); ++i) {
     int source = op.returns[i];

@@ -1,21 +1,96 @@
 #include "generator.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Generator.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
 #include "device.h"
 
 namespace simgpu {
 
 static c10::Device on(int64_t index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
 
-Generator::Generator(int64_t index) : Generator(index, at::detail::createCPUGenerator()) {}
+Generator::Generator(int64_t index, std::shared_ptr<State> state)
+    : GeneratorImpl(on(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)), state_(std::move(state)) {}
 
-Generator::Generator(int64_t index, at::Generator inner_)
-    : GeneratorImpl(on(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)), inner(std::move(inner_)) {}
+// Vigna's splitmix64, which fills states of other generators: two that differ in a bit have nothing in common.
+static uint64_t next(uint64_t& state) {
+  uint64_t mixed = state += 0x9E3779B97F4A7C15ull;
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
+  return mixed ^ (mixed >> 31);
+}
 
-Generator* Generator::clone_impl() const { return new Generator(device_.index(), inner.clone()); }
+at::Generator Generator::draw(int64_t count) {
+  auto made = at::detail::createCPUGenerator(state_->seed);
+  if (state_->offset != 0) {
+    at::mt19937_data_pod filled{};
+    filled.seed_ = state_->seed;
+    filled.seeded_ = true;
+    filled.left_ = 1;  // the first number is of the next state
+    uint64_t mix = state_->seed;
+    mix = next(mix) ^ state_->offset;
+    for (auto& word : filled.state_) word = static_cast<uint32_t>(next(mix));
+    at::mt19937 engine;
+    engine.set_data(filled);
+    static_cast<at::CPUGeneratorImpl*>(made.unsafeGetGeneratorImpl())->set_engine(engine);
+  }
+  // calc_execution_policy (ATen/native/cuda/DistributionTemplates.h) on the GPU of streamrace/device/cuda.py: as many
+  // blocks of 256 threads as 108 multiprocessors hold, of which each takes four numbers at a time.
+  constexpr int64_t kBlock = 256, kBlocks = 108 * (2048 / kBlock), kUnroll = 4;
+  int64_t blocks = std::min(kBlocks, (count + kBlock - 1) / kBlock);
+  if (count > 0) state_->offset += static_cast<uint64_t>(((count - 1) / (kBlock * blocks * kUnroll) + 1) * kUnroll);
+  return made;
+}
 
-const at::Generator& default_generator() {
-  static auto* one = new at::Generator(at::make_generator<Generator>(int64_t{device().index}));
-  return *one;
+void Generator::set_offset(uint64_t offset) {
+  TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4");
+  state_->offset = offset;
+}
+
+uint64_t Generator::seed() {
+  set_current_seed(c10::detail::getNonDeterministicRandom(true));
+  return state_->seed;
+}
+
+void Generator::set_state(const c10::TensorImpl& given) {
+  at::detail::check_rng_state(given);
+  auto nbytes = given.numel();
+  TORCH_CHECK(nbytes == 16 || nbytes == 8, "RNG state is wrong size");
+  State read;
+  std::memcpy(&read.seed, given.data(), 8);
+  if (nbytes == 16) std::memcpy(&read.offset, static_cast<const char*>(given.data()) + 8, 8);
+  state_->seed = read.seed;
+  set_offset(read.offset);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> Generator::get_state() const {
+  auto made = at::detail::empty_cpu({16}, at::kByte);
+  std::memcpy(made.data_ptr(), &state_->seed, 8);
+  std::memcpy(static_cast<char*>(made.data_ptr()) + 8, &state_->offset, 8);
+  return made.getIntrusivePtr();
+}
+
+void Generator::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& given) {
+  auto* other = dynamic_cast<Generator*>(given.get());
+  TORCH_CHECK(other, "Expected a CUDA Generator");
+  state_ = other->state_;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> Generator::graphsafe_get_state() const {
+  return c10::make_intrusive<Generator>(int64_t{device_.index()}, state_);
+}
+
+Generator* Generator::clone_impl() const { return new Generator(device_.index(), std::make_shared<State>(*state_)); }
+
+const at::Generator& default_generator(int64_t index) {
+  static auto* all = new std::deque<at::Generator>;  // whose elements stay where they are
+  auto wanted = static_cast<size_t>(index < 0 ? device().chosen() : index);
+  while (all->size() <= wanted) all->push_back(at::make_generator<Generator>(static_cast<int64_t>(all->size())));
+  return (*all)[wanted];
 }
 
 }  // namespace simgpu

@@ -1,28 +1,42 @@
-// Random numbers of the device: torch's CPU generator under another device's name, so that a program draws
-// the numbers that it would draw on the CPU. (CUDA's Philox gives other numbers for the same seed.)
+// Random numbers of the device. A generator's state is CUDA's (ATen/cuda/CUDAGeneratorImpl.h): a seed and an offset,
+// which each draw moves on by a multiple of 4, as many as CUDA's kernels take. The numbers are not Philox's: a draw has
+// a generator of the CPU's, made of seed and offset alone. So equal states give equal numbers, whatever was drawn
+// before, on any rank; and the first draw after a seed gives the numbers that the CPU draws first.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <memory>
+
 namespace simgpu {
 
-struct Generator final : c10::GeneratorImpl {
-  explicit Generator(int64_t index);
-  Generator(int64_t index, at::Generator inner);
-  at::Generator inner;  // the CPU's
+struct GeneratorState {
+  uint64_t seed = c10::default_rng_seed_val, offset = 0;
+};
 
-  void set_current_seed(uint64_t seed) override { inner.set_current_seed(seed); }
-  void set_offset(uint64_t offset) override { inner.set_offset(offset); }
-  uint64_t get_offset() const override { return inner.get_offset(); }
-  uint64_t current_seed() const override { return inner.current_seed(); }
-  uint64_t seed() override { return inner.seed(); }
-  void set_state(const c10::TensorImpl& state) override { inner.unsafeGetGeneratorImpl()->set_state(state); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return inner.unsafeGetGeneratorImpl()->get_state(); }
+struct Generator final : c10::GeneratorImpl {
+  using State = GeneratorState;
+  explicit Generator(int64_t index, std::shared_ptr<State> state = std::make_shared<State>());
+
+  // The CPU's generator for one draw of so many numbers; this one moves on.
+  at::Generator draw(int64_t count);
+
+  void set_current_seed(uint64_t seed) override { *state_ = {seed, 0}; }
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override { return state_->offset; }
+  uint64_t current_seed() const override { return state_->seed; }
+  uint64_t seed() override;
+  void set_state(const c10::TensorImpl& state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
  private:
   Generator* clone_impl() const override;
+  std::shared_ptr<State> state_;  // one that was taken "graphsafe" goes on with this one
 };
 
-const at::Generator& default_generator();
+// Of each device its own; below 0: of the current one.
+const at::Generator& default_generator(int64_t index = -1);
 
 }  // namespace simgpu

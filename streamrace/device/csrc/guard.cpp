@@ -24,43 +24,48 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
 
   c10::Device exchangeDevice(c10::Device to) const override {
+    c10::Device before = getDevice();
     setDevice(to);
-    return getDevice();
+    return before;
   }
-  c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().index)}; }
+  c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().chosen())}; }
   void setDevice(c10::Device to) const override {
-    if (to.index() < 0 || to.index() == device().index) return;
     TORCH_CHECK(to.index() < device().count, "CUDA error: invalid device ordinal");
-    // A rank says so before it uses its device; what it has used it keeps.
-    TORCH_CHECK(!device().used(), "streamrace: this process uses cuda:", device().index, ", and a process has one simulated "
-                "GPU: cuda:", to.index(), " belongs to another rank. Run one process for each GPU.");
-    device().index = to.index();
+    uncheckedSetDevice(to);
   }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
-    if (to.index() >= 0 && !device().used()) device().index = to.index();
+    if (to.index() >= 0) device().choose(to.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device().count); }
 
-  c10::Stream stream(int64_t number) const { return c10::Stream(c10::Stream::UNSAFE, getDevice(), number); }
-  c10::Stream getStream(c10::Device) const noexcept override { return stream(Device::current()); }
-  c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
-    Lock lock;
-    return stream(device().next_stream(high));
+  // A device that this process does not use has nothing but its default stream.
+  c10::Stream stream(c10::Device of, int64_t number) const {
+    if (of.index() < 0) of = getDevice();
+    return c10::Stream(c10::Stream::UNSAFE, of, device().foreign(of.index()) ? 0 : number);
   }
-  c10::Stream getNewStream(c10::Device, int priority) const override {
+  c10::Stream getStream(c10::Device of) const noexcept override { return stream(of, Device::current()); }
+  c10::Stream getDefaultStream(c10::Device of) const override { return stream(of, 0); }
+  c10::Stream fresh(c10::Device of, bool high) const {
     Lock lock;
-    return stream(device().next_stream(priority < 0));
+    if (of.index() < 0) of = getDevice();
+    check(of.index());
+    return stream(of, device().next_stream(high));
   }
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool high) const override { return fresh(of, high); }
+  c10::Stream getNewStream(c10::Device of, int priority) const override { return fresh(of, priority < 0); }
   c10::Stream exchangeStream(c10::Stream to) const noexcept override {
-    int64_t before = Device::current();
-    Device::current() = to.id();
-    return stream(before);
+    c10::Stream before = getStream(to.device());
+    if (!device().foreign(to.device_index())) Device::current() = to.id();
+    return before;
+  }
+  void check(c10::DeviceIndex of) const {
+    if (device().foreign(of)) device().bind(of);  // which refuses
   }
   void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_11 { return reinterpret_cast<void*>(one.id()); }
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     Lock lock;
+    check(on.device_index());
     bool fresh = !*event;
     if (fresh) *event = new Event;
     auto address = reinterpret_cast<uintptr_t>(*event);
@@ -74,6 +79,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (!event || overridden(true, on.id())) return;  // never recorded: no wait
     int64_t site = call_site();
     Lock lock;
+    check(on.device_index());
     device().wait(on.id(), static_cast<Event*>(event)->marker, site);
     tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), on.id());
   }
@@ -112,16 +118,19 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryStream(const c10::Stream& one) const override {
+    if (device().foreign(one.device_index())) return true;
     int64_t site = call_site();
     Lock lock;
     return device().query(device().record(one.id()), site);
   }
   void synchronizeStream(const c10::Stream& one) const override {
+    if (device().foreign(one.device_index())) return;
     int64_t site = call_site();
     Lock lock;
     device().synchronize(one.id(), How::kSynchronize, site);
   }
-  void synchronizeDevice(const c10::DeviceIndex) const OVERRIDE_SINCE_6 {
+  void synchronizeDevice(const c10::DeviceIndex of) const OVERRIDE_SINCE_6 {
+    if (device().foreign(of)) return;
     int64_t site = call_site();
     Lock lock;
     device().synchronize(site);

@@ -16,7 +16,7 @@ class CUDAHooks final : public CUDAHooksInterface {
   void init() const override {}
 #else
   void initCUDA() const override {}
-  const Generator& getDefaultCUDAGenerator(DeviceIndex) const override { return simgpu::default_generator(); }
+  const Generator& getDefaultCUDAGenerator(DeviceIndex index) const override { return simgpu::default_generator(index); }
 #endif
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
@@ -32,11 +32,11 @@ class CUDAHooks final : public CUDAHooksInterface {
     return c10::impl::getDeviceGuardImpl(kCUDA)->exchangeDevice({kCUDA, index}).index();
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override { return index < 0 ? getCurrentDevice() : exchangeDevice(index); }
-  const Generator& getDefaultGenerator(DeviceIndex) const OVERRIDE_SINCE_6 { return simgpu::default_generator(); }
+  const Generator& getDefaultGenerator(DeviceIndex index) const OVERRIDE_SINCE_6 { return simgpu::default_generator(index); }
   Generator getNewGenerator(DeviceIndex index) const OVERRIDE_SINCE_6 {
     return make_generator<simgpu::Generator>(int64_t{index < 0 ? getCurrentDevice() : index});
   }
-  Device getDeviceFromPtr(void*) const override { return {kCUDA, getCurrentDevice()}; }
+  Device getDeviceFromPtr(void*) const override { return {kCUDA, static_cast<DeviceIndex>(simgpu::device().index)}; }
   bool isPinnedPtr(const void* data) const override {
     simgpu::Lock lock;
     return simgpu::pinned_block_of(data) != nullptr;
@@ -44,11 +44,7 @@ class CUDAHooks final : public CUDAHooksInterface {
   Allocator* getPinnedMemoryAllocator() const override { return simgpu::pinned_allocator(); }
   Allocator* getCUDADeviceAllocator() const override { return simgpu::device_allocator(); }
   std::string showConfig() const override { return "a simulated GPU"; }
-  void deviceSynchronize(DeviceIndex) const override {
-    int64_t site = simgpu::call_site();
-    simgpu::Lock lock;
-    simgpu::device().synchronize(site);
-  }
+  void deviceSynchronize(DeviceIndex index) const override { c10::impl::getDeviceGuardImpl(kCUDA)->synchronizeDevice(index); }
 };
 
 REGISTER_CUDA_HOOKS(CUDAHooks)

@@ -8,6 +8,7 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "allocator.h"
@@ -21,22 +22,25 @@ using at::Tensor;
 using std::optional;
 const c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 
-void check_device(optional<c10::Device> wanted, optional<c10::Layout> layout, optional<bool> pinned) {
-  TORCH_CHECK(!wanted || wanted->index() < 0 || wanted->index() == device().index, "streamrace: this process has cuda:",
-              device().index, " alone; ", wanted.value_or(c10::Device(c10::kCUDA)), " belongs to another rank");
+// The device is then the current one, which is what the allocator takes.
+void check(c10::OptionalDeviceGuard& guard, optional<c10::Device> wanted, optional<c10::Layout> layout, optional<bool> pinned) {
+  if (wanted && wanted->index() >= 0) guard.reset_device(*wanted);
+  if (device().bound()) device().bind(device().chosen());
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "streamrace: the simulated GPU has dense tensors only, not ", *layout);
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> where,
              optional<bool> pinned, optional<at::MemoryFormat> format) {
-  check_device(where, layout, pinned);
+  c10::OptionalDeviceGuard guard;
+  check(guard, where, layout, pinned);
   return at::detail::empty_generic(size, device_allocator(), kCuda, c10::dtype_or_default(dtype), format);
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<c10::Layout> layout,
                      optional<c10::Device> where, optional<bool> pinned) {
-  check_device(where, layout, pinned);
+  c10::OptionalDeviceGuard guard;
+  check(guard, where, layout, pinned);
   return at::detail::empty_strided_generic(size, stride, device_allocator(), kCuda, c10::dtype_or_default(dtype));
 }
 

@@ -15,12 +15,6 @@ namespace simgpu {
 // Of other libraries: how large the result is depends on values, for which their CUDA kernels wait, and no tag says so.
 const std::set<std::string> kSizedByValues = {"torchvision::nms"};
 
-// How many random numbers they take depends on values (on CUDA it does not). To give the values of a run on the
-// CPU they are run at once: the price is a wait for the stream that a GPU would not need.
-static const std::set<std::string> kTakeAsTheyNeed = {
-    "aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet",
-    "aten::rrelu_with_noise", "aten::rrelu_with_noise_",
-};
 static const std::set<std::string> kAsk = {"aten::is_set_to", "aten::is_same_size", "aten::is_pinned"};
 // They return a number, but whether the host waits stands in the tags only for some of them.
 static const std::set<std::string> kIndexed = {
@@ -95,7 +89,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   one.asks = kAsk.count(name) > 0;
   one.indices = one.masks = kIndexed.count(name) > 0;
   one.whole = whole().count(name) > 0;
-  one.host |= kTakeAsTheyNeed.count(name) > 0 || kSizedByValues.count(name) > 0;
+  one.host |= kSizedByValues.count(name) > 0;
   one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;
   if (one.indices) one.host = false;
   one.sized_by_floats = name == "aten::arange" || name == "aten::range" || name == "aten::linspace";

@@ -21,10 +21,18 @@ from torch import nn
 WIDTH = 32
 
 
+class Linear(nn.Linear):
+    def reset_parameters(self) -> None:
+        """The same numbers wherever its parameters lie: a GPU draws others than the CPU."""
+        with torch.no_grad():
+            for one in self.parameters():
+                one.copy_((torch.rand(one.shape, device="cpu") - 0.5) / 3)
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), Linear(WIDTH, 2 * WIDTH), Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.relu(self.up(self.norm(x))))
@@ -32,7 +40,7 @@ class Block(nn.Module):
 
 def net() -> nn.Module:
     torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(), Block(), Block(), nn.Linear(WIDTH, WIDTH))
+    return nn.Sequential(Linear(WIDTH, WIDTH), Block(), Block(), Block(), Linear(WIDTH, WIDTH))
 
 
 def tensors(engine: Any) -> Iterator[torch.Tensor]:

@@ -1,0 +1,58 @@
+"""``torch.cuda.FloatTensor`` and its kin, and ``torch.set_default_tensor_type`` with one of them.
+
+They are types of a build with CUDA: a call makes a tensor of the device, ``isinstance`` asks for device and type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_DTYPES = {
+    "BFloat16": torch.bfloat16, "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Double": torch.float64,
+    "Float": torch.float32, "Half": torch.float16, "Int": torch.int32, "Long": torch.int64, "Short": torch.int16,
+}  # fmt: skip
+
+
+_SAME = {"layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
+
+
+class _TensorType(type):
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
+
+    def __call__(cls, *given: Any, device: Any = "cuda") -> torch.Tensor:
+        """As the host's type of that name: of sizes, of a sequence, of a tensor."""
+        if len(given) == 1 and isinstance(given[0], cls):
+            made: torch.Tensor = given[0].alias()
+            return made
+        if all(isinstance(one, int) for one in given) or (len(given) == 1 and isinstance(given[0], torch.Size)):
+            return torch.empty(*given or (0,), dtype=cls.dtype, device=device)
+        host: Any = getattr(torch, cls.__name__.rpartition(".")[2])
+        made = host(*given)
+        return made.to(device)
+
+
+def install() -> None:
+    """Put them where a build without CUDA has types that refuse to be called."""
+    cuda: Any = torch.cuda
+    for name, dtype in _DTYPES.items():
+        # its name has the module's before it, as torch asks a type for all of it (Tensor.type)
+        made = _TensorType(f"torch.cuda.{name}Tensor", (), {**_SAME, "dtype": dtype})
+        setattr(cuda, f"{name}Tensor", made)
+    c: Any = torch._C
+    plain = c._set_default_tensor_type
+
+    def set_default(kind: Any) -> None:
+        """Tensors come into being on the device from here on. ``torch.Tensor(2, 3)`` stays the host's."""
+        on_device = isinstance(kind, _TensorType)
+        if on_device:
+            torch.set_default_dtype(kind.dtype)
+        else:
+            plain(kind)
+        torch.set_default_device("cuda" if on_device else None)
+
+    c._set_default_tensor_type = set_default
