@@ -133,3 +133,22 @@ def test_a_mode_and_a_wrapper_of_tensors_see_what_they_see_with_gloo(program: An
     assert together(2, told, tmp_path / "device") == expected
     assert together(2, told, tmp_path / "slow", slow=SLOW) == expected
     assert races(tmp_path / "slow") == []
+
+
+def test_a_list_on_one_rank_and_a_tensor_on_the_other_are_the_same_collective(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        parts, summed = list(mine(device, 8).view(2, 4)), torch.zeros(4, device=device)
+        gathered = torch.zeros(2, 4, device=device)
+        if rank:
+            dist.reduce_scatter(summed, parts)
+            dist.all_gather(list(gathered), summed)
+        else:
+            dist.reduce_scatter_tensor(summed, torch.cat(parts))
+            dist.all_gather_into_tensor(gathered.view(-1), summed)
+        return gathered.tolist()
+
+    one, other = together(2, program, tmp_path)
+    torch.manual_seed(0)
+    first = torch.randn(8)
+    torch.manual_seed(1)
+    assert one == other == (first + torch.randn(8)).view(2, 4).tolist()
