@@ -16,7 +16,7 @@ def install() -> None:
     from torch._C import _distributed_c10d as compiled
     from torch.distributed import distributed_c10d as c10d
 
-    from streamrace.device import collectives, refusals, versions
+    from streamrace.device import collectives, operators, refusals, versions
     from streamrace.device.nccl import ProcessGroupNCCL
 
     module: Any
@@ -24,6 +24,7 @@ def install() -> None:
         for name in versions.NCCLS:
             setattr(module, name, ProcessGroupNCCL)
     versions.of_group(ProcessGroupNCCL, c10d)
+    operators.install(ProcessGroupNCCL)
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     made: Any = c10d._new_process_group_helper
@@ -45,11 +46,12 @@ def install() -> None:
         group = group or (c10d._get_default_group() if dist.is_initialized() else None)
         if not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
             return sent(p2p_op_list)  # type: ignore[no-any-return]
-        group.batch()
+        device = torch.device("cuda", torch.cuda.current_device())
+        group._start_coalescing(device)
         try:
             sent(p2p_op_list)
         finally:
-            work = group.run_batch()
+            work = group._end_coalescing(device)
         return [work]
 
     batch_isend_irecv.__doc__ = sent.__doc__

@@ -37,6 +37,7 @@ Move = Callable[[list[Tensor], list[Tensor]], Any]
 
 _exchange: list[PipeExchange] = []
 _behind: dict[int, streams.Stream] = {}
+_kept: set[Work] = set()
 _unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups that had no collective yet
 
 
@@ -150,8 +151,13 @@ class Work(dist.Work):
         for tensor in self._held if self._stream is not None else ():
             part(tensor.record_stream, self._stream)
 
+    def keep(self) -> None:
+        """Live until somebody waits: torch's registry of functional collectives knows the compiled part alone."""
+        _kept.add(self)
+
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
+        _kept.discard(self)
         current = streams.current()
         if (self._event is not None or self._blocks) and not overridden("work.wait", current):
             if self._event is not None:

@@ -15,7 +15,7 @@ and relies on buffers there. As in NCCL a message's tag is ignored.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -23,8 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
+from torch.utils._python_dispatch import _disable_current_modes
 
 from streamrace.device import collectives, streams, tracing, versions
+from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
 from streamrace.device.library import functions
 from streamrace.device.reductions import Reduction
@@ -60,8 +62,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._stream: streams.Stream | None = None
         self._numbers: dict[int, int] = {}
         self._directions: dict[int, streams.Stream] = {}
-        self._batch: list[Callable[[torch.Stream], torch.Stream]] | None = None
-        self._batched: list[Tensor] = []
+        self._batch: Batch | None = None
         self._carrier, self._gloo, known = self._meet(store)
         # torch keeps a group's name with its backends. The device's are not among them: what this class does not
         # override is refused by torch.
@@ -231,7 +232,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Any:
         """NCCL's barrier is an all-reduce of one element, and its wait blocks the host."""
-        work = self.allreduce([torch.zeros(1, device="cuda")])
+        with _disable_current_modes():  # a mode sees a barrier on a GPU, and no all-reduce
+            work = self.allreduce([torch.zeros(1, device="cuda")])
         work._blocks = True
         if opts is None or opts.asyncOp:
             return work
@@ -255,19 +257,12 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             return gloo.recv_anysource(tensors, tag)
         _refuse("a receive from any rank", "NCCL has none either")
 
-    def batch(self) -> None:
-        """What is sent and received from here on is one launch, as between ncclGroupStart and ncclGroupEnd."""
-        self._batch = []
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._batch = Batch()
 
-    def run_batch(self) -> Work:
-        """It begins when the group's stream gets to it; all its parts are under way at once."""
-        batch, self._batch, held, self._batched = self._batch or [], None, self._batched, []
-        stream = self._own_stream()
-        stream.come_behind(streams.current())
-        used = [launch(stream) for launch in batch]
-        for one in used:
-            stream.come_behind(one)
-        return Work(stream.record_event(), held, held, stream=stream)
+    def _end_coalescing(self, device: torch.device) -> Work:
+        batch, self._batch = self._batch or Batch(), None
+        return batch.run(self._own_stream)
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
         if src == dst:
@@ -290,8 +285,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             return stream
 
         if self._batch is not None:
-            self._batch.append(launch)
-            self._batched += tensors
+            self._batch.add(launch, reads, writes, asynchronous=True)
             return Work(None, tensors, ())
         launch(streams.current())
         return Work(stream.record_event(), tensors, tensors, stream=stream)
@@ -303,8 +297,6 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         root: int = -1, nbytes: int = 0, result: Sequence[Tensor] = (), sums: Reduction | None = None,
         splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     ) -> Work:  # fmt: skip
-        if self._batch is not None:
-            _refuse("a collective within a batch of sends and receives")
         check(*reads, *writes)
         reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
         job = CollectiveCall(
@@ -312,15 +304,25 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
             reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
         )  # fmt: skip
-        current = streams.current()
-        if versions.on_current_stream(opts):
-            self._give(job, current)
+        current, at_once = streams.current(), versions.on_current_stream(opts)
+        tensors = [*reads, *writes]
+
+        def launch(stream: torch.Stream) -> torch.Stream:
+            self._give(job, stream)
+            if not at_once:
+                versions.record(opts, tensors, stream)
+            return stream
+
+        if self._batch is not None:
+            self._batch.add(launch, reads, writes, asynchronous=not at_once)
+            return Work(None, result, ())
+        if at_once:
+            launch(current)
             return Work(None, result, ())
         stream = self._own_stream()
         stream.come_behind(current)
-        self._give(job, stream)
-        versions.record(opts, [*reads, *writes], stream)
-        return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
+        launch(stream)
+        return Work(stream.record_event(), result, tensors, stream=stream)
 
     def _own_stream(self) -> streams.Stream:
         """Taken from torch's pool when it is first needed, as a communicator's is."""
@@ -414,12 +416,6 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
         _refuse("monitored_barrier", "NCCL has none either")
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self.batch()
-
-    def _end_coalescing(self, device: torch.device) -> Work:
-        return self.run_batch()
 
 
 def _gloo(store: dist.Store, rank: int, size: int, options: _Options) -> Any:

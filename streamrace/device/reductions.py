@@ -64,13 +64,13 @@ class Reduction:
         return self._after(gloo, gloo.reduce([_numbers(into)], opts), into)
 
     def reduce_scatter(self, gloo: Any, given: list[Tensor], into: Tensor) -> Any:
-        """``given``: one tensor of all parts, or each part by itself, which gloo sums in another order."""
+        """``given``: one tensor of all parts, or each part by itself, which is the same for NCCL."""
         opts = c10d.ReduceScatterOptions()
         opts.reduceOp = self._op
-        parts = [_numbers(self._before(gloo, one)) for one in given]
-        if len(parts) == 1:
-            return self._after(gloo, gloo._reduce_scatter_base(_numbers(into), parts[0], opts), into)
-        return self._after(gloo, gloo.reduce_scatter([_numbers(into)], [parts], opts), into)
+        whole = given[0] if len(given) == 1 else torch.cat([part.flatten() for part in given])
+        return self._after(
+            gloo, gloo._reduce_scatter_base(_numbers(into), _numbers(self._before(gloo, whole)), opts), into
+        )
 
     def _before(self, gloo: Any, given: Tensor) -> Tensor:
         scale = self._scale

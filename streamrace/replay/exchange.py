@@ -166,7 +166,7 @@ class ReplayedExchange:
         for member in range(self._members):
             output = self._alone("outputs", self._outputs, member)
             self._same_size(output, ring.result.numel())
-            self._take(member, [ring], output, ring.result)
+            self._take(member, ring, output, ring.result)
 
     def _prepare_reduce(self) -> None:
         root = self._rooted()
@@ -175,32 +175,27 @@ class ReplayedExchange:
         for member in range(self._members):
             output = self._alone("outputs", self._outputs, member)
             self._same_size(output, ring.result.numel())
-            self._take(member, [ring], output, ring.result if member == root else ring.left(member))
+            self._take(member, ring, output, ring.result if member == root else ring.left(member))
 
     def _prepare_reduce_scatter(self) -> None:
-        if all(len(inputs) == 1 for inputs in self._inputs):
-            size = self._size_of_all()
-            if size % self._members:
-                raise ValueError(f"reduce_scatter: {size} elements cannot be shared by {self._members} members.")
-            rings = [SumRing(size, self._dtype, self._members, self._reduction)]
-            self._give(rings[0])
-            parts = list(rings[0].result.view(self._members, -1)) if size else [rings[0].result] * self._members
-        else:
-            for member, inputs in enumerate(self._inputs):
-                if len(inputs) != self._members:
-                    raise ValueError(f"reduce_scatter: member {member} gives {len(inputs)} tensors.")
-            size = self._inputs[0][0].numel()
-            rings = [SumRing(size, self._dtype, self._members, self._reduction) for _ in range(self._members)]
-            for member, inputs in enumerate(self._inputs):
-                for given in inputs:
-                    self._same_size(given, size)
-                places = [ring.lane(member, given.shape) for ring, given in zip(rings, inputs, strict=True)]
-                self._reads[member] = self._noticed(_copy([*zip(self._typed(places), inputs, strict=True)]))
-            parts = [ring.result for ring in rings]
+        """A member gives one tensor of all parts or each part by itself, which is the same for NCCL."""
+        sizes = {sum(given.numel() for given in inputs) for inputs in self._inputs}
+        if len(sizes) > 1:
+            raise ValueError(f"reduce_scatter: members give {' and '.join(map(str, sorted(sizes)))} elements.")
+        (size,) = sizes
+        if size % self._members:
+            raise ValueError(f"reduce_scatter: {size} elements cannot be shared by {self._members} members.")
+        ring = SumRing(size, self._dtype, self._members, self._reduction)
+        for member, inputs in enumerate(self._inputs):
+            (lane,) = self._typed([ring.lane(member, torch.Size([size]))])
+            pieces = lane.split([given.numel() for given in inputs], dim=1)
+            pairs = [(piece.view(2, *given.shape), given) for piece, given in zip(pieces, inputs, strict=True)]
+            self._reads[member] = self._noticed(_copy(pairs))
+        parts = list(ring.result.view(self._members, -1)) if size else [ring.result] * self._members
         for member, part in enumerate(parts):
             output = self._alone("outputs", self._outputs, member)
             self._same_size(output, part.numel())
-            self._take(member, rings, output, part)
+            self._take(member, ring, output, part)
 
     def _give(self, ring: SumRing) -> None:
         """Each member's only input goes to its lane."""
@@ -208,15 +203,14 @@ class ReplayedExchange:
             (place,) = self._typed([ring.lane(member, given.shape)])
             self._reads[member] = self._noticed(_copy([(place, given)]))
 
-    def _take(self, member: int, rings: Sequence[SumRing], output: Tensor, result: Tensor) -> None:
+    def _take(self, member: int, ring: SumRing, output: Tensor, result: Tensor) -> None:
         copy, fresh = _copy([(output, result.view(output.shape))]), self._fresh
-        runs = [ring.run for ring in rings]
+        run = ring.run
 
         def write() -> None:
             if fresh[0]:
                 fresh[0] = False
-                for run in runs:
-                    run()
+                run()
             copy()
 
         self._writes[member] = write

@@ -122,8 +122,9 @@ def call(group: dist.ProcessGroup, me: int, case: Case, ins: list[Tensor], outs:
             return group.all_gather_single(outs[0], ins[0], options(c10d.AllgatherOptions))
         case "all_gather":
             return group.allgather([outs], ins, options(c10d.AllgatherOptions))
-        case "reduce_scatter" if several and len(ins) == 1:
-            return group.reduce_scatter_single(outs[0], ins[0], options(c10d.ReduceScatterOptions))
+        case "reduce_scatter" if several:
+            whole = ins[0] if len(ins) == 1 else torch.cat([one.flatten() for one in ins])
+            return group.reduce_scatter_single(outs[0], whole, options(c10d.ReduceScatterOptions))
         case "reduce_scatter":
             return group.reduce_scatter(outs, [ins], options(c10d.ReduceScatterOptions))
         case "gather":
@@ -393,7 +394,7 @@ def test_any_layout_of_memory(gloo: Callable[[int], Group]) -> None:
         (Case("all_gather", [one(2), one(2)], [one(4), one(5)]), "5 elements where 4 are exchanged"),
         (Case("all_gather", [one(2), one(2)], [one(2) * 3, one(4)]), "3 outputs for 2 members"),
         (Case("reduce_scatter", [one(3), one(3)], [one(1), one(1)], "SUM"), "3 elements cannot be shared by 2"),
-        (Case("reduce_scatter", [one(2) * 2, one(2)], [one(2)] * 2, "SUM"), "member 1 gives 1 tensors"),
+        (Case("reduce_scatter", [one(2) * 2, one(2)], [one(2)] * 2, "SUM"), "members give 2 and 4 elements"),
         (Case("broadcast", [one(1)], [one(1)], root=1), "root 1 is none of the 1 members"),
         (Case("gather", [one(1), one(1)], [one(1), []], root=0), "member 0 gets 1 tensors"),
         (Case("scatter", [[], one(1) * 2], [one(1), one(1)], root=0), "member 0 gives 0 tensors"),

@@ -83,8 +83,6 @@ def call(
         gives, takes = counts(given), each(taken)
     elif kind == "reduce_scatter":
         gives, takes = each(given), counts(taken)
-        if len(given) > 1:
-            kind = "reduce_scatter of a list"  # the same for NCCL; but gloo, which moves the values, cannot mix them
     elif kind == "scatter":  # the root alone has a list
         count = sum(counts(taken))
         gives = takes = (count,)

@@ -1,0 +1,157 @@
+"""The operators ``c10d::...``: where somebody looks at what is dispatched, a collective is one, as on a GPU.
+
+torch's own groups issue every collective by such an operator (torch/csrc/distributed/c10d/ProcessGroup.hpp, Ops.cpp).
+So a mode sees it (``CommDebugMode``, selective checkpointing), and a tensor that wraps another is taken apart before
+the backend has it. A group of the simulated NCCL does so where there is such a mode or tensor, and else works at once:
+a group of torch's own calls the operator, whose kernel for the device gives the work back to ours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+_PYTHON = torch._C.DispatchKey.Python
+_kept: list[torch.library.Library] = []
+_asked: list[_Call] = []  # whose operator is under way
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of c10d. ``arguments``: those of the method ``method`` of a group, by their names in the schema.
+
+    ``options``: what the method takes behind them. ``compiled``: the name that torch's own group has had since 2.5.
+    """
+
+    method: str
+    name: str
+    arguments: tuple[str, ...]
+    options: Any = None
+    compiled: str = ""
+
+
+_LISTS, _PAIR, _MANY = ("output_tensors", "input_tensors"), ("output_tensor", "input_tensor"), ("outputs", "inputs")
+_SPLIT = ("output", "input", "output_split_sizes", "input_split_sizes")
+_OPERATORS = (
+    Operator("allreduce", "allreduce_", ("tensors",), c10d.AllreduceOptions),
+    Operator("allreduce_coalesced", "allreduce_coalesced_", ("tensors",), c10d.AllreduceCoalescedOptions),
+    Operator("broadcast", "broadcast_", ("tensors",), c10d.BroadcastOptions),
+    Operator("reduce", "reduce_", ("tensors",), c10d.ReduceOptions),
+    Operator("allgather", "allgather_", _LISTS, c10d.AllgatherOptions),
+    Operator("all_gather_single", "_allgather_base_", _PAIR, c10d.AllgatherOptions, "_allgather_base"),
+    Operator(
+        "all_gather_single_coalesced", "allgather_into_tensor_coalesced_", _MANY,
+        c10d.AllgatherOptions, "allgather_into_tensor_coalesced",
+    ),
+    Operator("reduce_scatter", "reduce_scatter_", _LISTS, c10d.ReduceScatterOptions),
+    Operator(
+        "reduce_scatter_single", "_reduce_scatter_base_", _PAIR, c10d.ReduceScatterOptions, "_reduce_scatter_base"
+    ),
+    Operator(
+        "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced_", _MANY,
+        c10d.ReduceScatterOptions, "reduce_scatter_tensor_coalesced",
+    ),
+    Operator("gather", "gather_", _LISTS, c10d.GatherOptions),
+    Operator("scatter", "scatter_", _LISTS, c10d.ScatterOptions),
+    Operator("all_to_all_single", "alltoall_base_", _SPLIT, c10d.AllToAllOptions, "alltoall_base"),
+    Operator("alltoall", "alltoall_", _LISTS, c10d.AllToAllOptions),
+    Operator("send", "send", ("tensors", "dst", "tag")),
+    Operator("recv", "recv_", ("tensors", "src", "tag")),
+)  # fmt: skip
+
+
+@dataclass
+class _Call:
+    """``compiled`` issues it for ``group``. ``made``: the group's Work; torch's own answer has lost its Python part."""
+
+    group: Any
+    options: list[Any]
+    compiled: Any = None
+    made: Any = None
+
+
+def install(group: Any) -> None:
+    """Let the methods of the class ``group`` go by their operators where somebody looks at them."""
+    _kept.append(torch.library.Library("c10d", "IMPL"))
+    for operator in _OPERATORS:
+        setattr(group, operator.method, _method(operator, getattr(group, operator.method)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch has a kernel for CUDA, which asks a compiled backend
+            _kept[0].impl(operator.name, _kernel(operator), "CUDA")
+
+
+def _method(operator: Operator, plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def method(self: Any, *given: Any) -> Any:
+        if not _is_looked_at(self, given):
+            return plain(self, *given)
+        wanted, options = len(operator.arguments), []
+        if operator.options is not None:
+            options = [given[wanted] if len(given) > wanted and given[wanted] is not None else operator.options()]
+        compiled: Any = dist.ProcessGroup(self.rank(), self.size())  # type: ignore[call-arg]
+        call = _Call(self, options, compiled)
+        _asked.append(call)
+        try:
+            result = getattr(compiled, operator.compiled or operator.method)(*given[:wanted], *options)
+        finally:
+            _asked.pop()
+        return call.made or result
+
+    return method
+
+
+def _kernel(operator: Operator) -> Callable[..., Any]:
+    schema = getattr(torch.ops.c10d, operator.name).default._schema
+    names = [one.name for one in schema.arguments]
+    places, group = [names.index(name) for name in operator.arguments], names.index("process_group")
+
+    def kernel(*given: Any) -> Any:
+        issuer = dist.ProcessGroup.unbox(given[group])
+        asked = bool(_asked) and _asked[-1].compiled is issuer
+        call = _asked[-1] if asked else _unasked(operator, issuer)
+        arguments = [given[place] for place in places]
+        call.made = getattr(type(call.group), operator.method).__wrapped__(call.group, *arguments, *call.options)
+        if not asked:
+            call.made.keep()
+        work = call.made.boxed()
+        return work if len(schema.returns) == 1 else (given[places[0]], work)
+
+    return kernel
+
+
+def _unasked(operator: Operator, group: Any) -> _Call:
+    """The call of who uses the operator itself: torch's functional collectives with an output that is given."""
+    if not hasattr(getattr(type(group), operator.method), "__wrapped__"):
+        raise RuntimeError(f"streamrace: c10d::{operator.name} was called for a group that is not the simulated NCCL's")
+    if "reduce_op" in str(getattr(torch.ops.c10d, operator.name).default._schema):
+        raise RuntimeError(
+            f"streamrace: torch.ops.c10d.{operator.name} cannot be simulated where a program calls it itself, as "
+            "Python cannot read its reduction: call the function of torch.distributed"
+        )
+    return _Call(group, [operator.options()] if operator.options is not None else [])
+
+
+def _is_looked_at(group: Any, given: tuple[Any, ...]) -> bool:
+    """Is a mode active, or a tensor a wrapper? A group without gloo refuses the host's tensors itself."""
+    tensors = list(_tensors(given))
+    if not tensors or (tensors[0].is_cpu and group._gloo is None):
+        return False
+    return bool(torch._C._len_torch_dispatch_stack()) or any(
+        torch._C._dispatch_keys(one).has(_PYTHON) for one in tensors
+    )
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    for one in given:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, list | tuple):
+            yield from _tensors(one)
