@@ -2,15 +2,19 @@
 // the end. Two runs of one program that see the same computed the same, whatever the order between. A look takes no
 // time and orders nothing.
 //
+// In a run that asks what depends on memory that nobody wrote (unwritten.h) the checksum of a read of 64 bytes or more is
+// eight of eight bits, each of an eighth of what is read: so it is known whether most of it is otherwise, or a padding.
+//
 // Only bytes that work has written count: what else lies in a block is left from another owner, and differs with the
 // timing in sound programs too. The end of the program is its last kernel, so what it lets go of behind that counts.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <vector>
 
-#include "trace.h"
+#include "unwritten.h"
 
 namespace simgpu {
 
@@ -34,17 +38,20 @@ class Probes {
   const int64_t* take(int64_t from, int64_t most, int64_t* count);
 
  private:
+  static constexpr size_t kParts = 8;
+  static constexpr int64_t kLong = 64;
   struct Probed;
   Probed& seen(int64_t op);
 
   struct Kept {
     const char* data;
-    std::map<int64_t, int64_t> written;  // ranges, from -> to, apart from each other
+    Ranges written;
   };
   struct Probed {
     int64_t op = 0;
     int64_t nbytes = 0;
     uint32_t checksum = 0;
+    std::array<uint32_t, kParts> parts{};
   };
   std::map<int64_t, Kept> blocks_;
   std::vector<int64_t> dropped_;  // since the last kernel
