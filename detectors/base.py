@@ -42,6 +42,7 @@ class UnwrittenRead:
 
     ``kernel`` and ``stack``: the first read, one that computes where there is one. ``ranges``: what of its block of
     ``nbytes`` bytes nothing had written. ``count``: such blocks; ``blocks``: the first of them, each with its rank.
+    ``untouched``: no block of that place was written by then, not even a part.
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class UnwrittenRead:
     nbytes: int
     count: int
     blocks: tuple[tuple[int, int], ...]
+    untouched: bool
 
     def sentence(self) -> str:
         """What is read, for a person; without a full stop."""

@@ -80,11 +80,12 @@ class Shadow:
 
 
 class _Block:
-    __slots__ = ("copied", "nbytes", "number", "shadow", "stack")
+    __slots__ = ("copied", "nbytes", "number", "shadow", "stack", "touched")
 
     def __init__(self, number: int, nbytes: int, stack: int) -> None:
         self.number, self.nbytes, self.stack = number, nbytes, stack
         self.shadow = Shadow(nbytes)
+        self.touched = False
         self.copied: _Read | None = None  # the first read, where only copies have been made
 
 
@@ -109,6 +110,7 @@ class UnwrittenReads(Detector):
         self._blocks: dict[int, dict[int, _Block]] = {}  # of each rank, those that are not wholly written
         self._stacks: dict[tuple[int, int], tuple[Frame, ...]] = {}
         self._found: dict[tuple[int, Frame | None], _Place] = {}
+        self._touched: set[Frame | None] = set()  # where blocks were allocated of which something was written
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         blocks = self._blocks.setdefault(rank, {})
@@ -144,8 +146,9 @@ class UnwrittenReads(Detector):
             UnwrittenRead(
                 first.kernel, first.stack, first.allocated, first.ranges, first.nbytes,
                 sum(one.count for one in places), tuple(block for one in places for block in one.blocks),
+                where not in self._touched,
             )
-            for places in of.values()
+            for where, places in of.items()
             for first in [min(places, key=lambda one: one.copied)]
         ]  # fmt: skip
 
@@ -165,6 +168,12 @@ class UnwrittenReads(Detector):
         block = blocks[access[0]]
         if record.kernel.endswith("_") and record.kernel not in _FILLS:
             self._read(rank, block, record, access)
+        elif not block.touched:
+            block.touched = True
+            self._touched.add(site(self._stacks.get((rank, block.stack), ())))
+        if access[3] is None and access[1] <= 0 and access[2] >= block.nbytes:
+            self._close(rank, blocks.pop(block.number))
+            return
         for lo, hi in runs(access[1], access[2], access[3]):
             block.shadow.write(lo, hi)
         if not block.shadow or len(block.shadow.starts) > MOST:

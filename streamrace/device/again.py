@@ -4,7 +4,7 @@
 stand behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1),
 ``patience_s``, ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty:
 none), ``seed`` of random generators that the program may not seed (``null``: they are as they are), and ``unwritten``
-(:mod:`streamrace.device.unwritten`): ``null``, or ``"all"``, or a list of blocks, each with its rank. Each is answered
+(``null``, or what :func:`streamrace.device.unwritten.begin` takes as ``poisoned`` and ``copies``). Each is answered
 by a line with its exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could
 not be written: nothing that it did counts then. It reads nothing.
 
@@ -90,7 +90,7 @@ def _program(job: dict[str, Any], send: Send) -> int:
     if job["unwritten"] is not None:
         from streamrace.device import unwritten
 
-        unwritten.begin(None if job["unwritten"] == "all" else job["unwritten"])
+        unwritten.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
     if job["seed"] is not None:
         _seed(job["seed"])
     if job["folder"]:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from streamrace.device import tracing, work
+from streamrace.device import looks, tracing, work
 from streamrace.device.library import functions
-from streamrace.device.looks import COLLECTIVE, LONG, PARAMETER, PARTS
+from streamrace.device.looks import COLLECTIVE, PARAMETER
 from streamrace.device.trace import Probe, Probed
 
 _STEPS = 8  # of each optimizer
@@ -31,39 +30,42 @@ Look = Callable[[Tensor], None]
 """Takes the memory as the host has it, when its time has come."""
 
 
-def begin(poisoned: Sequence[tuple[int, int]] | None) -> None:
+def begin(poisoned: Sequence[tuple[int, int]] | None, *, copies: bool) -> None:
     """From now on, in this process: what nobody wrote holds NaN in these blocks, each with its rank, and numbers in all
     others. None: it holds NaN everywhere. To be told before the program allocates anything.
+
+    ``copies``: what is only copied, to the host or to another rank, counts as seen; else it is taken for a padding.
     """
     words = [word for pair in poisoned or () for word in pair]
-    functions().unwritten(poisoned is None, (ctypes.c_int64 * len(words))(*words), len(words) // 2)
+    functions().unwritten(poisoned is None, (ctypes.c_int64 * len(words))(*words), len(words) // 2, copies)
     if not _on:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        _on.append(True)
         register_optimizer_step_post_hook(_stepped)
+    _on[:] = [copies]
 
 
 def taken(kernel: str, tensors: Sequence[Tensor]) -> list[Look]:
-    """What is to look at each tensor that a collective takes, as it is issued; none in any other run."""
-    return [_look(COLLECTIVE, f"{kernel} ({tracing.place()})", one) for one in tensors] if _on else []
+    """What is to look at each tensor that a collective takes, as it is issued; none in any other run.
+
+    A collective that only sends copies.
+    """
+    if not _on or not (_on[0] or "reduce" in kernel):
+        return []
+    return [_look(COLLECTIVE, f"{kernel} ({tracing.place()})", one) for one in tensors]
 
 
 def _look(kind: str, name: str, tensor: Tensor) -> Look:
     number = next(_numbers)
     nbytes = tensor.numel() * tensor.element_size()
     tracing.note(Probe(number, kind, name, (-1, "uint8", (nbytes,), (1,), 0, False, False), -1))
-    return lambda alias: tracing.note(Probed(number, _parts(alias)))
 
+    def look(alias: Tensor) -> None:
+        plain = alias.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+        data = plain.view(torch.uint8).numpy().tobytes()
+        tracing.note(Probed(number, looks.parts(data, plain.element_size())))
 
-def _parts(alias: Tensor) -> int:
-    """As ``csrc/probes.cpp`` makes them of what the host reads."""
-    plain = alias.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-    data = plain.view(torch.uint8).numpy().tobytes()
-    if len(data) < LONG:
-        return zlib.crc32(data)
-    parts = [data[len(data) * part // PARTS : len(data) * (part + 1) // PARTS] for part in range(PARTS)]
-    return int.from_bytes(bytes(zlib.crc32(part) & 0xFF for part in parts), "little", signed=True)
+    return look
 
 
 def _stepped(optimizer: Any, arguments: Any, named: Any) -> None:

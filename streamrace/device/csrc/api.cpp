@@ -338,11 +338,12 @@ const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
 }
 
 // What nobody wrote holds NaN where `every`, or in the blocks of these pairs (a rank, its block); else numbers.
-void simgpu_unwritten(int every, const int64_t* pairs, int64_t count) {
+// `copies`: what is only copied to the host counts.
+void simgpu_unwritten(int every, const int64_t* pairs, int64_t count, int copies) {
   Lock lock;
   std::set<std::pair<int64_t, int64_t>> poisoned;
   for (int64_t at = 0; at < count; ++at) poisoned.emplace(pairs[2 * at], pairs[2 * at + 1]);
-  unwritten().begin(every != 0, std::move(poisoned));
+  unwritten().begin(every != 0, std::move(poisoned), copies != 0);
 }
 
 void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {

@@ -24,9 +24,10 @@ void add(Ranges& ranges, int64_t lo, int64_t hi) {
   ranges.emplace_hint(behind, lo, hi);
 }
 
-void Unwritten::begin(bool every, std::set<std::pair<int64_t, int64_t>> poisoned) {
+void Unwritten::begin(bool every, std::set<std::pair<int64_t, int64_t>> poisoned, bool copies_) {
   *this = Unwritten();
   on = true;
+  copies = copies_;
   every_ = every;
   poisoned_ = std::move(poisoned);
 }
@@ -39,11 +40,19 @@ void Unwritten::dropped(int64_t block) {
   if (on) blocks_.erase(block);
 }
 
+static constexpr int kLeast = 0x3F, kPatterns = 5;
+
 // Numbers of every type of floats that differ from each other, and small ones of bytes.
 static void put(char* data, int64_t lo, int64_t hi, bool poisoned) {
   if (poisoned) std::memset(data + lo, 0xFF, static_cast<size_t>(hi - lo));
   else
-    for (; lo < hi; ++lo) data[lo] = static_cast<char>(0x3F + lo / 8 % 5);
+    for (; lo < hi; ++lo) data[lo] = static_cast<char>(kLeast + lo / 8 % kPatterns);
+}
+
+bool is_pattern(const void* item, size_t itemsize) {
+  auto* bytes = static_cast<const unsigned char*>(item);
+  if (bytes[0] != 0xFF && (bytes[0] < kLeast || bytes[0] >= kLeast + kPatterns)) return false;
+  return std::all_of(bytes, bytes + itemsize, [&](unsigned char byte) { return byte == bytes[0]; });
 }
 
 void Unwritten::touch(const std::vector<Access>& accesses, std::vector<Fill>* fills) {

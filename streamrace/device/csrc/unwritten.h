@@ -20,9 +20,10 @@ void add(Ranges& ranges, int64_t lo, int64_t hi);
 class Unwritten {
  public:
   bool on = false;
+  bool copies = true;  // what is only copied to the host counts as seen; else it is taken for a padding
 
   // `poisoned`: pairs of a rank and one of its blocks, which hold NaN (bytes 0xFF). All others hold numbers.
-  void begin(bool every, std::set<std::pair<int64_t, int64_t>> poisoned);
+  void begin(bool every, std::set<std::pair<int64_t, int64_t>> poisoned, bool copies);
   void made(int64_t block, char* data, int64_t nbytes);
   void dropped(int64_t block);
   // The effect of a launch, behind one that puts the pattern where this launch is the first to touch.
@@ -51,5 +52,6 @@ class Unwritten {
 };
 
 Unwritten& unwritten();
+bool is_pattern(const void* item, size_t itemsize);  // as it was put there, unchanged
 
 }  // namespace simgpu

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Literal
+from typing import NamedTuple
 
 from streamrace.device.ranks.bound import command, module
 from streamrace.device.ranks.stopped import readable
@@ -26,8 +26,11 @@ _OF_LAUNCHERS = (
 )  # fmt: skip
 
 
-Poisoned = Sequence[tuple[int, int]] | Literal["all"]
-"""Blocks, each with its rank (:mod:`streamrace.device.unwritten`)."""
+class Poisoned(NamedTuple):
+    """What :func:`streamrace.device.unwritten.begin` takes."""
+
+    poisoned: Sequence[tuple[int, int]] | None
+    copies: bool
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Runner:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
-        job |= {"folder": folder, "printed": printed, "seed": seed, "unwritten": unwritten}
+        job |= {"folder": folder, "printed": printed, "seed": seed, "unwritten": unwritten and unwritten._asdict()}
         with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()

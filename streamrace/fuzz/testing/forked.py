@@ -170,7 +170,7 @@ class Forks:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
         print_to(folder / "printed")
         if unwritten is not None:
-            begin(None if unwritten == "all" else unwritten)
+            begin(unwritten.poisoned, copies=unwritten.copies)
         if self._ranks == 1:
             return self._rank(0, timing, folder, at_once)
         try:
