@@ -61,7 +61,7 @@ class Shadow:
         """Those among the bytes from ``lo`` to ``hi``."""
         at = bisect_right(self.ends, lo)
         found = []
-        while at < len(self.starts) and self.starts[at] < hi:
+        while lo < hi and at < len(self.starts) and self.starts[at] < hi:
             found.append((max(self.starts[at], lo), min(self.ends[at], hi)))
             at += 1
         return found
@@ -71,7 +71,7 @@ class Shadow:
         first = bisect_right(self.ends, lo)
         last = first
         left: list[tuple[int, int]] = []
-        while last < len(self.starts) and self.starts[last] < hi:
+        while lo < hi and last < len(self.starts) and self.starts[last] < hi:
             start, end = self.starts[last], self.ends[last]
             left += [(start, lo)] * (start < lo) + [(hi, end)] * (hi < end)
             last += 1

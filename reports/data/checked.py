@@ -281,7 +281,7 @@ class Checked:
         for one in held:
             one["races"] = [{**race, "suppressed": next(aside)} for race in one["races"]]
         answers = [{**asdict(one), "suppressed": next(aside) if one in self.wrong else None} for one in self.answers]
-        unwritten = [{**vars(one), "sentence": one.sentence(), "suppressed": next(aside)} for one in self.uninitialised]
+        unwritten = [{**vars(one), "says": one.sentence(), "suppressed": next(aside)} for one in self.uninitialised]
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -19,7 +19,7 @@ from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
 
 _RANKS = 16  # ranks named one by one
-_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
+_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
 
 
 class Fact(NamedTuple):

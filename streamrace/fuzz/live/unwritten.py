@@ -3,9 +3,9 @@
 In one run it holds numbers, in another NaN (of integers -1), and nothing else is different. Where the program then sees
 something else, that depends on it: Memcheck's rule, by values (the host, which also decides on branches; a collective;
 a parameter behind its optimizer's step). Copies, padding and what is masked out make no difference, and are no finding.
-Padding is told from values by how much of it differs; where the program writes some of the memory of a place,
-what is copied from there unchanged to the host or another rank is taken for one. A third run, with numbers again, shows that the program repeats itself. Where several places allocate such memory, each
-is filled with NaN alone.
+Padding is told from values by how much differs; where the program writes some of the memory of a place, what is copied
+from there unchanged to the host or another rank is taken for one. A third run, with numbers again, shows that the
+program repeats itself. Where several places allocate such memory, each is filled with NaN alone.
 """
 
 from __future__ import annotations
