@@ -13,10 +13,10 @@ in more than so many pieces: what is kept and done for an access is bounded.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from streamrace.detectors.base import Detector, UnwrittenRead
 from streamrace.detectors.order.overlap import Layout
@@ -40,6 +40,10 @@ _COPIES = frozenset(
 )
 
 
+Range: TypeAlias = tuple[int, int]
+"""Bytes from the first (inclusive) to the second (exclusive)."""
+
+
 class _Read(NamedTuple):
     kernel: str
     stack: int
@@ -57,26 +61,45 @@ class Shadow:
     def __bool__(self) -> bool:
         return bool(self.starts)
 
-    def within(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Those among the bytes from ``lo`` to ``hi``."""
-        at = bisect_right(self.ends, lo)
-        found = []
-        while lo < hi and at < len(self.starts) and self.starts[at] < hi:
-            found.append((max(self.starts[at], lo), min(self.ends[at], hi)))
-            at += 1
-        return found
+    def within(self, touched: Sequence[Range]) -> list[Range]:
+        """Those among these ranges, which lie in order."""
+        return self._split(touched)[0]
 
-    def write(self, lo: int, hi: int) -> None:
-        """Those from ``lo`` to ``hi`` were written."""
-        first = bisect_right(self.ends, lo)
-        last = first
-        left: list[tuple[int, int]] = []
-        while lo < hi and last < len(self.starts) and self.starts[last] < hi:
-            start, end = self.starts[last], self.ends[last]
-            left += [(start, lo)] * (start < lo) + [(hi, end)] * (hi < end)
-            last += 1
+    def write(self, written: Sequence[Range]) -> list[Range]:
+        """These ranges, which lie in order, were written; gives those among them that nothing had written."""
+        found, left, first, last = self._split(written)
         self.starts[first:last] = [start for start, _ in left]
         self.ends[first:last] = [end for _, end in left]
+        return found
+
+    def _split(self, written: Sequence[Range]) -> tuple[list[Range], list[Range], int, int]:
+        """What is among them and what is not, of the ranges from one place to another one."""
+        lo, hi = written[0][0], written[-1][1]
+        first = last = bisect_right(self.ends, lo)
+        found: list[Range] = []
+        left: list[Range] = []
+        at = 0
+        while last < len(self.starts) and self.starts[last] < hi:
+            start, end = self.starts[last], self.ends[last]
+            last += 1
+            while at < len(written) and written[at][1] <= start:
+                at += 1
+            while at < len(written) and written[at][0] < end:
+                begin, until = written[at]
+                if begin >= until:
+                    at += 1
+                    continue
+                if start < begin:
+                    left.append((start, begin))
+                    start = begin
+                found.append((start, min(until, end)))
+                start = min(until, end)
+                if until > end:
+                    break
+                at += 1
+            if start < end:
+                left.append((start, end))
+        return found, left, first, last
 
 
 class _Block:
@@ -153,40 +176,34 @@ class UnwrittenReads(Detector):
         ]  # fmt: skip
 
     def _read(self, rank: int, block: _Block, record: Launch | Collective, access: Access) -> None:
-        ranges = self._open(block, access)
+        copy = record.kernel in _COPIES or type(record) is Collective
+        if copy and block.copied is not None:
+            return
+        ranges = (block.shadow.within if copy else block.shadow.write)(runs(*access[1:]))
         if not ranges:
             return
-        read = _Read(record.kernel, record.stack, ranges)
-        if record.kernel in _COPIES or type(record) is Collective:
-            block.copied = block.copied or read
-            return
-        self._told(rank, block, read, copied=False)
-        for lo, hi in ranges:
-            block.shadow.write(lo, hi)
+        read = _Read(record.kernel, record.stack, tuple(ranges))
+        if copy:
+            block.copied = read
+        else:  # once is enough
+            block.copied = None
+            self._told(rank, block, read, copied=False)
 
     def _write(self, rank: int, blocks: dict[int, _Block], record: Launch | Collective, access: Access) -> None:
         block = blocks[access[0]]
-        if record.kernel.endswith("_") and record.kernel not in _FILLS:
+        in_place = record.kernel.endswith("_") and record.kernel not in _FILLS
+        if in_place:
             self._read(rank, block, record, access)
-        elif not block.touched:
+        if not block.touched:
             block.touched = True
             self._touched.add(site(self._stacks.get((rank, block.stack), ())))
         if access[3] is None and access[1] <= 0 and access[2] >= block.nbytes:
             self._close(rank, blocks.pop(block.number))
             return
-        for lo, hi in runs(access[1], access[2], access[3]):
-            block.shadow.write(lo, hi)
+        if not in_place:
+            block.shadow.write(runs(*access[1:]))
         if not block.shadow or len(block.shadow.starts) > MOST:
             self._close(rank, blocks.pop(block.number))
-
-    @staticmethod
-    def _open(block: _Block, access: Access) -> tuple[tuple[int, int], ...]:
-        """What of the access nothing has written."""
-        _, lo, hi, layout = access
-        found = block.shadow.within(lo, hi)
-        if layout is None or not found:
-            return tuple(found)
-        return tuple(part for start, end in runs(lo, hi, layout) for part in block.shadow.within(start, end))
 
     def _close(self, rank: int, block: _Block | None) -> None:
         if block is not None and block.copied is not None:
@@ -211,19 +228,24 @@ class UnwrittenReads(Detector):
             known.blocks.append(mine)
 
 
-def runs(lo: int, hi: int, layout: Layout | None) -> list[tuple[int, int]]:
-    """The bytes of an access as ranges; as one, where they are too many."""
+def runs(lo: int, hi: int, layout: Layout | None) -> Sequence[Range]:
+    """The bytes of an access as ranges, in order; as one, where they are too many."""
     if layout is None:
         return [(lo, hi)]
-    width, sizes, strides = layout[:3]
+    offsets, width = _offsets(*layout[:3])
+    return [(lo + at, lo + at + width) for at in offsets] if offsets else [(lo, hi)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _offsets(width: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], int]:
+    """Where the runs begin, and how long each is; no run, where they are too many."""
     dims = [(stride, size) for stride, size in sorted(zip(strides, sizes, strict=True)) if size != 1]
     while dims and dims[0][0] <= width:
         stride, size = dims.pop(0)
         width += stride * (size - 1)
-    count = 1
-    for _, size in dims:
-        count *= size
-    if count > MOST:
-        return [(lo, hi)]
-    starts = sorted(lo + sum(step) for step in product(*(range(0, stride * size, stride) for stride, size in dims)))
-    return [(start, start + width) for start in starts]
+    offsets = [0]
+    for stride, size in reversed(dims):
+        if len(offsets) * size > MOST:
+            return [], width
+        offsets = [at + step for at in offsets for step in range(0, stride * size, stride)]
+    return sorted(set(offsets)), width
