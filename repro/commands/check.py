@@ -76,8 +76,8 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
     type=click.IntRange(0),
     default=8,
     show_default=True,
-    help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? It writes "
-    "its files again.",
+    help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? And where it "
+    "reads memory that nothing wrote, with other bytes there. It writes its files again.",
 )
 @click.option(
     "--witness-of",
