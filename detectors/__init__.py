@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamrace.detectors.base import Detector, Uncovered, Unexercised, Unseen
+from streamrace.detectors.base import Detector, Uncovered, Unexercised, Uninitialised, Unseen, UnwrittenRead
 from streamrace.detectors.files import find_races, read
 from streamrace.detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
 from streamrace.detectors.race_detector import RaceDetector
@@ -66,7 +66,9 @@ __all__ = [
     "Stale",
     "Uncovered",
     "Unexercised",
+    "Uninitialised",
     "Unseen",
+    "UnwrittenRead",
     "Values",
     "WatchError",
     "WatchFailed",

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from streamrace.detectors.order.races import Race
+from streamrace.detectors.order.races import Race, describe, site
 from streamrace.device.trace import Frame, TraceRecord
+
+_RANGES = 3  # are told
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,56 @@ class Uncovered:
         )
 
 
+@dataclass(frozen=True)
+class UnwrittenRead:
+    """Reads of allocations of one place that nothing had written: whether anything depends on them is not said.
+
+    ``kernel`` and ``stack``: the first read, one that computes where there is one. ``ranges``: what of its block of
+    ``nbytes`` bytes nothing had written. ``count``: such blocks; ``blocks``: the first of them, each with its rank.
+    ``untouched``: no block of that place was written by then, not even a part.
+    """
+
+    kernel: str
+    stack: tuple[Frame, ...]
+    allocated: tuple[Frame, ...]
+    ranges: tuple[tuple[int, int], ...]
+    nbytes: int
+    count: int
+    blocks: tuple[tuple[int, int], ...]
+    untouched: bool
+
+    def sentence(self) -> str:
+        """What is read, for a person; without a full stop."""
+        unwritten = sum(hi - lo for lo, hi in self.ranges)
+        which = ", ".join(f"{lo:,} to {hi:,}" for lo, hi in self.ranges[:_RANGES])
+        more = f" and {len(self.ranges) - _RANGES} more ranges" if len(self.ranges) > _RANGES else ""
+        what = "all" if unwritten == self.nbytes else f"bytes {which}{more}"
+        others = f" (one of {self.count:,} like it)" if self.count > 1 else ""
+        return (
+            f"{describe(self.kernel, self.stack)} reads {unwritten:,} bytes that nothing had written, {what} of the "
+            f"{self.nbytes:,} bytes{_at(self.allocated)}{others}"
+        )
+
+
+@dataclass(frozen=True)
+class Uninitialised(UnwrittenRead):
+    """Such reads on which something depends: proven by two runs that differ in such memory alone.
+
+    ``reached``: host, collective, parameter or end; ``where``: by what, with its line, if it is known.
+    """
+
+    reached: str
+    where: str
+
+    def sentence(self) -> str:
+        return f"{super().sentence()}, and what comes of it reaches {self.where}"
+
+
+def _at(stack: tuple[Frame, ...]) -> str:
+    frame = site(stack)
+    return f" allocated at {frame.file}:{frame.line} {frame.function}" if frame else ""
+
+
 class Unexercised(str):
     """A sentence without a full stop: something was on and never happened, so a clean verdict says nothing of it."""
 
@@ -46,7 +98,7 @@ class Unseen(str):
     __slots__ = ()
 
 
-Found: TypeAlias = Race | Uncovered | Unexercised | Unseen
+Found: TypeAlias = Race | Uncovered | UnwrittenRead | Unexercised | Unseen
 _Kind = TypeVar("_Kind", bound=Found)
 
 

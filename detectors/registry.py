@@ -12,7 +12,8 @@ from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
 from streamrace.detectors.confidence.exports import Exports
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
+from streamrace.detectors.values.unwritten import UnwrittenReads
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
 """What a clean verdict says nothing of."""
-DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports]
+DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports, UnwrittenReads]

@@ -13,10 +13,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamrace.detectors import Race
+from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.confidence.holding import Holding
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
+from streamrace.device.untrusted import visible
 from streamrace.reports.data import known as knowing
 from streamrace.reports.data.findings import FORMAT, VERSION, Verdict, put
 from streamrace.reports.data.known import Discovery, Known
@@ -33,6 +34,7 @@ STATUSES = {
     Verdict.STALE: 5,
     Verdict.BOUNDS: 5,
     Verdict.ARITHMETIC: 5,
+    Verdict.UNINITIALISED: 5,
 }
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
@@ -167,11 +169,13 @@ class Checked:
     known: Known = field(default_factory=Known)
     failed: bool = False  # the program itself, whatever was found until then
     thinned: Thinned | None = None
+    uninitialised: Sequence[Uninitialised] = ()
 
     @property
     def found(self) -> list[Discovery]:
         """All findings, in the order of ``known.suppressed``."""
-        return knowing.findings(self.races, [(one.sites, one.races) for one in self.holding.held], self.wrong, self.own)
+        held = [(one.sites, one.races) for one in self.holding.held]
+        return knowing.findings(self.races, held, self.wrong, self.own, self.uninitialised)
 
     @property
     def suppressed(self) -> list[KeptSuppression | None]:
@@ -192,9 +196,11 @@ class Checked:
             return Verdict.RACE
         if self.uncertain:
             return Verdict.UNKNOWN
+        if "uninitialised" in left:
+            return Verdict.UNINITIALISED
         if "answer" in left:
-            at = len(self.found) - len(self.wrong)
-            kinds = [one.kind for one, why in zip(self.wrong, self.suppressed[at:], strict=True) if why is None]
+            at = len(self.found) - len(self.uninitialised) - len(self.wrong)
+            kinds = [one.kind for one, why in zip(self.wrong, self.suppressed[at:], strict=False) if why is None]
             return _OF_ANSWER[kinds[0]]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
 
@@ -214,6 +220,8 @@ class Checked:
             return Verdict.RACE
         if self.uncertain:
             return Verdict.UNKNOWN
+        if self.uninitialised:
+            return Verdict.UNINITIALISED
         if self.wrong:
             return _OF_ANSWER[self.wrong[0].kind]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
@@ -236,6 +244,11 @@ class Checked:
             text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
         elif self.verdict == Verdict.UNKNOWN:
             text = "Unknown: no race was seen, but not all that the program does was."
+        elif self.uninitialised:
+            where = visible(self.uninitialised[0].where, lines=False)
+            left = len(self.uninitialised) - 1
+            others = f" (and {left} more)" if left else ""
+            text = f"Uninitialised, and no race: {ordered}, and yet what nobody wrote reaches {where}{others}."
         elif self.wrong:
             first = self.wrong[0]
             told = f"{first.name} is not what it must be"
@@ -268,6 +281,7 @@ class Checked:
         for one in held:
             one["races"] = [{**race, "suppressed": next(aside)} for race in one["races"]]
         answers = [{**asdict(one), "suppressed": next(aside) if one in self.wrong else None} for one in self.answers]
+        unwritten = [{**vars(one), "says": one.sentence(), "suppressed": next(aside)} for one in self.uninitialised]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -286,6 +300,7 @@ class Checked:
                 "unseen": list(self.unseen),
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
                 **({"answers": answers} if answers else {}),
+                **({"uninitialised": unwritten} if unwritten else {}),
                 **({"thinned": self.thinned.as_dict(self.races)} if self.thinned else {}),
                 "own": dict(self.own),
                 "status": self.status,

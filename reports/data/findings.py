@@ -35,6 +35,7 @@ class Verdict(StrEnum):
     # All is ordered, and a value is not what the program says that it must be (``stale`` is a third kind):
     ARITHMETIC = "wrong arithmetic"
     BOUNDS = "wrong bounds"
+    UNINITIALISED = "uninitialised"  # all is ordered, and something depends on memory that nothing wrote
 
     @property
     def tone(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from streamrace.detectors import Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Race, Side, site
 from streamrace.device.trace import Frame
@@ -30,7 +31,7 @@ VERSION = 1
 FRAGILE = "fragile"
 _DIGITS = 20  # of a fingerprint, of 64
 
-Group = Literal["race", "fragile", "answer"]
+Group = Literal["race", "fragile", "answer", "uninitialised"]
 
 
 class WrongValue(Protocol):
@@ -63,8 +64,10 @@ def findings(
     held: Iterable[tuple[Sequence[WaitSite], Sequence[Race]]],
     wrong: Iterable[WrongValue],
     own: Mapping[str, str],
+    uninitialised: Iterable[Uninitialised] = (),
 ) -> list[Discovery]:
-    """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values; in this order.
+    """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values, the values that
+    nobody wrote; in this order.
 
     ``own``: as :func:`streamrace.reports.data.checkout.own` gives it.
     """
@@ -107,6 +110,11 @@ def findings(
         made.append(
             Discovery("answer", rule, numbered("answer", one.kind, plain_text(one.name), one.rank), message, ())
         )
+    for read in uninitialised:
+        its = [_where(site(stack), own) for stack in (read.stack, read.allocated)]
+        print_ = numbered("uninitialised", plain_text(read.kernel), *its)
+        all_ = (*read.stack, *read.allocated)
+        made.append(Discovery("uninitialised", "uninitialised", print_, f"{read.sentence()}.", all_))
     return [one._replace(message=visible(one.message, lines=False)) for one in made]
 
 

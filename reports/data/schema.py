@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from streamrace.detectors import Race
+from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.values.answers import Kind
 from streamrace.device import untrusted
 from streamrace.device.trace import Frame
@@ -157,12 +157,20 @@ class _Answer(_Part):
     suppressed: KeptSuppression | None = None
 
 
+@dataclass(frozen=True)
+class KeptUninitialised(Uninitialised):
+    """One as it stands in a file."""
+
+    suppressed: KeptSuppression | None = None
+
+
 class Rests(_Part):
     held: list[_Held]
     unexamined: _Count
     unexercised: list[str]
     unseen: list[str] = []
     answers: list[_Answer] = []
+    uninitialised: list[KeptUninitialised] = []
 
     @property
     def wrong(self) -> list[_Answer]:

@@ -112,7 +112,8 @@ def told(found: FindingsFile) -> CheckedRun:
     held = [([WaitSite(site.how, site.frame) for site in one.sites], one.races) for one in basis.held]
     pairs = [*found.races, *(race for one in basis.held for race in one.races)]
     of = [*((one.suppressed, one.witness) for one in pairs), *((one.suppressed, None) for one in basis.wrong)]
-    every = known.findings(found.races, held, basis.wrong, own)
+    of += [(one.suppressed, None) for one in basis.uninitialised]
+    every = known.findings(found.races, held, basis.wrong, own, basis.uninitialised)
     script = _script(found.scenario, own)
     items = [_item(one, own, script, why, witness) for one, (why, witness) in zip(every, of, strict=True)]
     items += _unknown(found, script)
@@ -144,8 +145,9 @@ def _item(
     sides = (one.race.first, one.race.second) if one.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
     sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
-    # Where it is shown: at the wait that is there by chance, else at the access that does not wait.
+    # Where it is shown: at the wait that is there by chance, else at the access that does not wait, else where it is.
     candidates = [*sites, *(_innermost(places) for _, places in reversed(accesses))]
+    candidates += [_innermost([_place(frame, own) for frame in one.frames])]
     there = [place for place in candidates if place]
     place = next((place for place in there if place.own), there[0] if there else script)
     race = one.race

@@ -92,6 +92,14 @@ RULES = {
             "The program says what a tensor must be, and it is another one. That is no race: look at the arithmetic.",
         ),
         Rule(
+            f"{PREFIX}uninitialised",
+            "A value depends on memory that nothing wrote",
+            "What torch.empty, Module.to_empty or resize_ give holds whatever was there before. Something that the "
+            "program reads, sends or keeps as a parameter depends on it: fill the memory first, or use only what was "
+            "written.",
+            f"{_TORCH}generated/torch.empty.html",
+        ),
+        Rule(
             f"{PREFIX}unknown",
             "Not all of the program was seen",
             "Nothing can be said of what was not found: the program failed, gave the device nothing, or used memory in "

@@ -19,7 +19,7 @@ from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
 
 _RANKS = 16  # ranks named one by one
-_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
+_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
 
 
 class Fact(NamedTuple):
@@ -41,7 +41,10 @@ def fix(run: Run) -> str:
 
 def worst(runs: Sequence[Run]) -> Run:
     """The run that a report describes: the one with the gravest verdict, of equals the first."""
-    order = ("unstable", "race", "diverged", "stale", "uncovered", "hidden", "unknown", "fragile", "clean")
+    order = (
+        *("unstable", "race", "diverged", "stale", "uncovered", "uninitialised", "wrong bounds", "wrong arithmetic"),
+        *("hidden", "unknown", "fragile", "clean"),
+    )
     return min(runs, key=lambda run: order.index(verdict(run)))
 
 

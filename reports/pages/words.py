@@ -42,6 +42,7 @@ VERDICTS = {
     "race": "Two accesses to the same memory that nothing in the program orders.",
     "wrong arithmetic": "All is ordered, and a value is not what the program says that it must be.",
     "wrong bounds": "All is ordered, and stretches of a value are wrong, or its shape is another.",
+    "uninitialised": "All is ordered, and something depends on memory that nothing wrote.",
     "fragile": "Every pair is ordered, some by nothing but a wait that is there for another reason.",
     "unknown": "No race was seen, but not all of the program was; or the run ended before it was judged.",
 }

@@ -44,6 +44,7 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     body += listed(
         "Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in checked.wrong]
     )
+    body += listed("Uninitialised:", [visible(one.sentence(), lines=False) for one in checked.uninitialised])
     if aside := [one for one in checked.suppressed if one]:
         told = Counter(one.kind for one in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in told.items()]

@@ -76,8 +76,8 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
     type=click.IntRange(0),
     default=8,
     show_default=True,
-    help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? It writes "
-    "its files again.",
+    help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? And where it "
+    "reads memory that nothing wrote, with other bytes there. It writes its files again.",
 )
 @click.option(
     "--witness-of",
@@ -128,7 +128,8 @@ def check(
     SCRIPT', 'deepspeed --module streamrace check SCRIPT' and 'accelerate launch --multi_gpu -m streamrace check
     SCRIPT'. A line that ends with '# stream-race: ok REASON' says that a race there is known, and does not count. Exit
     status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race was
-    seen, but not all of the script was), 5 no race, and values that the script says are wrong, 130 interrupted.
+    seen, but not all of the script was), 5 no race, and values that the script says are wrong or that
+    nobody wrote, 130 interrupted.
     """
     if not program:
         raise click.UsageError("Name a script, for example: streamrace check train.py (or with -m a module).")

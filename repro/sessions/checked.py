@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from streamrace.detectors import Race, RaceDetector, Unexercised, Unseen
+from streamrace.detectors import Race, RaceDetector, Unexercised, Uninitialised, Unseen, UnwrittenRead
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.holding import Bare, Holding, together
 from streamrace.detectors.confidence.waits import Waits
@@ -51,6 +51,10 @@ class Witnesses(Protocol):
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
         """``trace``: the folder of the traces that were judged."""
+        ...
+
+    def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
+        """What depends on memory that nobody wrote, as it is with other bytes there; and what is not known of it."""
         ...
 
 
@@ -155,6 +159,10 @@ class Judging:
             said = answers.read(folder / ANSWERS)
         except (OSError, Unreadable) as error:
             failure = failure or f"what it said of its values cannot be read: {error}"
+        proven: Sequence[Uninitialised] = ()
+        unsure: Sequence[str] = ()
+        if (reads := found_by(self._using, UnwrittenRead)) and witnesses and not self.interrupted:
+            proven, unsure = witnesses.unwritten(reads)
         checked = Checked(
             asked=asked,
             versions=installed(
@@ -162,7 +170,7 @@ class Judging:
             ),
             races=races,
             holding=holding,
-            unexercised=found_by(self._using, Unexercised),
+            unexercised=[*found_by(self._using, Unexercised), *unsure],
             unseen=found_by(self._using, Unseen),
             seen=count.seen(),
             failure=failure,
@@ -171,6 +179,7 @@ class Judging:
             answers=said,
             failed=failed,
             thinned=self._thinned(),
+            uninitialised=proven,
         )
         sources.write([*races, *(race for one in holding.held for race in one.races)], folder, (beside,))
         checked = _knowing(checked, beside, baseline, keeping)

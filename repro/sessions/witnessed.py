@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from streamrace.detectors import Race
+from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
@@ -107,6 +107,29 @@ class Again:
         witnesses.write(kept, trace.parent)
         asked = dict(zip(map(id, races), said, strict=True))
         return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
+
+    def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
+        """Which of these anything depends on; and what is not known of them, sentences without full stops."""
+        from streamrace.fuzz.live.runs import LiveProgram, Runner
+        from streamrace.fuzz.live.unwritten import confirm, unknown
+        from streamrace.reports.screen.console import Terminal
+
+        if why := self._cannot() or ("" if self.limit else "--witnesses 0 runs the program once"):
+            return (), (unknown(reads, why),)
+        assert self.timing is not None
+        timing, says = (
+            self.timing,
+            "running the program again with other bytes where nothing wrote (--witnesses 0: not)",
+        )
+        try:
+            with Terminal(stderr=True).status(says), Runner() as runner:
+                program = LiveProgram(self.command, runner, max(_LEAST_S, _PATIENCE * self.took_s))
+                return confirm(reads, lambda filled: program.run(timing, unwritten=filled), self.limit)
+        except KeyboardInterrupt:
+            return (), (unknown(reads, "it was interrupted"),)
+        except (TraceError, RuntimeError, OSError) as problem:
+            place = sentences.no_place(problem) if isinstance(problem, OSError) else None
+            return (), (unknown(reads, f"the program cannot be run again: {place or problem}"),)
 
     def _cannot(self) -> str:
         if self.failed:

@@ -3,9 +3,10 @@
 ``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they
 stand behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1),
 ``patience_s``, ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty:
-none), and ``seed`` of random generators that the program may not seed (``null``: they are as they are). Each is
-answered by a line with its exit status, ``null`` where it was ended because it took longer, or a sentence where its
-trace could not be written: nothing that it did counts then. It reads nothing.
+none), ``seed`` of random generators that the program may not seed (``null``: they are as they are), and ``unwritten``
+(``null``, or what :func:`streamrace.device.unwritten.begin` takes as ``poisoned`` and ``copies``). Each is answered
+by a line with its exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could
+not be written: nothing that it did counts then. It reads nothing.
 
 ``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """
@@ -86,6 +87,10 @@ def _program(job: dict[str, Any], send: Send) -> int:
     if job["at_once"]:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
         functions().deferred(0)
+    if job["unwritten"] is not None:
+        from streamrace.device import unwritten
+
+        unwritten.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
     if job["seed"] is not None:
         _seed(job["seed"])
     if job["folder"]:

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from streamrace.device import costs, recording, streams, tracing, versions, work
+from streamrace.device import costs, recording, streams, tracing, unwritten, versions, work
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 from streamrace.device.ranks import agreed
@@ -205,6 +205,7 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     said = _expect(job)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
+    looks = unwritten.taken(job.kernel, job.reads)
     state: list[Any] = []
     # not the job: its tensors would live until the collective has ended, in each timing another time
     members, move = job.members, job.move
@@ -213,6 +214,8 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
         with versions.of_gloo():
             outputs = [torch.empty_like(alias) for alias in write_to]
             inputs = [alias.clone() for alias in read_from]
+            for look, alias in zip(looks, inputs, strict=False):
+                look(alias)
             with _told(members, said):
                 state.append((move(inputs, outputs), inputs, outputs))
 

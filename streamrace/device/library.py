@@ -83,6 +83,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "out_of_memory": (None, (_OutOfMemory,)),
     "memory_told": (POINTER(c_int64), ()),
     "memory_do": (None, (c_int,)),
+    "unwritten": (None, (c_int, POINTER(c_int64), c_int64, c_int)),
     "dry": (None, (c_int64, _Asked)),
     "dry_refusal": (None, (c_char_p,)),
     "dry_dissent": (c_char_p, ()),

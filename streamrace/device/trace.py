@@ -118,7 +118,7 @@ class Phase(NamedTuple):
 class Alloc(NamedTuple):
     """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order.
 
-    ``dtype`` is what the block was made for: it decides what poison is.
+    ``dtype`` is what the block was made for: it decides what poison is. ``stack``: of what allocates (-1: not known).
     """
 
     block: int
@@ -126,6 +126,7 @@ class Alloc(NamedTuple):
     stream: int
     time: int
     dtype: str = "uint8"
+    stack: int = -1
 
 
 class Free(NamedTuple):

@@ -236,7 +236,7 @@ class Tracer:
         if kind == 4:
             return self._collective(words)
         if kind == 0:
-            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3])
+            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3], stack=words[4])
         if kind == 1:
             return Free(words[0], words[1], quiet=True)
         if kind == 2:

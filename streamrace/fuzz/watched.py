@@ -68,6 +68,14 @@ def seeing() -> Iterator[list[Value]]:
         _seen = None
 
 
+def mostly_other(expected: Tensor, value: Tensor) -> bool:
+    """Have more than half of the elements other bits?"""
+    if (expected.dtype, expected.shape) != (value.dtype, value.shape):
+        return True
+    then, now = (one.reshape(-1).view(torch.uint8).view(max(one.numel(), 1), -1) for one in (expected, value))
+    return 2 * int((then != now).any(1).sum()) > expected.numel()
+
+
 def difference(expected: Tensor, value: Tensor) -> str:
     """How ``value`` differs from what it should be, bit by bit; empty where it does not."""
     if (expected.dtype, expected.shape) != (value.dtype, value.shape):

@@ -137,7 +137,7 @@ class MemoryMetrics:
         self._index = index
 
     def _alloc(self, record: Alloc, index: int) -> None:
-        block, nbytes, stream, time, _ = record
+        block, nbytes, stream, time, *_ = record
         if stream < 0:
             return  # the host's
         phase = self._phase

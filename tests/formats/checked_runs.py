@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamrace.detectors import Race, Side
+from streamrace.detectors import Race, Side, Uninitialised
 from streamrace.detectors.confidence.holding import Held, Holding, WaitSite
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
@@ -60,6 +60,10 @@ def clean(**changes: Any) -> Checked:
 
 def fragile(*pairs: Race, at: Frame = READ[1]) -> Holding:
     return Holding((Held((WaitSite("read", at),), pairs or (race(),)),), 1, 0)
+
+
+def unwritten(kernel: str = "aten::mm", where: str = "the host, by item (train.py:9 average)") -> Uninitialised:
+    return Uninitialised(kernel, READ, WRITE, ((0, 64),), 128, 1, ((0, 7),), True, "host", where)
 
 
 def wrong(name: str = "weight", kind: Any = "stale", says: str = "it equals the one before") -> Answer:

@@ -23,7 +23,7 @@ from streamrace.reports.formats import items, sarif, writing
 from streamrace.reports.formats.rules import RULES
 from tests.examples import examples
 from tests.formats import sarif_standard
-from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, wrong
+from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
 
 HOSTILE = (
     "a\nb",
@@ -87,6 +87,7 @@ def runs(draw: st.DrawFn) -> Checked:
         witnesses=[Witnessed("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
         holding=held,
         answers=[wrong(draw(TEXT), says=draw(TEXT))],
+        uninitialised=[unwritten(draw(TEXT), where=draw(TEXT))],
         unexercised=[draw(TEXT)],
         unseen=draw(st.lists(TEXT, max_size=1)),
         failure=draw(st.none() | TEXT),
@@ -181,6 +182,7 @@ def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
         (clean(), [], 0),
         (clean(holding=fragile()), ["fragile"], 0),
         (clean(answers=[wrong(), wrong("bias", "arithmetic")]), ["stale", "wrong-arithmetic"], 5),
+        (clean(uninitialised=[unwritten()], answers=[wrong()]), ["stale", "uninitialised"], 5),
         (clean(failure="it ended with exit status 1", failed=True), ["unknown"], 3),
         (clean(unseen=["pinned memory was given away"]), ["unknown"], 4),
         (run(unseen=["pinned memory was given away"]), ["write-read", "unknown"], 1),
@@ -202,6 +204,14 @@ def test_a_fragile_pair_is_shown_at_the_wait(tmp_path: Path) -> None:
     assert result.locations[0].physical_location.region.start_line == 14
     assert "the read at train.py:14 log" in result.message.text
     assert len(result.related_locations) == 3
+
+
+def test_what_nobody_wrote_is_shown_at_the_programs_own_line_that_reads_it(tmp_path: Path) -> None:
+    (result,) = items.load(folder_of(clean(uninitialised=[unwritten()]), tmp_path / "run")).items
+    assert result.place == items.SourceLine("examples/train.py", 9, "average", own=True)
+    assert (
+        "reads 64 bytes that nothing had written, bytes 0 to 64 of the 128 bytes allocated at train.py:7" in result.told
+    )
 
 
 def test_a_line_of_a_library_is_no_annotation_of_a_file(tmp_path: Path) -> None:

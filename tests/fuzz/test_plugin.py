@@ -346,3 +346,34 @@ def test_a_test_that_passes_says_what_holds_by_chance_and_what_nobody_saw(gpu: G
     read = f"the read at {gpu.line('.item()')} test_logged"
     assert f"test_user.py::test_logged: Fragile: only {read} puts " in told
     assert "test_user.py::test_array: Not known: pinned memory was given away by numpy" in told
+
+
+def test_a_test_fails_where_what_it_sees_depends_on_memory_that_nobody_wrote(gpu: GpuSession) -> None:
+    """Each with its twin: the memory is filled, only what was written is used, or the test allows it."""
+    gpu.file("""
+        MARK = pytest.mark.stream_race(examples=1)
+
+        @MARK
+        @pytest.mark.parametrize("filled", [True, False])
+        def test_host(filled):
+            x = torch.empty(64, device="cuda")
+            if filled:
+                x.zero_()
+            assert x.sum().item() != 1.0
+
+        @MARK
+        @pytest.mark.parametrize("used", [32, 64])
+        def test_returned(used):
+            x = torch.empty(64)
+            x[:32].fill_(1.0)
+            return (x.clone() + 1)[:used].sum()
+
+        @pytest.mark.stream_race(examples=1, uninitialised="allow")
+        def test_allowed():
+            return torch.empty(64) + 1
+    """)
+    told = gpu.run(passed=3, failed=2)
+    assert "uninitialised: what nobody wrote reaches the host, by _local_scalar_dense" in told
+    assert "sum (test_user.py:" in told and "all of the 256 bytes allocated at test_user.py:" in told
+    assert "uninitialised: what nobody wrote reaches the value result" in told
+    assert "bytes 128 to 256 of the 256 bytes" in told

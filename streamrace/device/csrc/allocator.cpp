@@ -11,6 +11,7 @@
 #include "dry.h"
 #include "gpu_trace.h"
 #include "recorder.h"
+#include "unwritten.h"
 
 namespace simgpu {
 
@@ -222,6 +223,7 @@ void free_block(void* context) {
   Chunk* chunk = block->chunk;
   let_go(*block);
   probes().dropped(block->number);
+  unwritten().dropped(block->number);
   dry().dropped(block->number);
   count(stats().allocation, *chunk, 1, true);
   count(stats().allocated_bytes, *chunk, chunk->size, true);
@@ -247,8 +249,9 @@ struct DeviceAllocator final : c10::DeviceAllocator {
       std::memset(std::max(used, chunk->data), 0xFF, static_cast<size_t>(end - std::max(used, chunk->data)));
       used = end;
     }
-    Block* block = make_block(nbytes, chunk->data, chunk->stream);
+    Block* block = make_block(nbytes, chunk->data, chunk->stream, site);
     block->chunk = chunk;
+    unwritten().made(block->number, chunk->data, static_cast<int64_t>(nbytes));
     hand_out(*block, site);
     for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
     for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
@@ -319,12 +322,12 @@ char* memory_of_host(size_t size) {
   return static_cast<char*>(data);
 }
 
-Block* make_block(size_t nbytes, char* data, int64_t stream) {
+Block* make_block(size_t nbytes, char* data, int64_t stream, int64_t site) {
   auto* block = new Block{++state().blocks, nbytes, data, stream};
   block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
   probes().made(block->number, data);
   dry().made(block->number, nbytes, stream == kHost);
-  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
+  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now, site});
   return block;
 }
 

@@ -48,7 +48,7 @@ void record_stream(Block& block, int64_t stream);
 c10::DeviceAllocator* device_allocator();
 c10::Allocator* pinned_allocator();
 char* memory_of_host(size_t size);  // of a multiple of a page
-Block* make_block(size_t nbytes, char* data, int64_t stream);
+Block* make_block(size_t nbytes, char* data, int64_t stream, int64_t site);  // `site`: of what allocates
 int64_t blocks_made();  // so far; the last one's number
 void free_pinned(void* block);
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site);

@@ -17,6 +17,7 @@
 #include "packed.h"
 #include "recorder.h"
 #include "probes.h"
+#include "unwritten.h"
 
 namespace simgpu {
 namespace {
@@ -73,7 +74,7 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   auto work = std::make_shared<Work>();
   auto change = deviations().next(stream, name, trace().ops + 1, duration);
   work->duration = duration + change.longer;
-  work->read = python(ticket, 0);
+  work->read = unwritten().behind_reads(accesses, python(ticket, 0));
   work->effect = python(ticket, 1);
   work->group = group;
   work->number = number;
@@ -351,6 +352,15 @@ void simgpu_probes_begin() {
 const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
   Lock lock;
   return probes().take(from, most, words);
+}
+
+// What nobody wrote holds NaN where `every`, or in the blocks of these pairs (a rank, its block); else numbers.
+// `copies`: what is only copied to the host counts.
+void simgpu_unwritten(int every, const int64_t* pairs, int64_t count, int copies) {
+  Lock lock;
+  std::set<std::pair<int64_t, int64_t>> poisoned;
+  for (int64_t at = 0; at < count; ++at) poisoned.emplace(pairs[2 * at], pairs[2 * at + 1]);
+  unwritten().begin(every != 0, std::move(poisoned), copies != 0);
 }
 
 void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {

@@ -153,7 +153,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1, written = std::move(written)]() mutable {
       Executing quiet(dtype);
       to.copy_(from);
-      see(op, to);
+      see(op, to, true);
       if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
     });
   }

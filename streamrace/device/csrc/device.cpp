@@ -7,6 +7,7 @@
 #include "deviations.h"
 #include "gpu_trace.h"
 #include "probes.h"
+#include "unwritten.h"
 
 namespace simgpu {
 
@@ -123,7 +124,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
   duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
-  WorkPtr work = time.launch(stream, duration, std::move(effect), start, end);
+  WorkPtr work = time.launch(stream, duration, unwritten().behind(accesses, std::move(effect)), start, end);
   trace().launch(stream, kernel, accesses, site, issued, start, end, nominal, work);
   if (deferred) time.catch_up_if_free();
   else meet(stream), raise();

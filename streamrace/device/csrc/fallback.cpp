@@ -56,10 +56,10 @@ at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) 
   return alias(tensor, *block);
 }
 
-void see(int64_t op, const at::Tensor& tensor) {
+void see(int64_t op, const at::Tensor& tensor, bool copied) {
   if (!probes().on || !tensor.defined()) return;
   at::Tensor row = tensor.contiguous();
-  probes().read(op, row.data_ptr(), row.nbytes());
+  probes().read(op, row.data_ptr(), row.nbytes(), row.itemsize(), copied);
 }
 
 namespace {
@@ -372,10 +372,10 @@ void see(int64_t op, const IValue& value) {
     for (const Tensor& one : value.toTensorList()) simgpu::see(op, one);
   } else if (value.isBool() || value.isInt() || value.isDouble()) {
     auto number = value.isDouble() ? c10::bit_cast<int64_t>(value.toDouble()) : value.isInt() ? value.toInt() : int64_t{value.toBool()};
-    probes().read(op, &number, sizeof number);
+    probes().read(op, &number, sizeof number, sizeof number);
   } else if (value.isComplexDouble()) {
     auto number = value.toComplexDouble();
-    probes().read(op, &number, sizeof number);
+    probes().read(op, &number, sizeof number, sizeof number);
   }
 }
 

@@ -26,7 +26,7 @@ class Executing {
 // The tensor's elements as a CPU tensor, and what it covers added to `accesses`.
 at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses);
 
-void see(int64_t op, const at::Tensor& tensor);  // the host gets to know it: see probes.h
+void see(int64_t op, const at::Tensor& tensor, bool copied = false);  // the host gets to know it: see probes.h
 
 void fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle);  // the same, for ever

@@ -10,6 +10,7 @@
 #include "fallback.h"
 #include "operators.h"
 #include "recorder.h"
+#include "unwritten.h"
 
 namespace simgpu {
 namespace {
@@ -103,6 +104,7 @@ void sees(Block& block, const Accesses& accesses, const std::string& name, const
   }
   if (pinned && (how == "numpy" || how == "dlpack")) recorder().given(block);
   if (pinned && (how == "numpy released" || how == "dlpack released")) recorder().released(block);
+  if (!how.empty() && !pinned) unwritten().dropped(block.number);  // who has its address may write there
   if (!how.empty()) trace().note(Kind::kExport, {block.number, name_id(how), site, timeline().now});
 }
 

@@ -102,7 +102,7 @@ bool pack_one(Packer& to, Kind kind, const int64_t* words) {
   switch (kind) {
     case Kind::kLaunch: launch(to, words); return true;
     case Kind::kAlloc:
-      to.record(kAllocRecord, 5).numbers(words, 2).number(words[2] == kHostStream ? -1 : words[2]).number(words[3]).text("uint8");
+      to.record(kAllocRecord, 6).numbers(words, 2).number(words[2] == kHostStream ? -1 : words[2]).number(words[3]).text("uint8").number(words[4]);
       return true;
     case Kind::kFree: to.record(kFreeRecord, 4).numbers(words, 2).truth(false).truth(true); return true;
     case Kind::kReuse: to.record(kReuseRecord, 7).numbers(words, 6).truth(words[6] != 0); return true;

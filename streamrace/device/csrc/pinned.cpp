@@ -56,7 +56,7 @@ struct PinnedAllocator final : c10::Allocator {
       data = hollow ? addresses(size) : memory_of_host(size);
       if (!hollow) std::memset(data, 0xFF, size);
     }
-    Block* block = make_block(nbytes, data, kHost);
+    Block* block = make_block(nbytes, data, kHost, site);
     hand_out(*block, site);
     recorder().pinned(*block);
     pinned().used[data] = block;
@@ -125,7 +125,7 @@ int simgpu_host_register(char* data, int64_t nbytes) {
   if (Block* last = pinned_block_of(data + nbytes - 1); last || pinned_block_of(data)) return 712;  // ...AlreadyRegistered
   auto behind = pinned().used.lower_bound(data);
   if (behind != pinned().used.end() && behind->first < data + nbytes) return 712;
-  Block* block = make_block(static_cast<size_t>(nbytes), data, kHost);
+  Block* block = make_block(static_cast<size_t>(nbytes), data, kHost, site);
   block->registered = true;
   hand_out(*block, site);
   recorder().refuse("memory that cudaHostRegister pinned holds what the program had put there before, which a recording does not know");

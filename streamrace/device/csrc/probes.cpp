@@ -29,20 +29,6 @@ uint32_t crc32(uint32_t crc, const void* data, size_t nbytes) {
   return ~crc;
 }
 
-void add(std::map<int64_t, int64_t>& ranges, int64_t lo, int64_t hi) {
-  auto behind = ranges.upper_bound(lo);
-  if (behind != ranges.begin()) {
-    auto before = std::prev(behind);
-    if (before->second >= hi) return;
-    if (before->second >= lo) lo = before->first, behind = before;
-  }
-  while (behind != ranges.end() && behind->first <= hi) {
-    hi = std::max(hi, behind->second);
-    behind = ranges.erase(behind);
-  }
-  ranges.emplace_hint(behind, lo, hi);
-}
-
 }  // namespace
 
 void Probes::begin() {
@@ -85,17 +71,28 @@ Probes::Probed& Probes::seen(int64_t op) {
   return at->op == op ? *at : *reads_.insert(at, Probed{op});
 }
 
-void Probes::read(int64_t op, const void* data, size_t nbytes) {
+void Probes::read(int64_t op, const void* data, size_t nbytes, size_t itemsize, bool copied) {
   if (!on) return;
   auto& of = seen(op);
   of.nbytes += static_cast<int64_t>(nbytes);
   of.checksum = crc32(of.checksum, data, nbytes);
+  if (!unwritten().on) return;
+  auto* bytes = static_cast<const char*>(data);
+  size_t count = nbytes / itemsize;
+  for (size_t part = 0; part < kParts; ++part) {
+    size_t from = count * part / kParts * itemsize, to = count * (part + 1) / kParts * itemsize;
+    if (!copied || unwritten().copies) of.parts[part] = crc32(of.parts[part], bytes + from, to - from);
+    else
+      for (; from < to; from += itemsize)
+        if (!is_pattern(bytes + from, itemsize)) of.parts[part] = crc32(of.parts[part], bytes + from, itemsize);
+  }
+  of.of_any = std::max(of.of_any, std::min(count, kParts));
 }
 
 void Probes::read(int64_t op, const Access& access) {
   auto kept = blocks_.find(access.block);
   if (!on || kept == blocks_.end()) return;
-  each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo)); });
+  each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo), 1, true); });
 }
 
 const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
@@ -103,7 +100,12 @@ const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
   auto reads = static_cast<int64_t>(reads_.size());
   for (int64_t at = from; at < std::min(reads, from + most); ++at) {
     auto& seen = reads_[static_cast<size_t>(at)];
-    taken_.insert(taken_.end(), {0, seen.op, seen.nbytes, seen.checksum});
+    uint64_t told = seen.checksum;
+    if (unwritten().on) {
+      told = static_cast<uint64_t>(seen.of_any) << 8 * kParts;
+      for (size_t part = 0; part < kParts; ++part) told |= static_cast<uint64_t>(seen.parts[part] & 0xFF) << 8 * part;
+    }
+    taken_.insert(taken_.end(), {0, seen.op, seen.nbytes, static_cast<int64_t>(told)});
   }
   for (auto& [block, kept] : blocks_) {
     if (from < reads || kept.written.empty()) continue;

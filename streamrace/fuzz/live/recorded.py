@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from streamrace.detectors.order.races import Moment, describe
+from streamrace.device.looks import COLLECTIVE, PARAMETER
 from streamrace.device.parts import PartReader
 from streamrace.device.timing import Place
 from streamrace.device.trace import (
@@ -59,6 +60,18 @@ class ValueRead(NamedTuple):
     op: int
     nbytes: int
     checksum: int
+
+
+class Looked(NamedTuple):
+    """What a collective or a parameter held, in a run that asks for it (:mod:`streamrace.device.unwritten`).
+
+    ``name``: what it was, and where. ``checksum`` None: its time never came.
+    """
+
+    kind: str
+    name: str
+    nbytes: int
+    checksum: int | None = None
 
 
 class _Reused(NamedTuple):
@@ -152,6 +165,7 @@ class Recorded:
     thinned: bool = False
     streams: dict[int, str] = field(default_factory=dict)
     waits: Rows[HostWaited] = field(init=False)
+    looked: list[Looked] = field(default_factory=list)
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _reused: Rows[_Reused] = field(init=False)
     spill: InitVar[Spill | None] = None
@@ -168,6 +182,7 @@ class Recorded:
         made = cls(rank, spill=spill)
         freed: list[int] = []
         probe: Probe | None = None
+        looks: dict[int, int] = {}
         for record in records:
             if isinstance(record, (Launch, Collective)):
                 made.works.add(record)
@@ -178,6 +193,12 @@ class Recorded:
                     made.waits.add(record.how, record.stack, record.began, record.time)
             elif isinstance(record, Free):
                 freed.append(record.block)
+            elif isinstance(record, Probe) and record.kind in (COLLECTIVE, PARAMETER):
+                looks[record.probe] = len(made.looked)
+                made.looked.append(Looked(record.kind, record.name, record.view[2][0]))
+            elif isinstance(record, Probed) and record.probe in looks:
+                at = looks.pop(record.probe)
+                made.looked[at] = made.looked[at]._replace(checksum=record.checksum)
             elif isinstance(record, Probe):
                 probe = record
             elif isinstance(record, Probed) and probe is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import NamedTuple
 
 from streamrace.device.ranks.bound import command, module
 from streamrace.device.ranks.stopped import readable
@@ -25,6 +26,13 @@ _OF_LAUNCHERS = (
 )  # fmt: skip
 
 
+class Poisoned(NamedTuple):
+    """What :func:`streamrace.device.unwritten.begin` takes."""
+
+    poisoned: Sequence[tuple[int, int]] | None
+    copies: bool
+
+
 @dataclass(frozen=True)
 class LiveOutcome:
     """A run that was made. ``status``: its exit status, None where it was ended because it took too long."""
@@ -37,6 +45,12 @@ class LiveOutcome:
         if self.status != reference.status and 0 in (self.status, reference.status):
             return "how the program ends"
         return difference(reference.run, self.run)
+
+    def ends(self, reference: LiveOutcome) -> str:
+        """What is otherwise at its end than in ``reference``, beside what the traces say; empty where nothing is."""
+        return (
+            "how the program ends" if self.status != reference.status and 0 in (self.status, reference.status) else ""
+        )
 
 
 class UnwrittenTrace(RuntimeError):
@@ -81,17 +95,19 @@ class Runner:
         folder: str = "",
         printed: str = "",
         seed: int | None = None,
+        unwritten: Poisoned | None = None,
     ) -> int | None:
         """Run what stands behind ``streamrace device``; gives its exit status, None where it was ended after so long.
 
         ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
         ``printed``: the file to which what it prints is added. ``seed``: of random generators, which the program may
-        seed itself. Raises RuntimeError where there is no simulated GPU; why stands on standard error. Raises
-        :class:`UnwrittenTrace`.
+        seed itself. ``unwritten``: which memory that nobody wrote holds NaN, all other such memory then holding
+        numbers (None: it is as it is). Raises RuntimeError where there is no simulated GPU; why stands on standard
+        error. Raises :class:`UnwrittenTrace`.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
-        job |= {"folder": folder, "printed": printed, "seed": seed}
+        job |= {"folder": folder, "printed": printed, "seed": seed, "unwritten": unwritten and unwritten._asdict()}
         with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
@@ -128,8 +144,16 @@ class LiveProgram:
     runner: Runner
     patience_s: float = 600.0
 
-    def run(self, timing: Timing, *, at_once: bool = False, folder: Path | None = None) -> LiveOutcome:
-        """Run it in ``timing``. ``folder``: takes the traces, which else are not kept.
+    def run(
+        self,
+        timing: Timing,
+        *,
+        at_once: bool = False,
+        folder: Path | None = None,
+        unwritten: Poisoned | None = None,
+    ) -> LiveOutcome:
+        """Run it in ``timing``. ``folder``: takes the traces, which else are not kept. ``unwritten``: see
+        :meth:`Runner.run`.
 
         Raises RuntimeError as :meth:`Runner.run` does.
         """
@@ -138,7 +162,9 @@ class LiveProgram:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="witness-")))
             place = folder if "--ranks" in self.command[:1] else file_of(folder, 0)
             options = ["--trace", str(place), "--timing", str(timing)]
-            status = self.runner.run([*options, *self.command], at_once=at_once, patience_s=self.patience_s)
+            status = self.runner.run(
+                [*options, *self.command], at_once=at_once, patience_s=self.patience_s, unwritten=unwritten
+            )
             try:
                 return LiveOutcome(load(folder), status)
             except TraceError:  # it was ended in the middle of a record

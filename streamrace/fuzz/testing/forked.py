@@ -26,14 +26,15 @@ from streamrace.device.ranks.messages import decode, encode
 from streamrace.device.ranks.processes import run as run_ranks
 from streamrace.device.timing import Timing, timed
 from streamrace.device.trace import TraceError, file_of
+from streamrace.device.unwritten import begin
 from streamrace.fuzz import watched
 from streamrace.fuzz.live.recorded import load
-from streamrace.fuzz.live.runs import LiveOutcome
+from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
 from streamrace.fuzz.testing import default
 from streamrace.fuzz.testing.bodies import Body, Describe, Failure, Problem, line_of, outermost, packed, seed, unpacked
 from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
-from streamrace.fuzz.watched import Value, seeing, watch_result
+from streamrace.fuzz.watched import Value, mostly_other, seeing, watch_result
 
 NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork
@@ -68,6 +69,16 @@ class Done(LiveOutcome):
         assert isinstance(reference, Done)
         return next(iter(self.wrong(reference)), "")
 
+    def ends(self, reference: LiveOutcome) -> str:
+        """Of a watched value half may be otherwise, as of all that is copied with a padding."""
+        assert isinstance(reference, Done)
+        failed = next((one.failure for one in (reference, self) if one.failure), None)
+        if (reference.failure is None) != (self.failure is None) and failed is not None:
+            return f"what the test asserts: {failed.line}"
+        pairs = zip(reference.values, self.values, strict=False)
+        name = next((one.name for one, other in pairs if mostly_other(one.tensor, other.tensor)), None)
+        return super().ends(reference) if name is None else f"the value {name}"
+
     def wrong(self, reference: Done) -> list[str]:
         """What it asserts, watches or returns otherwise than ``reference``, a line each."""
         if self.status is None:
@@ -98,20 +109,20 @@ class Forks:
                 "what lies on the GPU, or run it in a session of its own"
             )
 
-    def run(self, timing: Timing, *, at_once: bool = False) -> Done:
-        """Run it in ``timing``. Its traces are gone afterwards."""
+    def run(self, timing: Timing, *, at_once: bool = False, unwritten: Poisoned | None = None) -> Done:
+        """Run it in ``timing``. Its traces are gone afterwards. ``unwritten``: see :class:`LiveProgram`."""
         folder = self._folder / "run"
         try:
-            return self.keep(timing, folder, at_once=at_once)
+            return self.keep(timing, folder, at_once=at_once, unwritten=unwritten)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def keep(self, timing: Timing, folder: Path, *, at_once: bool = False) -> Done:
+    def keep(self, timing: Timing, folder: Path, *, at_once: bool = False, unwritten: Poisoned | None = None) -> Done:
         """The same, with its traces left in ``folder``. Raises :class:`Problem` where no fork can run the test."""
         folder.mkdir(parents=True)
         with warnings.catch_warnings(), interrupts_held():  # pytest may make errors of warnings
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            child = Child(lambda send: self._fork(timing, folder, send, at_once=at_once))
+            child = Child(lambda send: self._fork(timing, folder, send, at_once=at_once, unwritten=unwritten))
         try:
             status = child.wait(self.patience_s or None)
             first, _ = child.receive((FirstFailed,))
@@ -152,12 +163,14 @@ class Forks:
 
     # -- in the fork ------------------------------------------------------------------------------------
 
-    def _fork(self, timing: Timing, folder: Path, send: Send, *, at_once: bool) -> int:
+    def _fork(self, timing: Timing, folder: Path, send: Send, *, at_once: bool, unwritten: Poisoned | None) -> int:
         """Gives the exit status."""
         global inside
         inside = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
         print_to(folder / "printed")
+        if unwritten is not None:
+            begin(unwritten.poisoned, copies=unwritten.copies)
         if self._ranks == 1:
             return self._rank(0, timing, folder, at_once)
         try:

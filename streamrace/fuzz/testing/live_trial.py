@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from streamrace.detectors import Race, Unseen, read, registry
+from streamrace.detectors import Race, Uninitialised, Unseen, UnwrittenRead, read, registry
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import rests_on
@@ -23,6 +23,7 @@ from streamrace.device.tokens import Stretch
 from streamrace.device.trace import TraceError
 from streamrace.fuzz.live.draw import draw
 from streamrace.fuzz.live.examine import Examination, LiveWitness
+from streamrace.fuzz.live.unwritten import confirm
 from streamrace.fuzz.shrink import shrink
 from streamrace.fuzz.testing.bodies import Body, Describe, Problem
 from streamrace.fuzz.testing.forked import NO_FAILURE, Done, Forks
@@ -61,15 +62,16 @@ class LiveTrial:
                 f"{wrong[0]}; its body has to build all that it changes"
             )
         looks = bool(first.values) or any(one.reads for one in first.run.values())
+        unwritten = self._unwritten()
         judged = self._judged(races, first, control, looks)
         failing = None
         if looks and not any(one.word == "harmful" for one in judged):
             failing = self._search(control)
         accused = [one for one in judged if self._options.benign == "fail" or one.word != "benign"]
         self._note(races)
-        if failing is None and not accused:
+        if failing is None and not accused and not unwritten:
             return None
-        lines = report(judged if failing else accused, failing, self._command)
+        lines = report(judged if failing else accused, failing, self._command, unwritten)
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
     def once(self, timing: Timing, *, strict: bool = True) -> str | None:
@@ -117,6 +119,15 @@ class LiveTrial:
         if not any(one.works for one in first.run.values()):
             raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
         return first, races
+
+    def _unwritten(self) -> Sequence[Uninitialised]:
+        """What depends on memory that nobody wrote, unless the test allows that."""
+        if self._options.uninitialised == "allow":
+            return ()
+        reads = found_by(self._detectors, UnwrittenRead)
+        found, notes = confirm(reads, lambda filled: self._forks.run(_PLAIN, unwritten=filled), _MOST_RACES)
+        self.notes += [f"Not known: {sentence}." for sentence in notes]
+        return found
 
     def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[JudgedTest]:
         if not looks:

@@ -18,7 +18,7 @@ class Options:
 
     ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (none:
     the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
-    and of torch, random and numpy before each run.
+    and of torch, random and numpy before each run; ``uninitialised``: whether a value that nobody wrote fails.
     """
 
     examples: int = 50
@@ -26,6 +26,7 @@ class Options:
     profile: str = ""
     benign: str = "fail"
     seed: int = 0
+    uninitialised: str = "fail"
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -39,8 +40,9 @@ class Options:
             value = getattr(options, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise Problem(f"stream_race: {name} is a number from {least} to {most}, not {value!r}")
-        if options.benign not in ("fail", "allow"):
-            raise Problem(f"stream_race: benign is 'fail' or 'allow', not {options.benign!r}")
+        for name in ("benign", "uninitialised"):
+            if (said := getattr(options, name)) not in ("fail", "allow"):
+                raise Problem(f"stream_race: {name} is 'fail' or 'allow', not {said!r}")
         if not isinstance(options.profile, str):
             raise Problem(f"stream_race: profile is the name of a hardware profile, not {options.profile!r}")
         try:

@@ -16,7 +16,8 @@ The test's body runs on a simulated GPU, several times: it must build what it ch
 and ``torch.cuda.Stream()`` is tested as it is, and a tensor that names no device is on ``cuda``. Fixtures are set up
 once, arguments are given to each run. The test fails when streams race (with the race, a *witness* timing that executes
 it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``, or those
-it returns depend on timing. ``pytest --stream-timing TOKEN`` runs one test in the token's timing.
+it returns depend on timing, or on memory that nothing wrote. ``pytest --stream-timing TOKEN`` runs one test in the
+token's timing.
 
 A process with the GPU beside the session runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's
 own, where it asks for that (:mod:`streamrace.fuzz.testing.device`).
@@ -75,9 +76,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(examples=50, ranks=1, profile='', benign='fail', seed=0): run the test under many "
-        "timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
-        "depends on timing",
+        f"{_MARK}(examples=50, ranks=1, profile='', benign='fail', seed=0, uninitialised='fail'): run the test under "
+        "many timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
+        "depends on timing, or on memory that nothing wrote",
     )
     text = config.getoption("stream_timing")
     if text is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from streamrace.detectors.order.races import Race
+from streamrace.detectors import Race, Uninitialised
 from streamrace.fuzz.testing.bodies import Failure
 from streamrace.fuzz.testing.lines import race_lines
 
@@ -45,15 +45,24 @@ class JudgedTest:
     reason: str = ""
 
 
-def report(races: Sequence[JudgedTest], failing: Shown | None, command: Callable[[str], str]) -> list[str]:
-    """The lines of a failing test. ``failing``: values depend on this timing; ``command``: for a token."""
+def report(
+    races: Sequence[JudgedTest],
+    failing: Shown | None,
+    command: Callable[[str], str],
+    unwritten: Sequence[Uninitialised] = (),
+) -> list[str]:
+    """The lines of a failing test. ``failing``: values depend on this timing; ``command``: for a token. ``unwritten``:
+    they depend on that.
+    """
     harmful = next((one for one in races if one.word == "harmful"), None)
     if harmful is not None:
         lines = [f"harmful race: {harmful.race.missing_wait}"]
     elif failing is not None:
         lines = [f"values depend on timing: {failing.wrong[0]}"]
-    else:
+    elif races:
         lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
+    else:
+        lines = [f"uninitialised: what nobody wrote reaches {unwritten[0].where}"]
     for number, one in enumerate(sorted(races, key=lambda one: one.word != "harmful"), 1):
         lines += ["", f"Race {number} of {len(races)}: {one.race.kind}, {one.word}", *race_lines(one.race)]
         if one.reason:
@@ -66,7 +75,9 @@ def report(races: Sequence[JudgedTest], failing: Shown | None, command: Callable
         lines += ["", "A timing in which it goes wrong", *indented("Timing:", failing.words)]
         lines += [*indented("Then:", failing.wrong), *_again(failing.token, command)]
         lines += [] if races else [f"  {_NO_RACE}"]
-    if harmful is None and failing is None and all(one.word == "benign" for one in races):
+    for read in unwritten:
+        lines += ["", f"Uninitialised: {read.sentence()}."]
+    if harmful is None and failing is None and races and all(one.word == "benign" for one in races):
         lines += ["", "No value depends on it. To let such races pass: @pytest.mark.stream_race(benign='allow')"]
     return lines
 

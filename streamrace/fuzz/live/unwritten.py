@@ -1,0 +1,113 @@
+"""Finds out whether anything depends on memory that nobody wrote: runs the program again with other bytes there.
+
+In one run it holds numbers, in another NaN (of integers -1), and nothing else is different. Where the program then sees
+something else, that depends on it: Memcheck's rule, by values (the host, which also decides on branches; a collective;
+a parameter behind its optimizer's step). Copies, padding and what is masked out make no difference, and are no finding.
+Padding is told from values by how much differs; where the program writes some of the memory of a place, what is copied
+from there unchanged to the host or another rank is taken for one. A third run, with numbers again, shows that the
+program repeats itself. Where several places allocate such memory, each is filled with NaN alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from streamrace.detectors.base import Uninitialised, UnwrittenRead
+from streamrace.device.looks import PARAMETER, differing
+from streamrace.device.trace import HOST_STREAM
+from streamrace.fuzz.live.recorded import Recorded, ValueRead
+from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
+
+_PADDED = 0.5  # so much of what is kept or copied may be a padding
+_SENT = 0.99  # of what a collective takes: all but a bit
+
+
+class Filled(Protocol):
+    """Runs the program, always in the same timing: see :meth:`streamrace.fuzz.live.runs.Runner.run`."""
+
+    def __call__(self, unwritten: Poisoned) -> LiveOutcome: ...
+
+
+class Reached(NamedTuple):
+    """What two runs differ in. ``kind``: host, collective, parameter, end; ``where``: by what it is reached."""
+
+    kind: str
+    where: str
+
+
+class Confirmed(NamedTuple):
+    """What is proven; ``notes``: what could not be found out, sentences without full stops."""
+
+    found: tuple[Uninitialised, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def confirm(reads: Sequence[UnwrittenRead], run: Filled, limit: int) -> Confirmed:
+    """What depends on these reads, of which ``limit`` are tried each by itself.
+
+    Two runs where nothing does; else one more, and one for each that is tried, if there are several. Raises what
+    ``run`` does.
+    """
+    if not reads:
+        return Confirmed()
+    copies = all(one.untouched for one in reads)
+    numbers, nan = run(Poisoned((), copies)), run(Poisoned(None, copies))
+    found = reached(numbers, nan)
+    if found is None:
+        broken = numbers.status != 0 or not numbers.run
+        return Confirmed(notes=(unknown(reads, "it does not end well with other bytes there"),) if broken else ())
+    if numbers.status is None or reached(numbers, run(Poisoned((), copies))) is not None:
+        return Confirmed(notes=(unknown(reads, "two runs of the program differ by themselves"),))
+    if len(reads) == 1:
+        return Confirmed((_proven(reads[0], found),))
+    each = [(one, reached(numbers, run(Poisoned(one.blocks, copies)))) for one in reads[:limit]]
+    notes = (unknown(reads[limit:], f"only {limit} places are tried"),) if len(reads) > limit else ()
+    return Confirmed(tuple(_proven(one, its) for one, its in each if its is not None), notes)
+
+
+def unknown(reads: Sequence[UnwrittenRead], why: str) -> str:
+    """That it is not known of these whether anything depends on them, a sentence without a full stop."""
+    more = f" (and so in {len(reads) - 1} more places)" if len(reads) > 1 else ""
+    return f"{reads[0].sentence()}{more}; whether any value depends on that is not known: {why}"
+
+
+def reached(one: LiveOutcome, other: LiveOutcome) -> Reached | None:
+    """What the program sees otherwise in the second run: the host first, then a collective, then a parameter."""
+    found: list[Reached] = []
+    for rank in sorted(one.run):
+        if rank in other.run:
+            on = f" on rank {rank}" if len(one.run) > 1 else ""
+            found += [its._replace(where=its.where + on) for its in _by_rank(one.run[rank], other.run[rank])]
+    if found:
+        return min(found, key=lambda its: ("host", "collective", "parameter").index(its.kind))
+    ends = other.ends(one)
+    return Reached("end", ends) if ends else None
+
+
+def _by_rank(mine: Recorded, theirs: Recorded) -> list[Reached]:
+    found = []
+    for before, now in zip(mine.reads, theirs.reads, strict=False):
+        if before.nbytes != now.nbytes or not _same(mine, before, now.checksum):
+            found.append(Reached("host", f"the host, by {mine.where(before.op)}"))
+            break
+    for look, again in zip(mine.looked, theirs.looked, strict=False):
+        if look[:3] != again[:3] or look.checksum is None or again.checksum is None:
+            break
+        differ = differing(look.checksum, again.checksum)
+        if differ > (_PADDED if look.kind == PARAMETER else _SENT):
+            found.append(Reached(look.kind, f"{'a collective, ' * (look.kind == 'collective')}{look.name}"))
+            break
+    return found
+
+
+def _same(rank: Recorded, read: ValueRead, checksum: int) -> bool:
+    """Of what is only copied to the host, or lies there already, half may be otherwise: it may be a padding."""
+    place = rank.works[read.op].place
+    if place.kernel == "cudaMemcpyAsync DtoH" or rank.streams.get(place.stream) == HOST_STREAM:
+        return differing(read.checksum, checksum) <= _PADDED
+    return read.checksum == checksum
+
+
+def _proven(read: UnwrittenRead, its: Reached) -> Uninitialised:
+    return Uninitialised(**vars(read), reached=its.kind, where=its.where)
