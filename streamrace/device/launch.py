@@ -77,6 +77,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         rnn,
         storage,
         versions,
+        wider,
         work,
     )
 
@@ -87,6 +88,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     costs.use(costs.Costs())
     work.install()
     hidden.install()
+    wider.install()
     rnn.install()
     foreign.install()
     host.install()

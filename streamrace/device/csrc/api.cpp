@@ -17,6 +17,7 @@
 #include "packed.h"
 #include "recorder.h"
 #include "probes.h"
+#include "wider.h"
 
 namespace simgpu {
 namespace {
@@ -155,6 +156,8 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
+  m.def("take_wider(str name, ScalarType dtype) -> ()",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](const std::string& name, at::ScalarType dtype) { take_wider(name, dtype); }));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
   m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));
