@@ -81,6 +81,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         storage,
         tensor_types,
         versions,
+        wider,
         work,
     )
 
@@ -94,6 +95,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     costs.use(costs.Costs())
     work.install()
     hidden.install()
+    wider.install()
     rnn.install()
     foreign.install()
     host.install()

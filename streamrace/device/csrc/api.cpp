@@ -18,6 +18,7 @@
 #include "recorder.h"
 #include "probes.h"
 #include "unwritten.h"
+#include "wider.h"
 
 namespace simgpu {
 namespace {
@@ -172,6 +173,8 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("falls_back(str name, str overload) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, fall_back));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
+  m.def("take_wider(str name, ScalarType dtype) -> ()",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](const std::string& name, at::ScalarType dtype) { take_wider(name, dtype); }));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
   m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));

@@ -21,6 +21,7 @@
 #include "operators.h"
 #include "recorder.h"
 #include "probes.h"
+#include "wider.h"
 
 namespace simgpu {
 
@@ -76,6 +77,7 @@ struct Signature {
   std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists counted through
   std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
   std::vector<IValue> plain;                  // results that are no tensors, by result
+  bool wide = false;                          // computed in a wider type: see wider.h
   int64_t nominal = 0;
   int64_t flops = 0;
 };
@@ -119,7 +121,7 @@ struct Call {
   Stack inputs;
   int64_t nbytes = 0, largest = 0, switches = 0;
   int switched = 0;
-  bool masked = false, hides = false;
+  bool masked = false, hides = false, wide = false;
 
   Call(const c10::OperatorHandle& handle_, const Operator& op_) : handle(handle_), op(op_) {}
 
@@ -204,7 +206,8 @@ struct Call {
   }
 };
 
-void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& stack) {
+void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, bool wide) {
+  if (wide) return call_wider(handle, op, stack);
 #if !STREAMRACE_TORCH_SINCE(12)
   Stack held;  // torch drops its arguments before it takes a second "out=" of them as its result
   if (!op.outs.empty()) held = stack;
@@ -220,20 +223,37 @@ void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& st
 #endif
 }
 
-// Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does.
-void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers) {
+// Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does. `wide`: in a wider type.
+void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers, bool wide) {
   Executing quiet(dtype);
-  if (!numbers.defined()) return call_boxed(handle, op, stack);
+  if (!numbers.defined()) return call_boxed(handle, op, stack, wide);
   if (op.generator >= 0) {
     stack[op.generator] = numbers;
-    return call_boxed(handle, op, stack);
+    return call_boxed(handle, op, stack, wide);
   }
   auto theirs = at::detail::getDefaultCPUGenerator();  // it draws from the CPU's own
   auto before = theirs.get_state();
   theirs.set_state(numbers.get_state());
-  call_boxed(handle, op, stack);
+  call_boxed(handle, op, stack, wide);
   at::Generator(numbers).set_state(theirs.get_state());
   theirs.set_state(before);
+}
+
+// The same; where the kernel does not take what it is given, and CUDA's does, in a wider type. Tells whether it was.
+bool execute_either(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers, bool wide) {
+  if (wide || !may_be_wider(handle, op, stack)) {
+    execute(handle, op, stack, dtype, numbers, wide);
+    return wide;
+  }
+  Stack again = stack;
+  try {
+    execute(handle, op, stack, dtype, numbers, false);
+    return false;
+  } catch (const c10::Error&) {
+    stack = std::move(again);
+  }
+  execute(handle, op, stack, dtype, numbers, true);
+  return true;
 }
 
 // The CPU's generator from which a call draws as many numbers as its largest tensor has; none where it draws none.
@@ -282,8 +302,9 @@ IValue stand_in(const IValue& value, double filling) {
 // The kernel on zeros, which every index may be, or on ones, by which one may divide; gives results and arguments. LAPACK
 // counts rows from 1, and does not look: with a zero it would write beside the matrix. Some
 // kernels look closer (segments whose lengths must have a sum): they see the values themselves, once the stream has
-// come to them. A GPU's host would not wait, so it is no order in the trace.
-std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers) {
+// come to them. A GPU's host would not wait, so it is no order in the trace. Where the kernel lacks the type, and CUDA's
+// has it, the call is one in a wider type from here on.
+std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
   auto dtype = c10::get_default_dtype_as_scalartype();
   for (double filling : {0.0, 1.0, kAsItIs}) {
     if (call.op.pivots && filling == 0.0) continue;
@@ -297,9 +318,15 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
     Stack stack = stood;
     auto before = numbers.defined() ? numbers.get_state() : Tensor();
     try {
-      execute(call.handle, call.op, stack, dtype, numbers);
+      call.wide = execute_either(call.handle, call.op, stack, dtype, numbers, call.wide);
       return {std::move(stack), std::move(stood)};
-    } catch (const std::exception&) {  // of torch, or of a library that was built for its stable interface
+    } catch (c10::Error& error) {
+      if (numbers.defined()) at::Generator(numbers).set_state(before);
+      if (!std::isnan(filling)) continue;
+      if (std::string(error.what()).find("\" not implemented for '") != std::string::npos)
+        error.add_context("streamrace: the simulated GPU computes by the CPU's kernels, and " + std::string(name_of(call.op.name)) + " has none for this type, though a GPU may have one: use another type there");
+      throw;
+    } catch (const std::exception&) {  // of a library that was built for torch's stable interface
       if (numbers.defined()) at::Generator(numbers).set_state(before);
       if (std::isnan(filling)) throw;
     }
@@ -308,7 +335,7 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
 }
 
 // The same in a dry run, where a kernel runs on small tensors alone.
-std::pair<Stack, Stack> rehearse_dry(const Call& call, const at::Generator& numbers) {
+std::pair<Stack, Stack> rehearse_dry(Call& call, const at::Generator& numbers) {
   std::optional<std::pair<Stack, Stack>> said;
   bool small = dry().fits(call.nbytes);
   try {
@@ -330,13 +357,14 @@ std::pair<Stack, Stack> rehearse_dry(const Call& call, const at::Generator& numb
   return std::move(*said);
 }
 
-Signature learn(const Call& call) {
+Signature learn(Call& call) {
   Signature made;
   int64_t nbytes = call.nbytes;
   auto shapes = call.shapes;
   {  // also where nothing is fresh: arguments that do not fit are told at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
     auto [results, stood] = dry().on ? rehearse_dry(call, numbers) : rehearse(call, numbers);
+    made.wide = call.wide;
     for (size_t i = 0; i < results.size(); ++i) {
       made.plain.push_back(call.op.returns[i] == Operator::kPlain ? results[i] : IValue());
       if (call.op.returns[i] != Operator::kFresh) continue;
@@ -424,7 +452,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   }
   Stack outs = call.inputs;
   results = std::move(call.inputs);
-  execute(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers);
+  execute_either(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers, false);
   for (auto& value : results) see(op, value);
   Accesses written;
   auto own = [&](const Tensor& tensor) {
@@ -500,7 +528,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   };
   Call call = capture();
   if (op.asks) {
-    execute(handle, op, call.inputs, c10::get_default_dtype_as_scalartype(), {});
+    execute(handle, op, call.inputs, c10::get_default_dtype_as_scalartype(), {}, false);
     for (auto& value : call.inputs) stack->push_back(std::move(value));
     return;
   }
@@ -550,8 +578,8 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   }
   if (recorder().on) recorder().call(trace().ops + 1, handle, given, call.inputs, made_of(op, results, false), then);
   auto run = [&handle = describe_handle(handle), &op, inputs = std::move(call.inputs), places = std::move(places),
-              dtype = c10::get_default_dtype_as_scalartype(), then = std::move(then)]() mutable {
-    execute(handle, op, inputs, dtype, then);
+              dtype = c10::get_default_dtype_as_scalartype(), then = std::move(then), wide = signature->wide]() mutable {
+    execute(handle, op, inputs, dtype, then, wide);
     if (places.empty()) return;
     size_t next = 0;
     Executing quiet(dtype);

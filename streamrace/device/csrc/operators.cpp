@@ -9,6 +9,7 @@
 
 #include "fallback.h"
 #include "trace.h"
+#include "wider.h"
 
 namespace simgpu {
 
@@ -89,6 +90,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   one.asks = kAsk.count(name) > 0;
   one.indices = one.masks = kIndexed.count(name) > 0;
   one.whole = whole().count(name) > 0;
+  one.wider = types_wider(name);
   one.host |= kSizedByValues.count(name) > 0;
   one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;
   if (one.indices) one.host = false;

@@ -24,6 +24,7 @@ struct Operator {
   bool sized_by_floats = false;
   bool pivots = false;         // takes rows of a matrix, counted from 1
   bool whole = false;          // one launch, though a GPU would have several: see take_whole()
+  uint64_t wider = 0;          // by c10::ScalarType: it may be computed in a wider one, see wider.h
   std::vector<bool> hidden;    // by argument: written though the schema does not say so; empty where there is none
   int hidden_when = -1;        // the argument that says whether it does so this time
 };

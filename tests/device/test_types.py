@@ -1,0 +1,210 @@
+"""Types that CUDA's kernels have and the CPU's lack, by torch's own tables: each is computed in a wider type."""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from typing import Any
+
+import pytest
+import torch
+from judged import story
+from samples import Raised, Sample, apart, forward, in_place, into, lacking, name_of, samples
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+_WIDE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+    torch.bool: torch.uint8,
+}
+# Largest difference from the wider type's result, relative to the largest value: rounding, once for each kernel.
+_ROUNDED = {"logaddexp", "pow", "prod"}  # whose gradient is made by several operators, each of which may overflow
+_ROUNDING = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.complex32: 4e-3}
+
+
+def wider(sample: Sample) -> Sample:
+    """The same call in the type in which CUDA's kernels compute."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            dtype = value.dtype
+            wide = _WIDE.get(dtype, torch.float64) if dtype in (*_WIDE, sample.dtype) else dtype
+            return value.detach().to(wide).requires_grad_(value.requires_grad)
+        return _WIDE.get(value, value) if isinstance(value, torch.dtype) else value
+
+    made = object.__new__(Sample)
+    made.op, made.dtype, made.number = sample.op, sample.dtype, sample.number
+    made.arguments, made.keywords = pytree.tree_map(one, (sample.arguments, sample.keywords))
+    return made
+
+
+def unlike(here: Any, there: Any, sample: Sample) -> str:
+    """How what the device gives differs from the wider type's result on the CPU."""
+    if isinstance(there, Raised) or isinstance(here, Raised):
+        both = isinstance(there, Raised) and isinstance(here, Raised)
+        return "" if both else f"{here} / {there}"
+    one, other = ([x for x in pytree.tree_leaves(made) if isinstance(x, Tensor)] for made in (here, there))
+    if len(one) != len(other):
+        return f"{len(one)} / {len(other)} tensors"
+    for wide, narrow in zip(one, other, strict=True):
+        if wide.shape != narrow.shape:
+            return f"shape {tuple(wide.shape)} / {tuple(narrow.shape)}"
+        back = {wide: dtype for dtype, wide in _WIDE.items() if dtype is sample.dtype} | {torch.float64: sample.dtype}
+        if sample.dtype is torch.complex32:
+            back[torch.float32] = torch.float16
+        if sample.dtype is torch.float16:
+            back[torch.complex64] = torch.complex32
+        if narrow.dtype is not back.get(wide.dtype, wide.dtype):
+            return f"type {wide.dtype} / {narrow.dtype}"
+        a, b = wide.detach(), narrow.detach().cpu().to(wide.dtype)
+        a = a.to(narrow.dtype).to(wide.dtype)  # what is too large for the narrow type
+        if sample.dtype not in _ROUNDING:
+            if not torch.equal(a, b):
+                return f"{a.flatten()[:4]} / {b.flatten()[:4]}"
+            continue
+        largest = a[a.isfinite()].abs().max().item() if a.isfinite().any() else 0.0
+        allowed = _ROUNDING[sample.dtype] * max(largest, 1e-3)
+        if not torch.allclose(a, b, rtol=0, atol=allowed, equal_nan=True):
+            return f"{a.flatten()[:4]} / {b.flatten()[:4]}"
+    return ""
+
+
+def problems(op: Any, dtype: torch.dtype, most: int) -> list[str]:
+    found = []
+    for sample in samples(op, dtype, most=most):
+        wide = wider(sample)
+        for how, here, there in zip(
+            ("forward", "backward"), forward(wide, "cpu"), forward(sample, "cuda"), strict=True
+        ):
+            rounded = how == "backward" and dtype is torch.complex32 and op.name in _ROUNDED
+            if not rounded and (told := unlike(here, there, sample)):
+                found.append(f"{sample}, {how}: {told}")
+        if op.inplace_variant and (told := unlike(in_place(wide, "cpu"), in_place(sample, "cuda"), sample)):
+            found.append(f"{sample}, in place: {told}")
+        if op.supports_out:
+            here, there = forward(wide, "cpu")[0], forward(sample, "cuda")[0]
+            like = pytree.tree_map(lambda one: torch.zeros(one.shape, dtype=one.dtype), there)
+            for empty in (False, True):
+                if told := unlike(
+                    into(wide, "cpu", here, empty=empty), into(sample, "cuda", like, empty=empty), sample
+                ):
+                    found.append(f"{sample}, out=: {told}")
+    return found
+
+
+def look(part: int, parts: int, most: int) -> list[str]:
+    def work(one: tuple[Any, torch.dtype]) -> list[str]:
+        try:
+            return problems(*one, most)
+        except Exception:
+            return [f"{name_of(one[0])} {one[1]}: {traceback.format_exc()}"]
+
+    chosen = [one for one in lacking() if zlib.crc32(name_of(one[0]).encode()) % parts == part]
+    found: list[str] = []
+    for (op, dtype), told in apart(work, chosen):
+        found += [f"{name_of(op)} {dtype}: the process died"] if told is None else told
+    return found
+
+
+def test_what_cudas_kernels_have_and_the_cpus_lack_is_computed_in_a_wider_type() -> None:
+    assert look(0, 1, most=1) == []
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(2))
+def test_so_it_is_for_every_sample(part: int) -> None:
+    assert look(part, 2, most=1 << 30) == []
+
+
+@pytest.mark.parametrize("function", [nn.functional.softmax, nn.functional.log_softmax])
+def test_the_softmax_of_half_numbers_may_be_one_of_wide_ones(function: Any) -> None:
+    """As transformers' eager attention has it; under autocast it is so by itself."""
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).half()
+    plain = x.float().requires_grad_()
+    expected = function(plain, -1)
+    expected.square().sum().backward()
+    for autocast in (False, True):
+        there = x.cuda().requires_grad_()
+        with torch.autocast("cuda", torch.float16, enabled=autocast), story() as told:
+            result = function(there, -1, **({} if autocast else {"dtype": torch.float32}))
+            torch.cuda.synchronize()
+        (launch,) = [one for one in told.launches if "softmax" in one.kernel]  # one, as on a GPU
+        assert [(hi - lo) for _, lo, hi, _ in launch.reads] == [x.nbytes]
+        assert [(hi - lo) for _, lo, hi, _ in launch.writes] == [2 * x.nbytes]
+        result.square().sum().backward()
+        assert result.dtype is torch.float32 and torch.equal(result.cpu(), expected)
+        assert plain.grad is not None and there.grad is not None
+        assert torch.equal(there.grad.cpu(), plain.grad.half())
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
+@pytest.mark.parametrize(
+    ("weights", "statistics"),
+    [(torch.float16, torch.float32), (torch.float32, torch.float16), (torch.float32, torch.float32)],
+)
+def test_a_batch_norm_takes_half_numbers_with_wide_ones(kind: Any, weights: Any, statistics: Any) -> None:
+    x = torch.randn(
+        6, 5, *([] if kind is nn.BatchNorm1d else [3, 3]), generator=torch.Generator().manual_seed(1)
+    ).half()
+    there, plain = kind(5).cuda(), kind(5)
+    there.weight.data, there.bias.data = there.weight.data.to(weights), there.bias.data.to(weights)
+    there.running_mean, there.running_var = there.running_mean.to(statistics), there.running_var.to(statistics)
+    for train in (True, False):
+        one, other = x.float().requires_grad_(), x.cuda().requires_grad_()
+        expected, result = plain.train(train)(one), there.train(train)(other)
+        expected.square().sum().backward()
+        result.square().sum().backward()
+        assert result.dtype is torch.float16 and there.weight.grad.dtype is weights
+        assert there.running_mean.dtype is statistics
+        assert one.grad is not None and other.grad is not None
+        for mine, its in ((expected, result), (one.grad, other.grad), (plain.running_var, there.running_var)):
+            torch.testing.assert_close(its.detach().cpu().float(), mine.detach(), atol=5e-3, rtol=2e-3)
+    with pytest.raises(RuntimeError):  # what CUDA's kernel does not take either
+        kind(5).cuda().half()(x.cuda().float())
+
+
+def test_integers_are_counted_exactly() -> None:
+    """As every mixture of experts of transformers 5 counts its tokens."""
+    experts = torch.tensor([0, 3, 3, 1, 7, 3, 0, 2**20], dtype=torch.int32).cuda()
+    counts = torch.histc(experts, bins=8, min=0, max=7)
+    assert counts.dtype is torch.int32 and counts.tolist() == [2, 1, 0, 3, 0, 0, 0, 1]
+    out = torch.empty(0, dtype=torch.int32, device="cuda")
+    assert torch.histc(experts, bins=8, min=0, max=7, out=out) is out and out.tolist() == counts.tolist()
+
+
+def test_an_in_place_operator_writes_what_it_was_given() -> None:
+    x = torch.tensor([1.26, -2.55], dtype=torch.float16, device="cuda")
+    view = x[:1]
+    with story() as told:
+        assert view.round_(decimals=1) is view
+        torch.cuda.synchronize()
+    (launch,) = told.launches
+    assert launch.kernel == "aten::round" and [(hi - lo) for _, lo, hi, _ in launch.writes] == [2]
+    assert torch.equal(x.cpu(), torch.tensor([1.3, -2.55], dtype=torch.float16))
+
+
+def test_complex_numbers_are_summed_without_those_that_are_none() -> None:
+    x = torch.tensor([[1 + 2j, complex("nan")], [3.0, complex(1, float("nan"))]], device="cuda")
+    assert torch.nansum(x).item() == 4 + 2j and torch.nansum(x, 0).tolist() == [4 + 2j, 0]
+    assert torch.nansum(torch.tensor([1.0, float("nan")], device="cuda")).item() == 1
+
+
+def test_a_product_of_half_numbers_may_have_a_wide_result() -> None:
+    a, b = (torch.randn(8, 8, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2))
+    expected = a.float() @ b.float()
+    assert torch.equal(torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float32).cpu(), expected)
+    out = torch.empty(8, 8, device="cuda")
+    torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float32, out=out)
+    assert torch.equal(out.cpu(), expected)
+    with pytest.raises(RuntimeError, match="out_dtype must be"):
+        torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float64)
+
+
+def test_a_type_that_no_kernel_of_the_cpus_takes_is_told_as_ours() -> None:
+    with pytest.raises(NotImplementedError, match="streamrace: the simulated GPU computes by the CPU's kernels"):
+        torch.geqrf(torch.ones(2, 2, dtype=torch.float16, device="cuda"))
+    with pytest.raises(RuntimeError):  # CUDA has none either
+        torch.fft.fft(torch.ones(4, dtype=torch.bfloat16, device="cuda"))
