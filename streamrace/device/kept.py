@@ -26,7 +26,7 @@ RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
 """Of what is kept: a release of a package, a CPU build of torch, what is compiled, a reference of a scenario, what a
 command that was killed has left, and what this version does not know."""
 _PART = ".part"
-_FOLDERS = {"releases": (RELEASE, "*/*", ""), "torch": (TORCH, "*", "torch-")}
+_FOLDERS = {"releases": (RELEASE, "*/*", ""), "torch": (TORCH, "*", "torch-"), "stubs": (NATIVE, "*", "stubs-")}
 """Of the cache: of which kind the folders in them are, how deep they lie, and how their names begin."""
 _held: dict[Path, int] = {}
 
