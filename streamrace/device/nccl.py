@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from streamrace.device import collectives, streams, tracing, versions
 from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
-from streamrace.device.library import functions
 from streamrace.device.reductions import Reduction
 from streamrace.device.trace import Group
 
@@ -327,7 +326,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def _own_stream(self) -> streams.Stream:
         """Taken from torch's pool when it is first needed, as a communicator's is."""
         if self._stream is None:
-            self._stream = streams.Stream(functions().index(), -1 if self.options.is_high_priority_stream else 0)
+            self._stream = streams.Stream(streams.current().device, -1 if self.options.is_high_priority_stream else 0)
             tracing.streams.setdefault(self._stream.stream_id, self.link)
         return self._stream
 
