@@ -21,13 +21,15 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 # they compile, though the environment says that they should not: else that takes a minute in all.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
 
+DEFAULT := not wide and not release and not ray and not package and not index
+
 LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture
 
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -70,16 +72,16 @@ why: $(READY) ## Which single assumption decides whether the race shows: the use
 	@$(BIN)/streamrace why --name $(or $(NAME),why) --overwrite $(ARGS)
 
 network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
-	@$(BIN)/streamrace network --name $(or $(NAME),network) --overwrite $(ARGS)
+	@$(BIN)/python -m papers network --name $(or $(NAME),network) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
-	@$(BIN)/streamrace paper --name $(or $(NAME),paper) --overwrite $(ARGS)
+	@$(BIN)/python -m papers paper --name $(or $(NAME),paper) --overwrite $(ARGS)
 
 paro: $(READY) ## PaRO's strategies, live beside DDP and their formulas (ARGS=--paper: full size, beside the paper)
-	@$(BIN)/streamrace paro --overwrite $(ARGS)
+	@$(BIN)/python -m papers paro --overwrite $(ARGS)
 
 reviewers: $(READY) ## What the papers' reviewers ask for: held-out loss, scale, lower bound, failures (some minutes)
-	@$(BIN)/streamrace reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
+	@$(BIN)/python -m papers reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
 
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
 	@$(BIN)/streamrace placements $(ARGS)
@@ -94,15 +96,18 @@ catalogue: $(READY) ## Known stream bugs, each in the release with it and the on
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
 	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
-	    $(PYTEST) -m "not wide and not release and not ray and not package and not index" $(ARGS); tests=$$?; \
+	    $(PYTEST) --ignore tests/papers -m "$(DEFAULT)" $(ARGS); tests=$$?; \
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
-test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into the cache), Ray (installed)
+test-papers: $(READY) ## The tests of papers/, which `make test` leaves out: the studies of both papers
+	@$(PYTEST) -m "$(DEFAULT)" tests/papers $(ARGS)
+
+test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests and those of the papers too, other releases (into the cache), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(PYTEST) $(ARGS)
 
-test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
+test-nightly: $(READY) $(BROWSER) ## The wide tests and the papers', with other examples each time, twenty times as many (SEED=... draws them again)
 	@echo "make test-nightly SEED=$(SEED)"
 	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 

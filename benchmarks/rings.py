@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.figures import Figure
+from papers.programs.ring_run import RINGS, rehearsed
 from streamrace.device.device import Device
 from streamrace.device.hardware import Clock, HardwareTiming, load_profile
-from streamrace.scenarios.ring_run import RINGS, rehearsed
 from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
 from streamrace.scenarios.sharding.rings import Collectives
 from streamrace.scenarios.sharding.topology import Topology

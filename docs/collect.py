@@ -22,10 +22,18 @@ RUNS = Path("runs") / "results"
 
 
 class Study(NamedTuple):
-    """``arguments`` behind ``streamrace``; ``kept``: files of the run's folder, by their names in the data."""
+    """``arguments`` behind ``streamrace``; ``kept``: files of the run's folder, by their names in the data.
+
+    ``module``: the command line, as of ``python -m``.
+    """
 
     arguments: str
     kept: dict[str, str]
+    module: str = "streamrace"
+
+    @property
+    def command(self) -> str:
+        return f"{'' if self.module == 'streamrace' else 'python -m '}{self.module} {self.arguments}"
 
 
 STUDIES = {
@@ -49,8 +57,10 @@ STUDIES = {
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
     "trackers": Study("memory --trackers --overwrite", {"trackers.csv": "trackers.csv"}),
-    "network": Study("network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}),
-    "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
+    "network": Study(
+        "network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}, module="papers"
+    ),
+    "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}, module="papers"),
     "paro-paper": Study(
         "paro --paper --overwrite",
         {
@@ -61,10 +71,15 @@ STUDIES = {
             "sizes.csv": "paro-sizes.csv",
             "large.csv": "paro-large.csv",
         },
+        module="papers",
     ),
-    "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
+    "paro-sweep": Study(
+        "paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}, module="papers"
+    ),
     "paper-rows": Study(
-        "paper --parts rows --overwrite", {"rows.csv": "paper-rows.csv", "unknowns.csv": "paper-unknowns.csv"}
+        "paper --parts rows --overwrite",
+        {"rows.csv": "paper-rows.csv", "unknowns.csv": "paper-unknowns.csv"},
+        module="papers",
     ),
     "paper": Study(
         "paper --parts gains,losses,quantization --overwrite",
@@ -73,11 +88,13 @@ STUDIES = {
             "losses.csv": "paper-losses.csv",
             "quantization.csv": "paper-quantization.csv",
         },
+        module="papers",
     ),
     # What the reviewers ask for, part by part: each can be run again by itself.
     "validation": Study(
         "reviewers --parts validation --overwrite",
         {"validation.csv": "validation.csv", "validation.png": "validation.png"},
+        module="papers",
     ),
     "batches": Study(
         "reviewers --parts batches --overwrite",
@@ -87,11 +104,17 @@ STUDIES = {
             "batches-crossings.csv": "batches-crossings.csv",
             "batches.png": "batches.png",
         },
+        module="papers",
     ),
-    "pareto": Study("reviewers --parts pareto --overwrite", {"pareto.csv": "pareto.csv", "pareto.png": "pareto.png"}),
+    "pareto": Study(
+        "reviewers --parts pareto --overwrite",
+        {"pareto.csv": "pareto.csv", "pareto.png": "pareto.png"},
+        module="papers",
+    ),
     "failure": Study(
         "reviewers --parts failure --overwrite",
         {"failure.csv": "failure.csv", "failure-events.csv": "failure-events.csv", "failure.png": "failure.png"},
+        module="papers",
     ),
     "placements": Study(
         "placements",
@@ -111,13 +134,13 @@ STUDIES = {
 def collect(name: str) -> None:
     """Run a study as a user does; what it left in ``docs/results/data`` earlier stays where it fails."""
     study = STUDIES[name]
-    command = [sys.executable, "-m", "streamrace", *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
+    command = [sys.executable, "-m", study.module, *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
     subprocess.run(command, cwd=ROOT, check=True)
     for left, kept in study.kept.items():
         shutil.copyfile(ROOT / RUNS / name / left, DATA / kept)
     known = json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
     known[name] = {
-        "command": f"streamrace {study.arguments}",
+        "command": study.command,
         "date": date.today().isoformat(),
         "versions": {package: version(package) for package in ("streamrace", "deepspeed", "torch")},
         "files": sorted(study.kept.values()),

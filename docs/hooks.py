@@ -55,9 +55,10 @@ def _figure(text: str) -> str:
 
 def commands() -> Iterator[str]:
     """The page of all commands, as the command line itself describes them."""
-    from streamrace.repro.commands.group import group
-    from streamrace.repro.commands.table import COMMANDS
+    from streamrace.repro.commands.group import LazyGroup
+    from streamrace.repro.commands.table import COMMANDS, STREAMRACE
 
+    group = LazyGroup(STREAMRACE)
     group.helping = True  # nothing will run
     context = click.Context(group, info_name="streamrace")
     yield "# Commands\n"

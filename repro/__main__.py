@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from streamrace.device.extras import elsewhere
 from streamrace.device.untrusted import visible
 from streamrace.repro.sessions import sentences
 
+if TYPE_CHECKING:
+    from streamrace.repro.commands.table import CommandLine
+
 _OLDEST = (3, 11)  # of Pythons
 _FAULT = 70  # exit status of a fault of ours (EX_SOFTWARE). Python's own is 1, and that says of a check: a race
 
 
-def run() -> None:
-    """The command line as a process of its own."""
+def run(program: CommandLine | None = None) -> None:
+    """The command line as a process of its own. ``program``: another than ``streamrace``, as of :func:`main`."""
     try:
-        main()
+        main(program=program)
     except Exception:
         if _launched(sys.argv[1:])[1][:1] in (["watch"], ["device"]):  # they end as the script does that they run
             raise
@@ -27,7 +31,7 @@ def run() -> None:
         sys.exit(_FAULT)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, program: CommandLine | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
     if sys.version_info[:2] < _OLDEST:  # behind this nothing need be of an older Python's language
         print("Error: Python 3.11 or newer is needed: 'make setup' makes an environment", file=sys.stderr)
@@ -37,13 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _obey(launched, given)
+        status = _obey(launched, given, program)
         sys.stdout.flush()  # at the interpreter's end nobody could say that it failed
     except KeyboardInterrupt as interrupt:
         _say("Interrupted.", interrupt)
         status = 130
     except ModuleNotFoundError as error:
-        status = _missing(error, given)
+        status = _missing(error, given, program)
     except Exception as error:
         status = _explain(error)
     if status:
@@ -60,35 +64,36 @@ def _launched(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, list(arguments)
 
 
-def _obey(launched: str | None, given: list[str]) -> int | None:
+def _obey(launched: str | None, given: list[str], program: CommandLine | None) -> int | None:
     if given[:1] == ["--version"]:
         from streamrace.device.extras import version
 
         print(f"streamrace, version {version()}")
         return None
-    from streamrace.repro.commands.table import COMMANDS
+    from streamrace.repro.commands.table import STREAMRACE
 
-    if given and given[0] in COMMANDS and COMMANDS[given[0]].plain:
+    program = program or STREAMRACE
+    if given and given[0] in program.commands and program.commands[given[0]].plain:
         from importlib import import_module
 
-        status: int | None = import_module(f"streamrace.repro.commands.{COMMANDS[given[0]].module}").run(
-            given[1:], launched
-        )
+        module = import_module(f"{program.package}.{program.commands[given[0]].module}")
+        status: int | None = module.run(given[1:], launched)
         return status
     from streamrace.device.ranks.interrupts import concluding
 
     with concluding():
         from streamrace.repro.commands import group
 
-        return group.run(given, launched)
+        return group.run(given, launched, program)
 
 
-def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
+def _missing(error: ModuleNotFoundError, given: list[str], program: CommandLine | None) -> int:
     from streamrace.device.extras import lacking, outside
-    from streamrace.repro.commands.table import COMMANDS
+    from streamrace.repro.commands.table import STREAMRACE
 
-    command = COMMANDS.get(given[0]) if given else None
-    what = f"streamrace {given[0]}" if command else "the command line, all but 'watch' and 'doctor',"
+    program = program or STREAMRACE
+    command = program.commands.get(given[0]) if given else None
+    what = f"{program.name} {given[0]}" if command else "the command line, all but 'watch' and 'doctor',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"

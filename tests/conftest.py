@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 _HERE = Path(__file__).parent
 
 # What takes long comes first, so that the workers end together. The rest in the order of its names.
-_FIRST = ("runs", "sharding", "studies", "fuzz", "pages", "live", "replay", "check", "device")
+_FIRST = ("runs", "sharding", "studies", "papers", "fuzz", "pages", "live", "replay", "check", "device")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,7 +22,7 @@ from _pytest.reports import TestReport
 from tests.scheduling import scope_of
 from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 
-FOLDERS = ("tests/fuzz/recorded", "tests/inputs", "tests/runs", "tests/studies")
+FOLDERS = ("tests/fuzz/recorded", "tests/inputs", "tests/papers", "tests/runs", "tests/studies")
 """Folders of such files."""
 FILES = (
     "tests/fuzz/test_all_orders.py",
@@ -43,8 +43,6 @@ FILES = (
     "tests/sharding/test_checkpoints.py",
     "tests/sharding/test_engine_races.py",
     "tests/sharding/test_engine_timings.py",
-    "tests/sharding/test_paro.py",
-    "tests/sharding/test_paro_uneven.py",
     "tests/sharding/test_resume.py",
     "tests/sharding/test_ring_races.py",
     "tests/sharding/test_ring_times.py",

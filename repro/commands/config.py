@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import click
 
 from streamrace.device.scripts import WrongUse
 from streamrace.device.untrusted import Unreadable, read_toml, shortened
-from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.repro.commands.table import COMMANDS, STREAMRACE
 from streamrace.repro.sessions.folders import BY_ITSELF
 
 (VARIABLE,) = BY_ITSELF  # names the file to read instead; empty: none
@@ -84,10 +83,7 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 def _options(command: str) -> dict[str, click.Option]:
     """The options of a command that have a long name, by it."""
-    made: click.Command = getattr(
-        import_module(f"streamrace.repro.commands.{COMMANDS[command].module}"), attribute(command)
-    )
-    options = [one for one in made.params if isinstance(one, click.Option)]
+    options = [one for one in STREAMRACE.load(command).params if isinstance(one, click.Option)]
     long = {one: max(one.opts, key=len) for one in options}
     return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}
 

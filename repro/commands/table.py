@@ -5,8 +5,12 @@ Known before anything of a command is imported: torch takes seconds, and not all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import click
 
 
 class Command(NamedTuple):
@@ -40,7 +44,6 @@ COMMANDS = {
         "placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices.", gpu=True
     ),
     "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory.", gpu=True),
-    "paper": Command("paper", "deepspeed", "The papers' claims, side by side with what we get.", gpu=True),
     "sweep": Command(
         "sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches.", gpu=True
     ),
@@ -48,16 +51,9 @@ COMMANDS = {
     "memory": Command(
         "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
     ),
-    "reviewers": Command(
-        "reviewers", "deepspeed,reports", "What the papers' reviewers ask for: validation loss, scale, costs.", gpu=True
-    ),
     "calibrate": Command("calibrate", "reports", "A hardware profile of your own GPU, from a trace of one step."),
     "kernels": Command("kernels", "reports", "The model of kernels beside what others have measured."),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
-    "paro": Command(
-        "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
-    ),
-    "network": Command("network", "reports", "Collectives as nccl-tests reported them, beside the model's."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
     "catalogue": Command("catalogue", "deepspeed,reports", "Known stream bugs, in the releases with and without them."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
@@ -67,6 +63,33 @@ COMMANDS = {
     "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from.", plain=True),
     "device": Command("device", "reports", "Run a script on the simulated GPU, without judging it.", plain=True),
 }
+
+
+class CommandLine(NamedTuple):
+    """A command line: how it is called, the module that Python runs for it, what it is for, its commands' package."""
+
+    name: str
+    module: str
+    text: str
+    package: str
+    commands: Mapping[str, Command]
+
+    def load(self, name: str) -> click.Command:
+        """Import a command, which takes as long as what it imports."""
+        command: click.Command = getattr(import_module(f"{self.package}.{self.commands[name].module}"), attribute(name))
+        return command
+
+
+STREAMRACE = CommandLine(
+    "streamrace",
+    "streamrace",
+    """Stream races in sharded LLM training: reproduce them, find them, prove the cure.
+
+    Stock DeepSpeed, or your own program, runs on a simulated GPU, on a laptop, the same way every time.
+    """,
+    "streamrace.repro.commands",
+    COMMANDS,
+)
 
 
 def attribute(name: str) -> str:

@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 DATA = DOCS / "results" / "data"
 ACTIVATED = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the environment, as the README has it
 TEXTS = [ROOT / "README.md", *(ROOT / source for source in COPIED.values()), *sorted(DOCS.rglob("*.md"))]
-SOURCES = PACKAGES
+SOURCES = (*PACKAGES, "papers")
 
 # A longer name first, that of a test file whole: test_gpu.py::test_x. Whoever names a file with its folder means that.
 FILE = re.compile(rf"`((?:{'|'.join((*SOURCES, 'tests', 'docs', 'benchmarks'))})/[\w/+.-]+\.\w+)")
@@ -122,7 +122,8 @@ def test_every_table_is_of_a_file_that_a_command_left(site: Path) -> None:
     told = "".join(page.read_text(encoding="utf-8") for page in (site / "results").glob("*.html"))
     assert "<!-- table: " not in told and "<!-- figure: " not in told
     for name, run in manifest.items():
-        assert run["command"].startswith("streamrace ") and re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
+        assert run["command"].startswith(("streamrace ", "python -m papers "))
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
         assert any(f'href="data/{file}"' in told for file in run["files"]), name
 
 

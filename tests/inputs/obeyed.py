@@ -19,6 +19,7 @@ import pytest
 from streamrace.device.ranks.cluster import RankFailed
 from streamrace.device.untrusted import visible
 from streamrace.repro.__main__ import main
+from streamrace.repro.commands.table import STREAMRACE, CommandLine
 
 DOCUMENTED = {0, 1, 2, 3, 4, 130}
 MAY_WRITE = ("runs", "it/report", "out", "mine.toml", "it-and-other", "incidents")
@@ -53,7 +54,7 @@ def nothing_starts() -> Iterator[None]:
         yield
 
 
-def obeyed(arguments: Sequence[str], folder: Path) -> Said:
+def obeyed(arguments: Sequence[str], folder: Path, program: CommandLine = STREAMRACE) -> Said:
     """The command, obeyed in ``folder``. Fails where anything became of it that may not."""
     before = _seen(folder)
     out, err = io.StringIO(), io.StringIO()
@@ -62,7 +63,7 @@ def obeyed(arguments: Sequence[str], folder: Path) -> Said:
         if arguments[0] == "check":  # which refuses the word on DeepSpeed's accelerator that others leave behind
             patch.delenv("DS_ACCELERATOR", raising=False)
         try:
-            main(list(arguments))
+            main(list(arguments), program)
         except SystemExit as end:
             status = end.code
     assert isinstance(status, int), status

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from papers.__main__ import PAPERS
 from streamrace.replay.tokens import EXAMPLE
-from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.repro.commands.table import STREAMRACE, CommandLine
 from tests.examples import examples
 from tests.inputs.hostile import ESCAPES
 from tests.inputs.obeyed import nothing_starts, obeyed
@@ -83,7 +83,8 @@ _WRITTEN = {
     "plot": ("out.svg",),
     "database": ("runs/examples",),
 }
-_TAKES_LONG = {"paper", "network"}  # seconds of arithmetic, whatever is asked
+
+_OF_PAPERS = [name for name in PAPERS.commands if name not in ("paper", "network")]  # which take seconds in any case
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +99,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+def _program(name: str) -> CommandLine:
+    return PAPERS if name in PAPERS.commands else STREAMRACE
+
+
 @cache
 def declared(name: str) -> list[click.Parameter]:
-    command: click.Command = getattr(
-        import_module(f"streamrace.repro.commands.{COMMANDS[name].module}"), attribute(name)
-    )
-    return list(command.params)
+    return list(_program(name).load(name).params)
 
 
 def typed(draw: Any, one: click.Parameter) -> list[str]:
@@ -127,7 +129,7 @@ def typed(draw: Any, one: click.Parameter) -> list[str]:
     return [f"{one.opts[-1]}={value}"] if isinstance(one, click.Option) else [value]
 
 
-@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if not one.plain and name not in _TAKES_LONG])
+@pytest.mark.parametrize("name", [*(name for name, one in STREAMRACE.commands.items() if not one.plain), *_OF_PAPERS])
 def test_whatever_is_typed_is_answered(name: str, place: Path) -> None:
     @examples(8, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data())
@@ -140,7 +142,7 @@ def test_whatever_is_typed_is_answered(name: str, place: Path) -> None:
                 words += typed(data.draw, one)
         shutil.rmtree(place / "runs")
         (place / "runs").mkdir()
-        obeyed([name, *words], place)
+        obeyed([name, *words], place, _program(name))
 
     tried()
 

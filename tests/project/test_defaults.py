@@ -5,20 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from papers.__main__ import PAPERS
 from streamrace.detectors import NanWatch
 from streamrace.detectors.live.auto import AutoWatch
 from streamrace.detectors.live.watch import DEFAULT
 from streamrace.frameworks.deepspeed.releases import KNOWN
 from streamrace.repro.commands import check, watch
 from streamrace.repro.commands.options import Job, Scenario
-from streamrace.repro.commands.table import COMMANDS, attribute
+from streamrace.repro.commands.table import STREAMRACE
 from streamrace.scenarios import job, scenario
 from streamrace.studies import choose
 
@@ -125,17 +125,20 @@ ASKED = {  # commands whose defaults are not the parser's own, and what they can
     "memory": (),
     "placements": (),
     "why": (),
-    "paro": (),
     "choose": ("--model", "1e9"),
+    "paro": (),
 }
 
 
-@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if not one.plain])
+@pytest.mark.parametrize(
+    "name", [name for name, one in {**PAPERS.commands, **STREAMRACE.commands}.items() if not one.plain]
+)
 def test_the_default_that_a_help_states_is_the_one_that_the_command_has(
     name: str, ends: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = getattr(import_module(f"streamrace.repro.commands.{COMMANDS[name].module}"), attribute(name))
+    program = PAPERS if name in PAPERS.commands else STREAMRACE
+    command = program.load(name)
     real = done(command, *ASKED[name]) if name in ASKED else {}
     if name == "check":
         real = {"nodes": check.NODES, "gpus": check.GPUS}

@@ -61,8 +61,8 @@ def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], N
     return of
 
 
-each_module = each(sources(*PACKAGES))
-each_source = each(sources(*PACKAGES, "benchmarks", "docs", "examples", "mutants", "tests"))
+each_module = each(sources(*PACKAGES, "papers"))
+each_source = each(sources(*PACKAGES, "papers", "benchmarks", "docs", "examples", "mutants", "tests"))
 
 
 @each_source
@@ -75,7 +75,7 @@ def test_a_file_is_one_room(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
-@each(sources(*PACKAGES, "benchmarks", "docs", "examples", "mutants"))
+@each(sources(*PACKAGES, "papers", "benchmarks", "docs", "examples", "mutants"))
 def test_no_file_runs_what_it_reads(path: Path) -> None:
     """Traces, scenarios and data come from elsewhere: nothing in them may be executed."""
     assert not imports_of(path) & NEVER_IMPORTED
@@ -91,7 +91,7 @@ def texts() -> list[Path]:
     """Every file a person wrote."""
     kept = [
         path
-        for folder in (*PACKAGES, "benchmarks", "docs", "examples", "mutants", "tests", ".ci")
+        for folder in (*PACKAGES, "papers", "benchmarks", "docs", "examples", "mutants", "tests", ".ci")
         for path in (ROOT / folder).rglob("*")
     ]
     top = [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml", ".txt"} or path.name == "Makefile"]

@@ -24,19 +24,19 @@ class Assumed(NamedTuple):
     source: str
 
 
-def facts(prefix: str = "") -> dict[str, Assumed]:
-    """All whose name (``section.subsection.name``) begins with ``prefix``."""
-    return {name: one for name, one in _all().items() if name.startswith(prefix)}
+def facts(prefix: str = "", file: Path = FILE) -> dict[str, Assumed]:
+    """All whose name (``section.subsection.name``) begins with ``prefix``. ``file``: another of the same form."""
+    return {name: one for name, one in _all(file).items() if name.startswith(prefix)}
 
 
-def fact(name: str) -> Any:
+def fact(name: str, file: Path = FILE) -> Any:
     """The value of one. Raises KeyError for a name that is not there."""
-    return _all()[name].value
+    return _all(file)[name].value
 
 
 @cache
-def _all() -> dict[str, Assumed]:
-    return {one.name: one for one in _read(tomllib.loads(FILE.read_text(encoding="utf-8")), ())}
+def _all(file: Path) -> dict[str, Assumed]:
+    return {one.name: one for one in _read(tomllib.loads(file.read_text(encoding="utf-8")), ())}
 
 
 def _read(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Assumed]:

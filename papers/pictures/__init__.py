@@ -1,0 +1,1 @@
+"""Pictures of these studies, as PNG files."""

@@ -1,0 +1,1 @@
+"""The tables that a person reads in the terminal."""
