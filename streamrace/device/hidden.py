@@ -21,6 +21,9 @@ class Hidden:
 
 HIDDEN = {
     "aten::native_batch_norm": Hidden(("running_mean", "running_var"), "training"),
+    "aten::batch_norm_update_stats": Hidden(("running_mean", "running_var")),
+    "aten::batch_norm_gather_stats": Hidden(("running_mean", "running_var")),
+    "aten::batch_norm_gather_stats_with_counts": Hidden(("running_mean", "running_var")),
 }
 
 
