@@ -44,7 +44,11 @@ class CUDAHooks final : public CUDAHooksInterface {
   Allocator* getPinnedMemoryAllocator() const override { return simgpu::pinned_allocator(); }
   Allocator* getCUDADeviceAllocator() const override { return simgpu::device_allocator(); }
   std::string showConfig() const override { return "a simulated GPU"; }
-  void deviceSynchronize(DeviceIndex index) const override { c10::impl::getDeviceGuardImpl(kCUDA)->synchronizeDevice(index); }
+  void deviceSynchronize(DeviceIndex index) const override {
+    int64_t site = simgpu::call_site();
+    simgpu::Lock lock;
+    if (!simgpu::device().foreign(index)) simgpu::device().synchronize(site);
+  }
 };
 
 REGISTER_CUDA_HOOKS(CUDAHooks)
