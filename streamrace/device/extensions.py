@@ -12,38 +12,64 @@ import functools
 import hashlib
 import shutil
 import tempfile
+import warnings
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from streamrace.device.compiling import BuildError, cache, once
-from streamrace.device.imports import needed
+from streamrace.device.imports import OF_TORCH, needed
 from streamrace.device.torches import stubs
+
+_kept: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Stand in the way of ``torch.ops.load_library``, by which such parts are loaded."""
-    kind: Any = type(torch.ops)
+    """Stand in the way of ``torch.ops.load_library``, by which such parts are loaded, and of imports of torch's own."""
+    loader: Any = ExtensionFileLoader
+    created, kind = loader.create_module, type(torch.ops)  # type: Any, Any
     plain = kind.load_library
+
+    def create_module(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+        if spec.name in OF_TORCH and spec.origin:
+            _load_stubs(Path(spec.origin))
+        return created(self, spec)  # type: ignore[no-any-return]
 
     @functools.wraps(plain)
     def load_library(self: Any, path: Any) -> None:
-        file = Path(path)
-        bundled = [*file.parent.glob("*.so*"), *file.parent.parent.glob("*.libs/*.so*")]
-        there = {one.name for one in bundled}
-        wanted = [one for one in needed(str(file)) if one.startswith(stubs.OF_CUDA) and one not in there]
-        if not wanted:
+        if not _load_stubs(Path(path)):
             plain(self, path)
             return
-        for library in sorted(_stubs(file, wanted, bundled).glob("*.so*")):
-            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
         before = set(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
         plain(self, path)
         for name in sorted(set(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA")) - before):
             torch.ops.simgpu.falls_back(*name.partition(".")[::2])
+        _without_version()
 
     kind.load_library = load_library
+    loader.create_module = create_module
+
+
+def _without_version() -> None:
+    """torchvision compares the CUDA that it was built with to torch's, and refuses another: here it has none."""
+    if hasattr(torch.ops.torchvision, "_cuda_version") and not _kept:
+        _kept.append(torch.library.Library("torchvision", "IMPL"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it has a kernel
+            _kept[0].impl("_cuda_version", lambda: -1, "CompositeImplicitAutograd")
+
+
+def _load_stubs(file: Path) -> bool:
+    """Load what stands for the CUDA libraries that ``file`` asks for; gives whether it asks for any."""
+    bundled = [*file.parent.glob("*.so*"), *file.parent.parent.glob("*.libs/*.so*")]
+    there = {one.name for one in bundled}
+    wanted = [one for one in needed(str(file)) if one.startswith(stubs.OF_CUDA) and one not in there]
+    for library in sorted(_stubs(file, wanted, bundled).glob("*.so*")) if wanted else ():
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    return bool(wanted)
 
 
 def _stubs(file: Path, wanted: list[str], bundled: list[Path]) -> Path:

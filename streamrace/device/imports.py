@@ -44,6 +44,8 @@ _INSTEAD = {
 # What a compiled part asks for that needs a GPU. Beginnings of the names of shared libraries.
 _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
+OF_TORCH = ("functorch._C",)
+"""Compiled parts of torch's own, before 2.7, which ask for its CUDA part and use nothing of it: stubs stand for that."""
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "bitsandbytes.cextension": refusals.bitsandbytes,
@@ -68,7 +70,8 @@ def install() -> None:
     plain = loader.create_module
 
     def create_module(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-        asked = next((one for one in needed(spec.origin or "") if one.startswith(_OF_CUDA)), "")
+        names = needed(spec.origin or "") if spec.name not in OF_TORCH else []
+        asked = next((one for one in names if one.startswith(_OF_CUDA)), "")
         try:
             return plain(self, spec) if not asked else _refuse(spec, asked)  # type: ignore[no-any-return]
         except ImportError as error:
