@@ -75,8 +75,11 @@ class Again:
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         number = {id(race): at for at, race in enumerate(every, 1)}
         kept: list[SeenElsewhere] = []
+        settled: dict[int, Witnessed] = {}
+        rest = "not asked for by --witness-of"
 
         def look(one: LiveWitness) -> None:
+            settled[id(one.race)] = Witnessed(one.verdict, one.reason, one.token, one.command)
             if (seen := _seen(one, number[id(one.race)])) is not None:
                 kept.append(seen)
 
@@ -84,7 +87,7 @@ class Again:
         console = Terminal(stderr=True)
         try:
             with console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"):
-                found = examine(
+                for found in examine(
                     trace,
                     races,
                     self.command,
@@ -96,17 +99,16 @@ class Again:
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                     look=look,
-                )
-        except KeyboardInterrupt:
-            interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
-            return [interrupted] * len(every)
+                    beside=every,
+                ):
+                    settled[id(found.race)] = Witnessed(found.verdict, found.reason, found.token, found.command)
+        except KeyboardInterrupt:  # what was settled until then stays
+            rest = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
-            return [_none(f"the program cannot be run again: {place or problem}")] * len(every)
-        said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+            rest = f"the program cannot be run again: {place or problem}"
         witnesses.write(kept, trace.parent)
-        asked = dict(zip(map(id, races), said, strict=True))
-        return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
+        return [settled.get(id(race), _none(rest)) for race in every]
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
         """Which of these anything depends on; and what is not known of them, sentences without full stops."""

@@ -3,7 +3,8 @@
 The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
 new run's own trace. Three runs are compared by what the program came to see (:mod:`streamrace.device.probes`): the one
 that was judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay
-also moves what waits for the delayed work, so where a program has several races the difference may come from another.
+also moves what waits for the delayed work, and may turn other races round. Where it does and the program sees something
+else, those are delayed back, so that each race is judged alone; the reason names the ones for which that failed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 _NOTHING = "the program sees the same"
 _QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
-_HOST = "host"  # the stream that stands for what the host itself does to pinned memory
+_APART = 4  # other races that are delayed back, at most
 _Wanted = Callable[[int], bool]
+_Found = tuple[Timing, LiveOutcome]
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,15 @@ def examine(
     runner: Runner | None = None,
     patience_s: float = 600.0,
     look: Callable[[LiveWitness], None] | None = None,
+    beside: Sequence[Race] = (),
 ) -> list[LiveWitness]:
     """A witness for each race of the run whose traces lie in ``folder``, in their order; without their outcomes, which
     ``look`` sees of one after the other: there may be as many as there are races.
 
     ``command``: what ran, as it stands behind ``streamrace device``. ``timing``: in which it ran. Of more than
     ``limit`` races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands
-    begin. ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
+    begin. ``beside``: all races of the run, by whose numbers reasons name them (none: ``races``).
+    ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
     it writes again. Raises :class:`streamrace.device.trace.TraceError` where the folder has no traces.
@@ -124,14 +128,15 @@ def examine(
             if not begins(judged, first.run):
                 why = "a second run in the same timing is another from its beginning on"
                 return [_unconfirmed(race, why) for race in races]
-        return Examination(first, control, program, timing, again, folder).all(races, limit, look=look or _past)
+        made = Examination(first, control, program, timing, again, folder, beside or races)
+        return made.all(races, limit, look=look or _past)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
     ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
-    the traces of the judged run lie.
+    the traces of the judged run lie. ``races``: all of that run.
     """
 
     def __init__(
@@ -142,7 +147,9 @@ class Examination:
         timing: Timing,
         again: Callable[[str], str],
         folder: Path,
+        races: Sequence[Race] = (),
     ) -> None:
+        self._races = list(races)
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
@@ -227,7 +234,11 @@ class Examination:
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
-        return self._judged_by(race, *found, control, timing)
+
+        def judge(found: _Found) -> LiveWitness:
+            return self._judged_by(race, *found, control, timing)
+
+        return self._alone(pair, control, found, lambda now: now < 0, judge)
 
     def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
@@ -245,22 +256,75 @@ class Examination:
 
     def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
-        found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
-        if race.second.stream != _HOST:
-            late = (pair.second, pair.second_touch, -gap)
-            found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
+        late = (pair.second, pair.second_touch, -gap)
+        found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
             if self._at_once is None:
                 self._at_once = self._program.run(self._timing, at_once=True)
             now = pair.gap(self._at_once.run)
             if now is None or now < 0:
                 return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
-            return self._judged_by(race, self._timing, self._control, self._at_once, None)
-        return self._judged_by(race, self._timing, self._control, found[1], found[0])
+            one = self._judged_by(race, self._timing, self._control, self._at_once, None)
+            return self._naming(one, self._turned(pair, self._control, self._at_once))
+
+        def judge(found: _Found) -> LiveWitness:
+            return self._judged_by(race, self._timing, self._control, found[1], found[0])
+
+        return self._alone(pair, self._control, found, lambda now: now >= 0, judge)
+
+    # -- other races ----------------------------------------------------------------------------------------
+
+    def _alone(
+        self,
+        pair: RacingPair,
+        base: LiveOutcome,
+        found: _Found,
+        wanted: _Wanted,
+        judge: Callable[[_Found], LiveWitness],
+    ) -> LiveWitness:
+        """What ``judge`` says of ``found``, which has the pair as ``wanted``, with all other races as in ``base``."""
+        one = judge(found)
+        if one.verdict != "harmful" or not (turned := self._turned(pair, base, found[1])):
+            return one
+        for _ in range(_APART):
+            _, its, before, now = turned[0]
+            back = (its.first, its.first_touch) if before < 0 else (its.second, its.second_touch)
+            next_ = self._delayed(found[0], its, *back, abs(now), wanted=lambda now, was=before < 0: (now < 0) == was)  # type: ignore[misc]
+            if isinstance(next_, str) or (gap := pair.gap(next_[1].run)) is None or not wanted(gap):
+                break
+            found, turned = next_, self._turned(pair, base, next_[1])
+            if not turned:
+                break
+        return self._naming(judge(found), turned)
+
+    def _turned(
+        self, pair: RacingPair, base: LiveOutcome, other: LiveOutcome
+    ) -> list[tuple[Race, RacingPair, int, int]]:
+        """The pairs of other races that come in another order in ``other``, with nanoseconds from first to second.
+
+        Not those that share a piece of work with ``pair``: what delays one delays the other.
+        """
+        found = []
+        for race in self._races:
+            for occurrence in race.examples:
+                its = self._pair(race, occurrence)
+                if its is None or {its.first, its.second} & {pair.first, pair.second}:
+                    continue
+                before, now = its.gap(base.run), its.gap(other.run)
+                if before is not None and now is not None and (before < 0) != (now < 0):
+                    found.append((race, its, before, now))
+        return found
+
+    def _naming(self, one: LiveWitness, turned: Sequence[tuple[Race, RacingPair, int, int]]) -> LiveWitness:
+        numbers = sorted({at for at, race in enumerate(self._races, 1) for other, *_ in turned if other is race})
+        if one.verdict != "harmful" or not numbers:
+            return one
+        named = f"race{'' if len(numbers) == 1 else 's'} {' and '.join(map(str, numbers))}"
+        return replace(one, reason=f"{one.reason}; {named} could not be kept as in the other run, and may be why")
 
     def _delayed(
         self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
-    ) -> tuple[Timing, LiveOutcome] | str:
+    ) -> _Found | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1
         last: int | None = None
