@@ -176,3 +176,10 @@ def test_a_conjugate_stays_one() -> None:
             torch.vdot(*(z.cuda() if not z.is_conj() else z.conj().cuda().conj() for z in (one, other))),
         )
         assert difference(here, there) == "", (one.is_conj(), other.is_conj())
+    matrix = torch.randn(3, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
+    factors, pivots = torch.linalg.lu_factor(matrix)
+    here = torch.linalg.lu_solve(factors, pivots, matrix, left=False)  # whose kernel makes "out=" one
+    for _ in range(2):
+        there = torch.linalg.lu_solve(factors.cuda(), pivots.cuda(), matrix.cuda(), left=False)
+        assert difference(here, there) == ""
+        assert torch.equal((there * 1).cpu(), here.resolve_conj())

@@ -78,6 +78,7 @@ struct Spec {
 struct Signature {
   std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists counted through
   std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
+  std::vector<std::pair<int, bool>> conjugated;  // arguments that are conjugates afterwards, or are none any more
   std::vector<IValue> plain;                  // results that are no tensors, by result
   bool wide = false;                          // computed in a wider type: see wider.h
   int64_t nominal = 0;
@@ -416,6 +417,7 @@ Signature learn(Call& call) {
     for (size_t place = 0; place < stood.size(); ++place) {
       if (!call.op.written[place] || !stood[place].isTensor() || !stood[place].toTensor().defined()) continue;
       auto now = spec_of(stood[place].toTensor(), call.op);
+      if (now.conjugate != call.inputs[place].toTensor().is_conj()) made.conjugated.emplace_back(place, now.conjugate);
       if (now.sizes == call.inputs[place].toTensor().sizes()) continue;
       bool out = std::find(call.op.outs.begin(), call.op.outs.end(), place) != call.op.outs.end();
       TORCH_CHECK(out, "streamrace: ", name_of(call.op.name), " would give its argument another shape: take its result instead");
@@ -647,6 +649,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   } else {
     device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
   }
+  for (auto& [place, conjugate] : signature->conjugated) given[place].toTensor().unsafeGetTensorImpl()->_set_conj(conjugate);
   for (auto& value : results) stack->push_back(std::move(value));
 }
 
