@@ -128,3 +128,21 @@ def test_a_type_that_no_kernel_of_the_cpus_takes_is_told_as_ours() -> None:
         torch.geqrf(torch.ones(2, 2, dtype=torch.float16, device="cuda"))
     with pytest.raises(RuntimeError):  # CUDA has none either
         torch.fft.fft(torch.ones(4, dtype=torch.bfloat16, device="cuda"))
+
+
+def test_models_of_transformers_run_in_half_numbers() -> None:
+    """Eager attention takes a softmax of half numbers to wide ones, and experts are counted by ``histc``."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MixtralConfig(**small, vocab_size=32, num_key_value_heads=2, num_local_experts=4)
+    config._attn_implementation = "eager"
+    torch.manual_seed(3)
+    here = MixtralForCausalLM(config)
+    ids = torch.arange(16).view(2, 8)
+    expected = here(input_ids=ids, labels=ids).loss.item()
+    there = here.half().cuda()
+    loss = there(input_ids=ids.cuda(), labels=ids.cuda()).loss
+    loss.backward()
+    assert abs(loss.item() - expected) < 1e-2
+    assert all(one.grad.isfinite().all() for one in there.parameters() if one.grad is not None)
