@@ -135,8 +135,9 @@ def test_models_of_transformers_run_in_half_numbers() -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = MixtralConfig(**small, vocab_size=32, num_key_value_heads=2, num_local_experts=4)
-    config._attn_implementation = "eager"
+    config = MixtralConfig(
+        **small, vocab_size=32, num_key_value_heads=2, num_local_experts=4, attn_implementation="eager"
+    )
     torch.manual_seed(3)
     here = MixtralForCausalLM(config)
     ids = torch.arange(16).view(2, 8)
