@@ -45,7 +45,7 @@ _INSTEAD = {
 _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
 OF_TORCH = ("functorch._C",)
-"""Compiled parts of torch's own, before 2.7, which ask for its CUDA part and use nothing of it: stubs stand for that."""
+"""Compiled parts of torch's own, before 2.7, which ask for its CUDA part and use nothing of it: stubs serve."""
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "bitsandbytes.cextension": refusals.bitsandbytes,

@@ -72,10 +72,12 @@ using Stack = torch::jit::Stack;
 struct Spec {
   std::vector<int64_t> sizes, strides;
   at::ScalarType dtype;
+  bool conjugate = false, negative = false;
 };
 struct Signature {
   std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists counted through
   std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
+  std::vector<std::pair<int, bool>> conjugated;  // arguments that are conjugates afterwards, or are none any more
   std::vector<IValue> plain;                  // results that are no tensors, by result
   bool wide = false;                          // computed in a wider type: see wider.h
   int64_t nominal = 0;
@@ -94,12 +96,15 @@ const char* const kDense = ": the simulated GPU has dense tensors only, not spar
 
 Spec spec_of(const Tensor& tensor, const Operator& op) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(), "streamrace: ", name_of(op.name), kDense);
-  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.is_conj(), tensor.is_neg()};
 }
 
 Tensor allocate(const Spec& spec, int64_t site) {
   Allocating from(site);
-  return at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
+  auto made = at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
+  if (spec.conjugate) made.unsafeGetTensorImpl()->_set_conj(true);
+  if (spec.negative) made.unsafeGetTensorImpl()->_set_neg(true);
+  return made;
 }
 
 // Gives an "out=" argument the form of its result, and memory for it: the result may lie with holes in between.
@@ -119,6 +124,7 @@ struct Call {
   Accesses accesses;
   std::vector<int64_t> key, shapes;
   Stack inputs;
+  std::vector<std::pair<Tensor, Tensor>> met;  // arguments, and what stands for them
   int64_t nbytes = 0, largest = 0, switches = 0;
   int switched = 0;
   bool masked = false, hides = false, wide = false;
@@ -132,14 +138,25 @@ struct Call {
     }
     auto sizes = given.sizes(), strides = given.strides();
     bool number = given.unsafeGetTensorImpl()->is_wrapped_number();  // which has less say in the result's type
-    key.push_back(kTensor + (static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0) + (number ? 1 << 21 : 0));
+    key.push_back(kTensor + (static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0) + (number ? 1 << 21 : 0) +
+                  (given.is_conj() ? 1 << 22 : 0) + (given.is_neg() ? 1 << 23 : 0));
     key.insert(key.end(), sizes.begin(), sizes.end());
     key.insert(key.end(), strides.begin(), strides.end());
     shapes.push_back(static_cast<int64_t>(given.scalar_type()) << 8 | given.dim());
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
     nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
     largest = std::max(largest, given.numel());
-    if (given.is_cuda()) return place_of(given, written, accesses);
+    if (given.is_cuda()) {
+      auto here = place_of(given, written, accesses);
+      if (op.outs.empty()) return here;
+      for (size_t i = 0; written && i < met.size(); ++i) {  // in place: a kernel asks whether "out=" is what it reads
+        if (!met[i].first.is_same(given)) continue;
+        key.push_back(kKind + 12 + static_cast<int64_t>(i));
+        return met[i].second;
+      }
+      met.emplace_back(given, here);
+      return here;
+    }
     Block* pinned = op.whole ? pinned_block_of(given) : nullptr;
     if (pinned) {
       if (written) recorder().unknown(pinned->number);
@@ -275,14 +292,20 @@ void each_tensor(const Stack& stack, const std::function<void(const Tensor&)>& s
 
 constexpr double kAsItIs = std::numeric_limits<double>::quiet_NaN();
 
-IValue stand_in(const IValue& value, double filling) {
+using Stood = std::unordered_map<const c10::TensorImpl*, Tensor>;
+
+IValue stand_in(const IValue& value, double filling, Stood& known) {
   auto one = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
+    auto& there = known[tensor.unsafeGetTensorImpl()];
+    if (there.defined()) return there;
     auto made = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+    if (tensor.is_conj()) made.unsafeGetTensorImpl()->_set_conj(true);
+    if (tensor.is_neg()) made.unsafeGetTensorImpl()->_set_neg(true);
     if (std::isnan(filling)) made = tensor.is_non_overlapping_and_dense() ? made.copy_(tensor) : tensor.clone();
     else made.fill_(tensor.scalar_type() == at::kBool ? 1.0 : filling);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
-    return made;
+    return there = made;
   };
   if (value.isTensor()) return one(value.toTensor());
   if (value.isTensorList()) {
@@ -313,7 +336,8 @@ std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
     if (std::isnan(filling)) device().meet(Device::current());
     {
       Executing quiet(dtype);
-      for (auto& value : call.inputs) stood.push_back(stand_in(value, filling));
+      Stood known;
+      for (auto& value : call.inputs) stood.push_back(stand_in(value, filling, known));
     }
     Stack stack = stood;
     auto before = numbers.defined() ? numbers.get_state() : Tensor();
@@ -357,13 +381,28 @@ std::pair<Stack, Stack> rehearse_dry(Call& call, const at::Generator& numbers) {
   return std::move(*said);
 }
 
+// What kernels warn of. A rehearsal's is said once it is over, that of the execution, which is the same, is not.
+struct Warned final : c10::WarningHandler {
+  std::vector<c10::Warning> all;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+  void process(const c10::Warning& one) override { all.push_back(one); }
+};
+
+std::vector<c10::Warning> rehearsed(Call& call, const at::Generator& numbers, std::pair<Stack, Stack>& made) {
+  Warned warned;
+  made = dry().on ? rehearse_dry(call, numbers) : rehearse(call, numbers);
+  return std::move(warned.all);
+}
+
 Signature learn(Call& call) {
   Signature made;
   int64_t nbytes = call.nbytes;
   auto shapes = call.shapes;
   {  // also where nothing is fresh: arguments that do not fit are told at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
-    auto [results, stood] = dry().on ? rehearse_dry(call, numbers) : rehearse(call, numbers);
+    std::pair<Stack, Stack> rehearsal;
+    auto warnings = rehearsed(call, numbers, rehearsal);
+    auto& [results, stood] = rehearsal;
     made.wide = call.wide;
     for (size_t i = 0; i < results.size(); ++i) {
       made.plain.push_back(call.op.returns[i] == Operator::kPlain ? results[i] : IValue());
@@ -380,11 +419,14 @@ Signature learn(Call& call) {
     for (size_t place = 0; place < stood.size(); ++place) {
       if (!call.op.written[place] || !stood[place].isTensor() || !stood[place].toTensor().defined()) continue;
       auto now = spec_of(stood[place].toTensor(), call.op);
+      if (now.conjugate != call.inputs[place].toTensor().is_conj()) made.conjugated.emplace_back(place, now.conjugate);
       if (now.sizes == call.inputs[place].toTensor().sizes()) continue;
       bool out = std::find(call.op.outs.begin(), call.op.outs.end(), place) != call.op.outs.end();
       TORCH_CHECK(out, "streamrace: ", name_of(call.op.name), " would give its argument another shape: take its result instead");
       made.resized.emplace_back(place, now);
     }
+    for (auto& warning : warnings)  // whoever gives "out=" its shape says so, each time
+      if (made.resized.empty() || warning.msg().find("was resized since") == std::string::npos) c10::warn(warning);
   }
   auto& costs = device().costs;
   made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()), call.switches, &made.flops)) : 2000;
@@ -579,6 +621,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   if (recorder().on) recorder().call(trace().ops + 1, handle, given, call.inputs, made_of(op, results, false), then);
   auto run = [&handle = describe_handle(handle), &op, inputs = std::move(call.inputs), places = std::move(places),
               dtype = c10::get_default_dtype_as_scalartype(), then = std::move(then), wide = signature->wide]() mutable {
+    Warned unsaid;
     execute(handle, op, inputs, dtype, then, wide);
     if (places.empty()) return;
     size_t next = 0;
@@ -598,6 +641,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   } else {
     device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
   }
+  for (auto& [place, conjugate] : signature->conjugated) given[place].toTensor().unsafeGetTensorImpl()->_set_conj(conjugate);
   for (auto& value : results) stack->push_back(std::move(value));
 }
 
@@ -607,6 +651,27 @@ const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle) {
 }
 
 namespace {
+
+// CUDA has one driver. With "out=" the CPU's kernel takes memory that fits for more than its result, so it has none of ours.
+void least_squares(const c10::OperatorHandle& handle, Stack* stack) {
+  const auto& schema = handle.schema();
+  auto first = stack->end() - static_cast<int64_t>(schema.arguments().size());
+  auto& driver = *(first + schema.argumentIndexWithName("driver").value());
+  TORCH_CHECK(driver.isNone() || driver.toStringRef() == "gels", "torch.linalg.lstsq: parameter `driver` should be one of (gels) on CUDA, and is ", driver.toStringRef());
+  driver = std::string("gels");
+  if (schema.overload_name().empty()) return fallback(handle, stack);
+  Stack outs(stack->end() - 4, stack->end());
+  stack->erase(stack->end() - 4, stack->end());
+  c10::Dispatcher::singleton().findSchemaOrThrow("aten::linalg_lstsq", "").callBoxed(stack);
+  Stack made(stack->end() - 4, stack->end());
+  stack->erase(stack->end() - 4, stack->end());
+  for (size_t i = 0; i < 4; ++i) {
+    const Tensor out = outs[i].toTensor(), result = made[i].toTensor();
+    if (Lock lock; out.sizes() != result.sizes()) reshape(out, result.sizes(), result.strides(), call_site());
+    out.copy_(result);
+    stack->push_back(outs[i]);
+  }
+}
 
 // Tensors of another layout are refused, by the operator's name, before anything of it runs.
 void refuse(const c10::OperatorHandle& handle, Stack*) {
@@ -625,9 +690,12 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   // Operators that have a composite beside the CPU's kernel, which would come before the fallback, and composites
   // that choose a kernel by the name of the device: the CPU's kernel is taken, so the bits are the CPU's.
   for (const char* name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
-                           "mish_backward", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims", "all.dims_out",
-                           "native_channel_shuffle", "linalg__powsum", "conj_physical_", "mode.values"})
+                           "mish_backward", "addr", "addr_", "addr.out", "any.dims", "any.dims_out", "all.dims", "all.dims_out",
+                           "native_channel_shuffle", "linalg__powsum", "conj_physical_", "mode.values", "mse_loss",
+                           "smooth_l1_loss"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.impl("linalg_lstsq", torch::CppFunction::makeFromBoxedFunction<&least_squares>());
+  m.impl("linalg_lstsq.out", torch::CppFunction::makeFromBoxedFunction<&least_squares>());
   auto no = [](const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; };
   auto no_either = [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; };
   m.impl("_use_cudnn_ctc_loss", no);  // the composite asks on CUDA, and takes the other kernel then
