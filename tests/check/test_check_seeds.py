@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,3 +92,24 @@ def test_ranks_and_a_package_that_is_imported_first_draw_the_same_in_each_run(ch
     assert drawn[0] != others[0] and drawn[1] != others[1]
     assert drawn[2] == others[2] == random.Random(5).random()
     assert "draws from torch and torch.cuda without setting a seed" in first.told
+
+
+def test_sets_of_strings_have_one_order_in_all_runs(check: Any) -> None:
+    """In a process that starts as a user's does; one that has a hash seed keeps it."""
+    check.script(RACE.format(seed="torch.manual_seed(5)", numpys=0).replace("read = kept + 1", "read = kept + place"))
+    text = (check.folder / "train.py").read_text()
+    order = "place = sum(at * int(one) for at, one in enumerate({str(one) for one in range(40)}))\n"
+    (check.folder / "train.py").write_text(order + text + "print('hash', hash('a'))\n")
+    its = {name: value for name, value in os.environ.items() if name not in ("PYTHONHASHSEED", "DS_ACCELERATOR")}
+    its |= {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200"}
+
+    def python(*words: str, **more: str) -> str:
+        words = (sys.executable, *words)
+        return subprocess.run(words, cwd=check.folder, env=its | more, stdout=subprocess.PIPE, text=True).stdout
+
+    command, plain = ("-m", "streamrace", "check", "--witnesses"), ("-c", "print('hash', hash('a'))")
+    out = python(*command, "1", "train.py")
+    assert "Race 1 is harmful" in out
+    assert said(out, "hash") == python(*plain, PYTHONHASHSEED="0").splitlines()
+    out = python(*command, "0", "train.py", PYTHONHASHSEED="7")
+    assert said(out, "hash") == python(*plain, PYTHONHASHSEED="7").splitlines()
