@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from streamrace.repro.commands.table import CommandLine
 
 _OLDEST = (3, 11)  # of Pythons
+_AGAIN = ("check", "fix", "waits", "explain", "emit-test")  # they run a program more than once
 _FAULT = 70  # exit status of a fault of ours (EX_SOFTWARE). Python's own is 1, and that says of a check: a race
 
 
 def run(program: CommandLine | None = None) -> None:
     """The command line as a process of its own. ``program``: another than ``streamrace``, as of :func:`main`."""
+    _in_one_order()
     try:
         main(program=program)
     except Exception:
@@ -29,6 +31,20 @@ def run(program: CommandLine | None = None) -> None:
 
         traceback.print_exc()
         sys.exit(_FAULT)
+
+
+def _in_one_order() -> None:
+    """Become a process whose sets of strings have the same order each time, where a program is compared with itself.
+
+    Not among the ranks of a launcher: they have no witness, and on hardware each has an order of its own.
+    """
+    again = _launched(sys.argv[1:])[1][:1]
+    if again and again[0] in _AGAIN and not ({"PYTHONHASHSEED", "WORLD_SIZE"} & {*os.environ} or sys.flags.isolated):
+        from streamrace.device.ranks.bound import module
+
+        python, *words = module("streamrace", *sys.argv[1:])
+        flags = [f"-W{one}" for one in sys.warnoptions]
+        os.execve(python, [python, *flags, *words], {**os.environ, "PYTHONHASHSEED": "0"})
 
 
 def main(arguments: list[str] | None = None, program: CommandLine | None = None) -> None:

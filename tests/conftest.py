@@ -20,6 +20,7 @@ seldom()  # before all that is imported here
 processor.answer()  # nothing has imported torch yet
 # Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
 os.environ.setdefault("STREAMRACE_ENGINE", "both")
+os.environ.setdefault("PYTHONHASHSEED", "0")  # else check becomes a process that has it, which would not be a warm one
 os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.

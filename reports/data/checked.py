@@ -170,6 +170,7 @@ class Checked:
     failed: bool = False  # the program itself, whatever was found until then
     thinned: Thinned | None = None
     uninitialised: Sequence[Uninitialised] = ()
+    seeded: str = ""  # what was seeded as the program does not, a sentence without a full stop
 
     @property
     def found(self) -> list[Discovery]:
@@ -301,6 +302,7 @@ class Checked:
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
                 **({"answers": answers} if answers else {}),
                 **({"uninitialised": unwritten} if unwritten else {}),
+                **({"seeded": self.seeded} if self.seeded else {}),
                 **({"thinned": self.thinned.as_dict(self.races)} if self.thinned else {}),
                 "own": dict(self.own),
                 "status": self.status,

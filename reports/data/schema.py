@@ -196,6 +196,7 @@ class _Thinned(_Part):
 
 class _Checked(Rests):
     seen: str
+    seeded: str = ""
     thinned: _Thinned | None = None
     virtual_ns: _Count = 0
     own: dict[str, str] = {}

@@ -55,6 +55,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
         body += [Text(""), Text(f"Examined: {checked.seen.sentence()}.")]
+    if checked.seeded:
+        body.append(Text(f"{checked.seeded}."))
     if checked.thinned:
         body += [Text(f"{one}.") for one in checked.thinned.sentences(checked.races)]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))

@@ -16,6 +16,7 @@ from streamrace.detectors.confidence.holding import Bare, Holding, together
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Enough, Following, Reader, rests_on
 from streamrace.detectors.values import answers
+from streamrace.device import seeds
 from streamrace.device.extras import installed
 from streamrace.device.ranks.interrupts import held
 from streamrace.device.trace import (
@@ -36,7 +37,7 @@ from streamrace.reports.data import checkout, known, sources
 from streamrace.reports.data.checked import Checked, Seen, Thinned, Witnessed
 from streamrace.reports.data.comments import comments
 from streamrace.reports.data.known import Baseline
-from streamrace.repro.sessions.folders import ANSWERS
+from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
 
@@ -180,6 +181,7 @@ class Judging:
             failed=failed,
             thinned=self._thinned(),
             uninitialised=proven,
+            seeded=seeds.sentence(folder / SEEDED),
         )
         sources.write([*races, *(race for one in holding.held for race in one.races)], folder, (beside,))
         checked = _knowing(checked, beside, baseline, keeping)

@@ -19,7 +19,7 @@ from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
 from streamrace.repro.sessions import child, folders, launched, places
 from streamrace.repro.sessions.child import ProgramEnd
-from streamrace.repro.sessions.folders import ANSWERS
+from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.launched import Launched
 from streamrace.repro.sessions.witnessed import Again
 
@@ -76,6 +76,7 @@ def work(
             dry=world,
             tell_waits=tell_waits,
             keep=0 if record else keep,
+            seeded=place.with_name(SEEDED),
         )
         if world:
             from streamrace.device import memory

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MARK = "check.json"
 ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
 BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command that another starts: it does what that says, and no file
+SEEDED = "seeded.txt"  # from which generators the program drew unseeded, until the run is judged
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name that is made of a script's
 
@@ -145,6 +146,7 @@ def forget_ranks(path: Path) -> None:
     """The run is judged: how each rank ended, and what its program said, is not needed any more."""
     for one in (_RANKS, ANSWERS):
         shutil.rmtree(path / one, ignore_errors=True)
+    (path / SEEDED).unlink(missing_ok=True)
 
 
 def name_of(program: Sequence[str]) -> str:

@@ -3,10 +3,10 @@
 ``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they
 stand behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1),
 ``patience_s``, ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty:
-none), ``seed`` of random generators that the program may not seed (``null``: they are as they are), and ``unwritten``
-(``null``, or what :func:`streamrace.device.unwritten.begin` takes as ``poisoned`` and ``copies``). Each is answered
-by a line with its exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could
-not be written: nothing that it did counts then. It reads nothing.
+none) and ``unwritten`` (``null``, or what :func:`streamrace.device.unwritten.begin` takes as ``poisoned`` and
+``copies``). Each is answered by a line with its exit status, ``null`` where it was ended because it took longer, or a
+sentence where its trace could not be written: nothing that it did counts then. It reads nothing. Random generators that
+the program does not seed are seeded, in each run alike (:mod:`streamrace.device.seeds`).
 
 ``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import random
 import sys
 from typing import Any, NamedTuple
 
@@ -47,16 +46,6 @@ def _import(module: str) -> None:
         sys.stdout.flush()
         os.dup2(out, 1)
         os.close(out)
-
-
-def _seed(number: int) -> None:
-    """Of the generators that have another state in each process: the device's has the same in all."""
-    import numpy as np
-    import torch
-
-    random.seed(number)
-    np.random.seed(number)
-    torch.default_generator.manual_seed(number)
 
 
 class Unwritten(NamedTuple):
@@ -91,11 +80,9 @@ def _program(job: dict[str, Any], send: Send) -> int:
         from streamrace.device import unwritten
 
         unwritten.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
-    if job["seed"] is not None:
-        _seed(job["seed"])
     if job["folder"]:
         os.chdir(job["folder"])
-    return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)))
+    return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)), seed=True)
 
 
 if __name__ == "__main__":

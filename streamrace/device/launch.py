@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from streamrace.device import smi
+from streamrace.device import seeds, smi
 from streamrace.device.compiling import BuildError
 from streamrace.device.dry import World
 from streamrace.device.hardware import ProfileError
@@ -120,6 +120,7 @@ def run(
     dry: World | None = None,
     tell_waits: bool = False,
     keep: int = 0,
+    seeded: Path | None = None,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
@@ -130,6 +131,8 @@ def run(
     ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
     also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
     comes then is in parts that somebody reads and removes (:mod:`streamrace.device.parts`); 0: it is one file.
+    ``seeded``: what the program does not seed is seeded, and this file says what it was
+    (:mod:`streamrace.device.seeds`).
 
     Raises :class:`streamrace.device.scripts.WrongUse` where there is no such program, :class:`BuildError` or
     RuntimeError where there can be no device or no trace, :class:`streamrace.device.ranks.RankFailed` for the first of
@@ -138,8 +141,9 @@ def run(
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
     return _run(
-        program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits, keep=keep
-    )
+        program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits, keep=keep,
+        seed=seeded is not None, seeded=seeded,
+    )  # fmt: skip
 
 
 def _run(
@@ -154,6 +158,8 @@ def _run(
     tell_waits: bool = False,
     without: Sequence[str] = (),
     keep: int = 0,
+    seed: bool = False,
+    seeded: Path | None = None,
 ) -> int:
     _ = program.folder
     here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
@@ -162,6 +168,8 @@ def _run(
         from streamrace.device.dry import install
 
         install(dry)
+    if seed:
+        seeds.begin()
     program.find()
     if hidden := starting.hidden(sys.path):
         raise WrongUse(hidden)
@@ -181,7 +189,11 @@ def _run(
     def rank(number: int) -> int:
         try:
             path = file and file(number)
-            with timed(timing, rank=number), traced(path, record=record, token=str(timing), keep=keep):
+            with (
+                timed(timing, rank=number),
+                traced(path, record=record, token=str(timing), keep=keep),
+                seeds.of_rank(number, seeded),
+            ):
                 _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             if _unwritten:  # which is no fault of the program, though it may be told of it
@@ -276,8 +288,11 @@ def _join_threads() -> None:
             thread.join()
 
 
-def main(arguments: list[str], told: Callable[[str], None] | None = None) -> int:
-    """The command line. Gives an exit status: 2 for a wrong call. ``told``: gets why a program's trace is not whole."""
+def main(arguments: list[str], told: Callable[[str], None] | None = None, *, seed: bool = False) -> int:
+    """The command line. Gives an exit status: 2 for a wrong call. ``told``: gets why a program's trace is not whole.
+
+    ``seed``: what the program does not seed is seeded (:mod:`streamrace.device.seeds`).
+    """
     given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
     needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
     flags = {"--dry": False, "--record": False}
@@ -341,6 +356,7 @@ def main(arguments: list[str], told: Callable[[str], None] | None = None) -> int
             record=record,
             dry=world if dry else None,
             without=without,
+            seed=seed,
         )
     except WrongUse as problem:
         return _wrong(str(problem))

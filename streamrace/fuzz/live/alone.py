@@ -71,9 +71,7 @@ class AloneRuns:
         words += [] if one.ranks is None else ["--ranks", str(one.ranks)]
         words += [str(self._text / one.name), *one.arguments]
         printed = str(made / "printed")
-        status = self._runner.run(
-            words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed, seed=0
-        )
+        status = self._runner.run(words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed)
         try:
             return LiveOutcome(load(traces), status), traces
         except TraceError:  # it was ended in the middle of a record

@@ -94,20 +94,18 @@ class Runner:
         patience_s: float = 600.0,
         folder: str = "",
         printed: str = "",
-        seed: int | None = None,
         unwritten: Poisoned | None = None,
     ) -> int | None:
         """Run what stands behind ``streamrace device``; gives its exit status, None where it was ended after so long.
 
         ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
-        ``printed``: the file to which what it prints is added. ``seed``: of random generators, which the program may
-        seed itself. ``unwritten``: which memory that nobody wrote holds NaN, all other such memory then holding
-        numbers (None: it is as it is). Raises RuntimeError where there is no simulated GPU; why stands on standard
-        error. Raises :class:`UnwrittenTrace`.
+        ``printed``: the file to which what it prints is added. ``unwritten``: which memory that nobody wrote holds NaN,
+        all other such memory then holding numbers (None: it is as it is). Raises RuntimeError where there is no
+        simulated GPU; why stands on standard error. Raises :class:`UnwrittenTrace`.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
-        job |= {"folder": folder, "printed": printed, "seed": seed, "unwritten": unwritten and unwritten._asdict()}
+        job |= {"folder": folder, "printed": printed, "unwritten": unwritten and unwritten._asdict()}
         with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()

@@ -1,0 +1,199 @@
+"""A seed for what a program draws at random and does not seed itself, so that each of its runs draws the same.
+
+Of Python's ``random``, numpy, and torch's generators of the host and of the device. What the program seeds is as it
+says from there on. Whether it drew from a generator before, is seen from that one's state, which nothing here moves;
+where it asks for entropy instead (``torch.seed()``, ``numpy.random.default_rng()``) it gets what follows from the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+SEED = 3141592  # and one more for each rank. Nobody's own, so that a generator that has it was not seeded
+NAMES = ("random", "numpy.random", "torch", "torch.cuda")
+
+
+class _Generator:
+    """One that is there from the start, with a seed of ours until the program gives it another (``theirs``)."""
+
+    def __init__(self, name: str, put: Callable[[int], object], state: Callable[[], Any]) -> None:
+        self.name, self._put, self.state = name, put, state
+        self.theirs = self.drawn = False
+        self._fresh: object = None
+
+    def seed(self, number: int) -> None:
+        self._put(number)
+        self._fresh = self.state()
+
+    def look(self) -> None:
+        """Did the program draw from it with our seed?"""
+        self.drawn |= not self.theirs and self.state() != self._fresh
+
+    def changed(self) -> None:
+        """The program gave it a seed, or a state, which may be one that it had."""
+        self.theirs = self.state() != self._fresh
+
+
+class _OfTorch(_Generator):
+    """Some that know their seed, also where they got it from a state that was kept, or behind our back."""
+
+    def __init__(self, name: str, every: Callable[[], Sequence[Any]], moved: Callable[[Any], object]) -> None:
+        self._number, self._ones, self._begin = 0, [*every()], list[object]()
+
+        def put(number: int) -> None:
+            self._number, self._ones = number, [*every()]  # a rank comes to see more devices
+            for one in self._ones:
+                one.manual_seed(number)
+            self._begin = [moved(one) for one in self._ones]
+
+        super().__init__(name, put, lambda: [moved(one) for one in self._ones])
+
+    def look(self) -> None:
+        each = zip(self._ones, self._begin, self.state(), strict=True)
+        self.drawn |= any(one.initial_seed() == self._number and now != begin for one, begin, now in each)
+        self.changed()
+
+    def changed(self) -> None:
+        self.theirs = any(one.initial_seed() != self._number for one in self._ones)
+
+
+_all: dict[str, _Generator] = {}
+_entropy = random.Random(SEED)
+_running = [False]  # the program has begun
+
+
+def begin() -> None:
+    """Seed all of them. To be called once in a process, when torch is there and nothing of the program yet."""
+    import numpy as np
+    import torch
+
+    torch_: Any = torch
+
+    def numpys() -> str:
+        return json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist)
+
+    def devices() -> list[Any]:
+        return [torch_.ops.simgpu.default_generator(one) for one in range(torch_.cuda.device_count())]
+
+    def offset(one: Any) -> int:
+        return int(struct.unpack("<QQ", one.get_state().numpy().tobytes())[1])
+
+    made = (
+        _Generator("random", random.seed, random.getstate),
+        _Generator("numpy.random", np.random.seed, numpys),
+        _OfTorch("torch", lambda: [torch.default_generator], lambda one: one.get_state().numpy().tobytes()),
+        _OfTorch("torch.cuda", devices, offset),
+    )
+    _all.update({one.name: one for one in made})
+    for one in made:
+        one.seed(SEED)
+    _forks(random.seed, random.setstate)
+    plain = random.seed
+
+    def seed(a: Any = None, version: int = 2) -> None:
+        plain(_drawn("random") if a is None else a, version)
+
+    def of_torch() -> int:
+        torch_.manual_seed(number := _drawn("torch"))
+        return number
+
+    _attend(("random",), (random,), {"seed": seed, "setstate": None})
+    _attend(("numpy.random",), (np.random,), {"seed": None, "set_state": None})
+    _attend(
+        ("torch", "torch.cuda"), (torch, torch.random), {"manual_seed": None, "seed": of_torch, "set_rng_state": None}
+    )
+    on_device: dict[str, Callable[..., Any] | None] = {
+        "seed": lambda: torch_.cuda.manual_seed(_drawn("torch.cuda")),
+        "seed_all": lambda: torch_.cuda.manual_seed_all(_drawn("torch.cuda")),
+    }
+    for name in ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all"):
+        on_device[name] = None
+    _attend(("torch.cuda",), (torch.cuda, torch.cuda.random), on_device)
+    numpy_: Any = np.random.bit_generator
+    numpy_.randbits = lambda bits: _drawn("numpy.random", bits)  # of all that numpy makes without a seed
+
+
+def _attend(names: Sequence[str], modules: Sequence[Any], functions: Mapping[str, Callable[..., Any] | None]) -> None:
+    """Look at the generators of these names before each function that seeds them. In its place is another, if any."""
+    for name, instead in functions.items():
+        plain = getattr(modules[0], name)
+
+        @functools.wraps(plain)
+        def call(*arguments: Any, function: Callable[..., Any] = instead or plain, **named: Any) -> Any:
+            for one in names:
+                _all[one].look()
+            result = function(*arguments, **named)
+            for one in names:
+                _all[one].changed()
+            return result
+
+        for module in modules:
+            setattr(module, name, call)
+
+
+def _forks(seed: Callable[[int], None], setstate: Callable[[Any], None]) -> None:
+    """Python gives ``random`` entropy in each fork. A rank is none of the program's, so it goes on with what there is;
+    one of the program's own gets what follows from our seed.
+    """
+    kept: list[Any] = []
+
+    def before() -> None:
+        kept[:] = [_entropy.getrandbits(63) if _running[0] else 0, random.getstate()]
+
+    def in_child() -> None:
+        if _running[0]:
+            seed(kept[0])
+            _entropy.seed(kept[0])
+        else:
+            setstate(kept[1])
+
+    os.register_at_fork(before=before, after_in_child=in_child)
+
+
+def _drawn(name: str, bits: int = 63) -> int:
+    _all[name].drawn = True
+    return _entropy.getrandbits(bits)
+
+
+@contextmanager
+def of_rank(rank: int, told: Path | None) -> Iterator[None]:
+    """Inside, the program runs: each rank has another seed. ``told``: takes the names of those from which it drew.
+
+    What of the program was imported before this may have seeded already.
+    """
+    if not _all:
+        yield
+        return
+    for one in _all.values():
+        one.look()
+        if not one.theirs:
+            one.seed(SEED + rank)
+    _entropy.seed(SEED + rank)
+    _running[0] = True
+    try:
+        yield
+    finally:
+        for one in _all.values():
+            one.look()
+        if told is not None and (drawn := [name for name, one in _all.items() if one.drawn]):
+            with suppress(OSError), told.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{name}\n" for name in drawn))
+
+
+def sentence(file: Path) -> str:
+    """What was told there, without a full stop; empty where nothing was."""
+    try:
+        drawn = file.read_text(encoding="utf-8").split()
+    except OSError:
+        return ""
+    names = [name for name in NAMES if name in drawn]
+    which = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f"The program draws from {which} without setting a seed: check set one for all its runs ({SEED} + rank)"
