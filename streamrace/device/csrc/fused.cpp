@@ -114,6 +114,7 @@ Flash flash(const Tensor& query, const Tensor& key, const Tensor& value, double 
 std::tuple<Tensor, Tensor, Tensor> flash_backward(
     const Tensor& gradient, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output, const Tensor& logsumexp, const Tensor&,
     const Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor&, const Tensor&, optional<double> scale) {
+  if (!gradient.defined()) return {};
   check_flash(query, key, dropout, causal);
   int64_t heads = query.size(1);
   auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
