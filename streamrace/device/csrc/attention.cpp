@@ -2,7 +2,8 @@
 // Here it chooses as on the CPU, by the same function (shapes, types, and what sdpa_kernel allows), and where that
 // says "flash" it goes the way that torch keeps open for other devices ("overrideable"), to the CPU's flash kernel.
 // Two launches, forward and backward, as with CUDA's kernels; elsewhere attention is computed by its definition.
-#include "versions.h"
+// A DTensor, or a program that says which kernels it allows, gets CUDA's own choice: see fused.cpp.
+#include "fused.h"
 
 #if STREAMRACE_TORCH_SINCE(6)  // before, torch keeps that way open for no device: by its definition, then
 #include <ATen/SDPBackend.h>
@@ -20,6 +21,7 @@ using std::optional;
 
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask, double dropout,
                bool causal, optional<double> scale, bool grouped) {
+  if (auto as_cuda = chosen_as_cuda({query, key, value, mask, dropout, causal, grouped})) return *as_cuda;
   auto chosen = at::native::_fused_sdp_choice_cpp(query, key, value, mask, dropout, causal, scale, grouped);
   bool flash = chosen == static_cast<int64_t>(at::SDPBackend::flash_attention);
   return flash ? static_cast<int64_t>(at::SDPBackend::overrideable) : chosen;
