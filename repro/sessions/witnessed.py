@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
+from streamrace.device.ranks.interrupts import concluding
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
 from streamrace.device.trace import TraceError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
+_NOT_ASKED = "not asked for by --witness-of"
 
 
 def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
@@ -38,7 +41,7 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Again:
     """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
 
@@ -46,7 +49,8 @@ class Again:
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
     started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
-    this process runs, and with it all that it starts; the commands that are told have to say so.
+    this process runs, and with it all that it starts; the commands that are told have to say so. ``interrupted``: while
+    it ran again, so nothing runs any more; what was settled by then stays.
     """
 
     command: Sequence[str]
@@ -57,6 +61,7 @@ class Again:
     failed: bool = False
     of: Sequence[str] = ()
     packages: Sequence[str] = ()
+    interrupted: bool = field(default=False, init=False)
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
         """One for each race, in their order; none at all where none was wanted."""
@@ -75,16 +80,22 @@ class Again:
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         number = {id(race): at for at, race in enumerate(every, 1)}
         kept: list[SeenElsewhere] = []
+        settled: dict[int, Witnessed] = {}
+        cut = ""
 
         def look(one: LiveWitness) -> None:
+            settled[id(one.race)] = Witnessed(one.verdict, one.reason, one.token, one.command)
             if (seen := _seen(one, number[id(one.race)])) is not None:
                 kept.append(seen)
 
         began = time.monotonic()
         console = Terminal(stderr=True)
         try:
-            with console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"):
-                found = examine(
+            with (
+                concluding(),
+                console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"),
+            ):
+                for found in examine(
                     trace,
                     races,
                     self.command,
@@ -96,17 +107,19 @@ class Again:
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                     look=look,
-                )
+                ):
+                    settled.setdefault(id(found.race), _none(found.reason))  # no run was made for it
         except KeyboardInterrupt:
-            interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
-            return [interrupted] * len(every)
+            self.interrupted = True
+            cut = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
-            return [_none(f"the program cannot be run again: {place or problem}")] * len(every)
-        said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
-        witnesses.write(kept, trace.parent)
-        asked = dict(zip(map(id, races), said, strict=True))
-        return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
+            cut = f"the program cannot be run again: {place or problem}"
+        if kept or not cut:
+            with suppress(OSError) if cut else nullcontext():  # where the disk is full, the verdict counts
+                witnesses.write(kept, trace.parent)
+        wanted = {id(race) for race in races}
+        return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in every]
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
         """Which of these anything depends on; and what is not known of them, sentences without full stops."""
@@ -122,16 +135,19 @@ class Again:
             "running the program again with other bytes where nothing wrote (--witnesses 0: not)",
         )
         try:
-            with Terminal(stderr=True).status(says), Runner() as runner:
+            with concluding(), Terminal(stderr=True).status(says), Runner() as runner:
                 program = LiveProgram(self.command, runner, max(_LEAST_S, _PATIENCE * self.took_s))
                 return confirm(reads, lambda filled: program.run(timing, unwritten=filled), self.limit)
         except KeyboardInterrupt:
+            self.interrupted = True
             return (), (unknown(reads, "it was interrupted"),)
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
             return (), (unknown(reads, f"the program cannot be run again: {place or problem}"),)
 
     def _cannot(self) -> str:
+        if self.interrupted:
+            return "it was interrupted while the program ran again"
         if self.failed:
             return "the program broke off"
         if self.launched:

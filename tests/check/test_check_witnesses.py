@@ -97,6 +97,46 @@ def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
     assert not [*tmp_path.iterdir()]
 
 
+TWO = """
+    import os, signal, sys
+    import torch
+
+    matrix = torch.full((512, 512), 2.0, device="cuda")
+    one, other = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    one.add_(1)
+    with torch.cuda.stream(side):
+        first = (matrix @ matrix)[:1].new_zeros(4) + one
+    torch.cuda.synchronize()
+    other.add_(1)
+    with torch.cuda.stream(side):
+        second = (matrix @ matrix)[:1].new_zeros(4) + other
+    torch.cuda.synchronize()
+    with open("runs.txt", "a+") as runs:
+        runs.write("x")
+        before = runs.tell()
+    if not os.path.exists("command.txt"):
+        open("command.txt", "w").write(str(os.getppid()))
+    if before == int(sys.argv[1]):
+        os.kill(int(open("command.txt").read()), signal.Signals[sys.argv[2]])
+        signal.pause()
+    print(first.sum().item(), second.sum().item())
+"""
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_what_was_settled_when_it_was_interrupted_stays(check: Check, signal: str) -> None:
+    """The first run is judged, the second is the control, the third is the first race's; the fourth asks to end."""
+    check.script(TWO)
+    done = check("--witnesses", "8", "train.py", "4", signal)
+    assert done.status == 1, done.err
+    first, second = (race["witness"] for race in done.findings["races"])
+    assert (first["verdict"], second["verdict"]) == ("harmful", "not confirmed"), (first, second)
+    assert second["says"].startswith("interrupted after ")
+    assert shlex.split(first["command"])
+
+
 def test_a_token_that_is_none_is_one_sentence(check: Check) -> None:
     check.script("print('started')\n")
     done = check("--timing", "t9,nonsense", "train.py")

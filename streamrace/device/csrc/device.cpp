@@ -133,6 +133,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
 
 void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site) {
   name(kHost);
+  timeline().now += deviations().next(kHost, kernel, -1, 0).longer;  // the host's own is delayed as it stands in a token alone
   int64_t now = timeline().now;
   timeline().catch_up();
   trace().launch(kHost, kernel, accesses, site, now, now, now, 0, nullptr);

@@ -29,7 +29,6 @@ LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 _NOTHING = "the program sees the same"
 _QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
-_HOST = "host"  # the stream that stands for what the host itself does to pinned memory
 _Wanted = Callable[[int], bool]
 
 
@@ -245,10 +244,8 @@ class Examination:
 
     def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
-        found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
-        if race.second.stream != _HOST:
-            late = (pair.second, pair.second_touch, -gap)
-            found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
+        late = (pair.second, pair.second_touch, -gap)
+        found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
             if self._at_once is None:
                 self._at_once = self._program.run(self._timing, at_once=True)
