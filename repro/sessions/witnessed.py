@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
+from streamrace.device.ranks.interrupts import concluding
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
 from streamrace.device.trace import TraceError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
+_NOT_ASKED = "not asked for by --witness-of"
 
 
 def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
@@ -38,7 +41,7 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Again:
     """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
 
@@ -46,7 +49,8 @@ class Again:
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
     started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
-    this process runs, and with it all that it starts; the commands that are told have to say so.
+    this process runs, and with it all that it starts; the commands that are told have to say so. ``interrupted``: while
+    it ran again, so nothing runs any more; what was settled by then stays.
     """
 
     command: Sequence[str]
@@ -57,6 +61,7 @@ class Again:
     failed: bool = False
     of: Sequence[str] = ()
     packages: Sequence[str] = ()
+    interrupted: bool = field(default=False, init=False)
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
         """One for each race, in their order; none at all where none was wanted."""
@@ -76,7 +81,7 @@ class Again:
         number = {id(race): at for at, race in enumerate(every, 1)}
         kept: list[SeenElsewhere] = []
         settled: dict[int, Witnessed] = {}
-        rest = "not asked for by --witness-of"
+        cut = ""
 
         def look(one: LiveWitness) -> None:
             settled[id(one.race)] = Witnessed(one.verdict, one.reason, one.token, one.command)
@@ -86,7 +91,10 @@ class Again:
         began = time.monotonic()
         console = Terminal(stderr=True)
         try:
-            with console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"):
+            with (
+                concluding(),
+                console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"),
+            ):
                 for found in examine(
                     trace,
                     races,
@@ -101,14 +109,18 @@ class Again:
                     look=look,
                     beside=every,
                 ):
-                    settled[id(found.race)] = Witnessed(found.verdict, found.reason, found.token, found.command)
-        except KeyboardInterrupt:  # what was settled until then stays
-            rest = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
+                    settled.setdefault(id(found.race), _none(found.reason))  # no run was made for it
+        except KeyboardInterrupt:
+            self.interrupted = True
+            cut = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
-            rest = f"the program cannot be run again: {place or problem}"
-        witnesses.write(kept, trace.parent)
-        return [settled.get(id(race), _none(rest)) for race in every]
+            cut = f"the program cannot be run again: {place or problem}"
+        if kept or not cut:
+            with suppress(OSError) if cut else nullcontext():  # where the disk is full, the verdict counts
+                witnesses.write(kept, trace.parent)
+        wanted = {id(race) for race in races}
+        return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in every]
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
         """Which of these anything depends on; and what is not known of them, sentences without full stops."""
@@ -124,16 +136,19 @@ class Again:
             "running the program again with other bytes where nothing wrote (--witnesses 0: not)",
         )
         try:
-            with Terminal(stderr=True).status(says), Runner() as runner:
+            with concluding(), Terminal(stderr=True).status(says), Runner() as runner:
                 program = LiveProgram(self.command, runner, max(_LEAST_S, _PATIENCE * self.took_s))
                 return confirm(reads, lambda filled: program.run(timing, unwritten=filled), self.limit)
         except KeyboardInterrupt:
+            self.interrupted = True
             return (), (unknown(reads, "it was interrupted"),)
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
             return (), (unknown(reads, f"the program cannot be run again: {place or problem}"),)
 
     def _cannot(self) -> str:
+        if self.interrupted:
+            return "it was interrupted while the program ran again"
         if self.failed:
             return "the program broke off"
         if self.launched:

@@ -97,6 +97,93 @@ def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
     assert not [*tmp_path.iterdir()]
 
 
+TWO = """
+    import os, signal, sys
+    import torch
+
+    matrix = torch.full((512, 512), 2.0, device="cuda")
+    one, other = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    one.add_(1)
+    with torch.cuda.stream(side):
+        first = (matrix @ matrix)[:1].new_zeros(4) + one
+    torch.cuda.synchronize()
+    other.add_(1)
+    with torch.cuda.stream(side):
+        second = (matrix @ matrix)[:1].new_zeros(4) + other
+    torch.cuda.synchronize()
+    with open("runs.txt", "a+") as runs:
+        runs.write("x")
+        before = runs.tell()
+    if not os.path.exists("command.txt"):
+        open("command.txt", "w").write(str(os.getppid()))
+    if before == int(sys.argv[1]):
+        os.kill(int(open("command.txt").read()), signal.Signals[sys.argv[2]])
+        signal.pause()
+    print(first.sum().item(), second.sum().item())
+"""
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_what_was_settled_when_it_was_interrupted_stays(check: Check, signal: str) -> None:
+    """The first run is judged, the second is the control, the third is the first race's; the fourth asks to end."""
+    check.script(TWO)
+    done = check("--witnesses", "8", "train.py", "4", signal)
+    assert done.status == 1, done.err
+    first, second = (race["witness"] for race in done.findings["races"])
+    assert (first["verdict"], second["verdict"]) == ("harmful", "not confirmed"), (first, second)
+    assert second["says"].startswith("interrupted after ")
+    assert shlex.split(first["command"])
+
+
+READS = """
+    import torch
+
+    product = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+    there_before = torch.zeros(64, 64, device="cuda")
+    one, other = torch.zeros(64, 64).pin_memory(), torch.zeros(64, 64).pin_memory()
+    torch.cuda.synchronize()
+    one.copy_({one} + 0, non_blocking=True)
+    print(one.sum().item())
+    other.copy_({other} + 0, non_blocking=True)
+    print(other.sum().item())
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("one", ["harmful", "benign"])
+@pytest.mark.parametrize("other", ["harmful", "benign"])
+def test_each_early_read_of_the_host_is_judged_alone(check: Check, one: str, other: str) -> None:
+    """Delayed, the first read comes right, and with it the second, which is later still: that one is put back."""
+    given = {"harmful": "product", "benign": "there_before"}
+    check.script(READS.format(one=given[one], other=given[other]))
+    done = check("--witnesses", "2", "train.py")
+    assert done.status == 1, done.err
+    assert [race["witness"]["verdict"] for race in done.findings["races"]] == [one, other]
+
+
+def test_a_race_of_streams_does_not_lend_its_harm_to_a_read_of_the_host(check: Check) -> None:
+    check.script("""
+        import torch
+
+        matrix = torch.full((512, 512), 2.0, device="cuda")
+        kept, same = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        there = torch.zeros(4).pin_memory()
+        side = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        there.copy_(same + 0, non_blocking=True)
+        print(there.sum().item())
+        kept.add_(1)
+        with torch.cuda.stream(side):
+            read = kept * 2
+        torch.cuda.synchronize()
+        print(read.sum().item())
+    """)
+    done = check("--witnesses", "2", "train.py")
+    assert [race["witness"]["verdict"] for race in done.findings["races"]] == ["benign", "harmful"]
+
+
 def test_a_token_that_is_none_is_one_sentence(check: Check) -> None:
     check.script("print('started')\n")
     done = check("--timing", "t9,nonsense", "train.py")
