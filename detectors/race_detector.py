@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
@@ -18,19 +19,21 @@ _Answer = TypeVar("_Answer")
 class RaceKey(NamedTuple):
     """What the occurrences of one race have in common."""
 
-    first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream
+    # kernel, access, site, and the stream: of those that have no name that it is one, as a loop may make many
+    first: tuple[str, str, Frame | None, str]
     second: tuple[str, str, Frame | None, str]
     allocated: Frame | None  # of memory that was handed out again: where
     reused: bool
 
 
+_UNNAMED = re.compile(r"(?<=^stream) \d+$")
 Noticed = Callable[[RaceKey, Occurrence], None]
 
 
 def key_of(first: Side, second: Side) -> RaceKey:
     return RaceKey(
-        (first.kernel, first.access, site(first.stack), first.stream),
-        (second.kernel, second.access, site(second.stack), second.stream),
+        (first.kernel, first.access, site(first.stack), _UNNAMED.sub("", first.stream)),
+        (second.kernel, second.access, site(second.stack), _UNNAMED.sub("", second.stream)),
         site(second.allocated or ()),
         second.allocated is not None,
     )

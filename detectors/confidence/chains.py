@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from streamrace.detectors.order.races import AccessKind, describe, site
+from streamrace.detectors.streams import stream_named
 from streamrace.device.trace import (
     Collective,
     Frame,
@@ -187,7 +188,7 @@ class _Rank:
         self.host: int | None = None
 
     def name(self, stream: int) -> str:
-        return f"stream '{self.names.get(stream, f'stream {stream}')}'"
+        return stream_named(self.names.get(stream, f"stream {stream}"))
 
     def link(self, words: str, stack: int) -> Link:
         frame = site(self.frames.get(stack, ()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
+from streamrace.detectors.streams import stream_named
 from streamrace.device.trace import Frame
 
 AccessKind = Literal["read", "write", "free"]
@@ -79,7 +80,7 @@ class Side:
     allocated: tuple[Frame, ...] | None = None
 
     def __str__(self) -> str:
-        return f"{self.access} by {describe(self.kernel, self.stack)} on stream {self.stream!r}"
+        return f"{self.access} by {describe(self.kernel, self.stack)} on {stream_named(self.stream)}"
 
     @property
     def place(self) -> str:
@@ -114,9 +115,9 @@ class Race:
         """One sentence: which stream never waits for which."""
         where = describe(self.first.kernel, self.first.stack)
         waiting = self.second.issuer or self.second.stream
-        sentence = f"stream {waiting!r} never waits for stream {self.first.stream!r} after {where}"
+        sentence = f"{stream_named(waiting)} never waits for {stream_named(self.first.stream)} after {where}"
         if self.second.issuer:
-            sentence += f"; stream {self.second.stream!r} takes its order from it"
+            sentence += f"; {stream_named(self.second.stream)} takes its order from it"
         if self.second.allocated is not None:
             frame = site(self.second.allocated)
             place = f"{_place(frame)} " if frame else ""

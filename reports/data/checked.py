@@ -316,9 +316,12 @@ class Checked:
 
 def ran_with(asked: Mapping[str, Any]) -> str:
     """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
-    words = {"not tried": " (not tried here before)", "beside": " (asked for by another)"}
-    with_ = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in asked.get("packages", {}).items()]
-    return f"With {', '.join(with_)}" if with_ else ""
+    releases = asked.get("packages", {})
+    words = {"not tried": " (not tried here before)"}
+    named = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in releases.items() if word != "beside"]
+    beside = len(releases) - len(named)  # each was told when it was put there
+    more = f", and {beside} package{'' if beside == 1 else 's'} that they ask for" if beside else ""
+    return f"With {', '.join(named)}{more}" if named else ""
 
 
 def write(checked: Checked, folder: Path) -> Path:

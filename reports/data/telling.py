@@ -14,6 +14,7 @@ from typing import NamedTuple
 from streamrace.detectors.confidence.around import Around, Behind, Handed, TracedWork
 from streamrace.detectors.confidence.chains import Link
 from streamrace.detectors.order.races import Occurrence, Race, Side, site
+from streamrace.detectors.streams import stream_named
 from streamrace.device.trace import HOST_STREAM, Frame
 from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.text import duration
@@ -21,8 +22,8 @@ from streamrace.reports.text import duration
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory
 _LONGEST = 100  # characters of a name
-_OWN = f"the host waits for stream '{HOST_STREAM}'"  # which it does behind each access of its own
-_NUMBERED = re.compile(r"stream 'stream (\d+)'")
+_OWN = ("the host waits for the host", f"the host waits for stream '{HOST_STREAM}'")  # behind each access of its own
+_NUMBERED = re.compile(r"stream 'stream (\d+)'")  # in files of before
 
 
 class Section(NamedTuple):
@@ -336,7 +337,7 @@ def _because(links: Sequence[Link]) -> str:
     told = []
     for one in links[:_LINKS]:
         place = f" ({PurePath(one.file).name}:{one.line})" if one.file else ""
-        what = "the host goes on behind its own access" if one.what == _OWN else _NUMBERED.sub(r"stream \1", one.what)
+        what = "the host goes on behind its own access" if one.what in _OWN else _NUMBERED.sub(r"stream \1", one.what)
         told.append(f"{what}{place}")
     left = len(links) - len(told)
     return ", then ".join([*told, *([f"{left} more"] if left else [])])
@@ -362,10 +363,8 @@ def _line(frame: Frame) -> str:
 
 
 def named(name: str) -> str:
-    """A stream that nobody named is called by its number alone."""
-    if name == HOST_STREAM:
-        return "the host"
-    return name if re.fullmatch(r"stream \d+", name) else f"stream '{_cut(name)}'"
+    """As :func:`streamrace.detectors.order.races.stream_named` has it, and no longer than a name may be."""
+    return stream_named(_cut(name))
 
 
 def _cut(name: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from streamrace.detectors.confidence.removal import Load
 from streamrace.detectors.order.races import Race, describe, site
+from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.schema import checked, read_json
 from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import duration
@@ -43,7 +44,7 @@ def _access(race: Race, at: int) -> str:
     side = (race.first, race.second)[at]
     got = site(side.allocated or ())
     where = f", in memory got at {got.file}:{got.line}" if got else ""
-    return f"{side.access} by {describe(side.kernel, side.stack)} on stream {side.stream!r}{where}"
+    return f"{side.access} by {describe(side.kernel, side.stack)} on {stream_named(side.stream)}{where}"
 
 
 class WaitRow(_Part):

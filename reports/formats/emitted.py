@@ -16,6 +16,7 @@ from pathlib import PurePath
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import meant
+from streamrace.detectors.streams import stream_named
 from streamrace.device.untrusted import visible
 
 _WIDTH = 100
@@ -177,7 +178,7 @@ def _line(which: str, side: Side) -> list[str]:
     frame = meant(side.stack)
     what = "free" if side.access == "free" else f"{side.access} by {side.kernel.rpartition('::')[2]}"
     where = [f"            {frame.file}:{frame.line} {frame.function}"] if frame else []
-    return [f"    {which}  {what} on stream {side.stream!r}", *where]
+    return [f"    {which}  {what} on {stream_named(side.stream)}", *where]
 
 
 def _filled(sentences: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from streamrace.detectors import Race, Side
 from streamrace.detectors.order.races import site
+from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.checked import ran_with
 from streamrace.reports.data.findings import Verdict
 from streamrace.reports.data.loading import Run
@@ -134,10 +135,8 @@ def _why(race: Race, wrong: str) -> str:
         memory = f"{'the ' + kind + ' partition' if kind in ('primary', 'secondary') else kind} of {_short(name)}{more}"
     after = {"read": "reads", "write": "writes", "free": "frees"}[second.access]
     before = {"read": "reading", "write": "writing"}.get(first.access, "using")
-    return (
-        f"stream '{_short(second.stream)}' {after} {memory} and never waits for stream '{_short(first.stream)}' to "
-        f"finish {before} it"
-    )
+    ours, theirs = (_short(stream_named(side.stream)) for side in (second, first))
+    return f"{ours} {after} {memory} and never waits for {theirs} to finish {before} it"
 
 
 def facts(run: Run) -> list[Fact]:
@@ -191,7 +190,7 @@ def access(side: Side) -> str:
     """An access and its line in short."""
     frame = site(side.stack)
     where = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
-    return f"{side.access} by {_short(side.kernel.rpartition('::')[2])}{where} on stream '{_short(side.stream)}'"
+    return f"{side.access} by {_short(side.kernel.rpartition('::')[2])}{where} on {_short(stream_named(side.stream))}"
 
 
 def side_by_side(runs: Sequence[Run]) -> Table:

@@ -11,6 +11,7 @@ from rich.text import Text
 from streamrace.detectors import Race
 from streamrace.detectors.confidence.holding import Held
 from streamrace.detectors.order.races import Side
+from streamrace.detectors.streams import stream_named
 from streamrace.device.trace import Frame
 from streamrace.reports.text import closeness
 
@@ -27,7 +28,7 @@ def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.j
     """
     lines = Text(title, "bold")
     for word, side in (("first", race.first), ("second", race.second)):
-        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")
+        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on {stream_named(side.stream)}", "not bold")
         for where in _places(side, own):
             lines.append(f"\n    {where}", "not bold cyan")
     ranks = ", ".join(map(str, race.ranks))

@@ -8,6 +8,7 @@ the forward line that it belongs to, marked ``(backward)``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -45,8 +46,14 @@ class CallSites:
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         self._torch = torch = str(torch_folder()) + os.sep
         self._shown = [(torch + path, name) for path, name in _OF_STREAMS]
-        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
-        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
+        # torch's "deprecated" decorator, the end of a context manager, functions of torch.distributed that all call
+        self._skipped = (
+            *skipped,
+            "typing_extensions.py",
+            contextlib.__file__,
+            "/distributed_c10d.py",
+            "/c10d_logger.py",
+        )
         self._reported: dict[int, tuple[int, int, CodeType]] = {}  # held, so that no address is used twice
         self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
         self._same: dict[tuple[Frame, ...], int] = {(): 0}

@@ -38,7 +38,7 @@ def test_the_race_is_found_and_explained_and_one_line_cures_it(
     assert race["witness"]["verdict"] == "harmful" and race["witness"]["token"] in told
     for side in ("first", "second"):
         assert f"racy.py:{race[side]['stack'][0]['line']} <module>" in told
-    assert "Missing: stream 'stream 1' never waits for stream 'default' after add" in told
+    assert "Missing: stream 1 never waits for stream 'default' after add" in told
     assert "In which timing it shows" in told and "The witness, in which it shows" in told
     assert f"+ {_WAIT.strip()}" in told
     assert "streamrace fix runs/demo/racy 1 # what would cure it" in told

@@ -95,7 +95,7 @@ def test_the_race_fails_with_both_lines_and_the_wait_that_is_missing(runner: Run
     assert first == (
         "stream race: the read by sum at near.py:14 consume is not ordered after the write by mm at near.py:8 produce"
     )
-    assert "Missing: stream 'stream 1' never waits for stream 'default' after mm (near.py:8 produce)" in found.problem
+    assert "Missing: stream 1 never waits for stream 'default' after mm (near.py:8 produce)" in found.problem
     told = "In the timing t1,0/0/aten::mm/1+64us what the host reads by _local_scalar_dense (train.py:20 <module>)"
     assert found.problem.endswith(f"{told} differs.")
 

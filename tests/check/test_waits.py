@@ -89,7 +89,7 @@ def test_each_wait_has_its_verdict_and_live_runs_bear_it_out(waits: Run) -> None
         "14 read": "fragile cover",
     }
     by_line = {one["line"]: one for one in found["waits"]}
-    assert by_line[7]["chain"] == ["stream 'stream 1' waits for stream 'default' (train.py:8)"]
+    assert by_line[7]["chain"] == ["stream 1 waits for stream 'default' (train.py:8)"]
     assert by_line[12]["live"] == "agrees"
     assert by_line[12]["harm"] in ("harmful", "benign")
     assert by_line[12]["token"]

@@ -20,7 +20,7 @@ def test_a_stream_that_has_no_name_is_told_by_its_number() -> None:
     (race,) = detector.races
     assert (race.first.stream, race.second.stream) == ("stream 0", "stream 7")
     assert (race.first.stack, race.second.stack) == ((), ())
-    assert race.missing_wait == "stream 'stream 7' never waits for stream 'stream 0' after copy_"
+    assert race.missing_wait == "stream 7 never waits for stream 0 after copy_"
 
 
 @pytest.mark.parametrize("issuer", [0, 1])

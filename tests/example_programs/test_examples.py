@@ -126,7 +126,7 @@ def test_the_racy_prefetcher_has_a_race_between_its_copy_and_the_model(racy: Don
     assert [first[side]["stack"][0]["line"] for side in ("first", "second")] == [copy, use]
     assert f"racy_prefetcher.py:{copy} fetch" in racy.told
     assert f"racy_prefetcher.py:{use} <module>" in racy.told
-    assert "Missing: stream 'default' never waits for stream 'stream 1' after cudaMemcpyAsync HtoD" in racy.told
+    assert "Missing: stream 'default' never waits for stream 1 after cudaMemcpyAsync HtoD" in racy.told
     assert "Race 1 is harmful" in racy.told
     assert {race["kind"] for race in racy.findings["races"]} == {"write-read", "reused"}  # what record_stream is for
 
@@ -172,7 +172,7 @@ def test_of_the_pytest_file_the_racy_test_fails_with_both_lines(gpu: GpuSession)
     assert "test_that_nobody_waits_for_the_copy" in told.rpartition("FAILED")[2]
     for line in (line_of(name, 'batch.to("cuda"'), line_of(name, "arrived * 2")):
         assert f"{name}:{line} double" in told
-    assert "harmful race: stream 'default' never waits for stream 'stream 1' after cudaMemcpyAsync HtoD" in told
+    assert "harmful race: stream 'default' never waits for stream 1 after cudaMemcpyAsync HtoD" in told
 
 
 def test_the_cells_of_the_notebook_print_what_was_saved_with_it(tmp_path: Path) -> None:

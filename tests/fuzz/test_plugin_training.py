@@ -41,7 +41,7 @@ def test_a_loader_that_shuffles_stays_on_the_host_and_its_batches_come_by_anothe
         """
     )
     told = gpu.run(passed=1, failed=1)
-    assert "harmful race: stream 'default' never waits for stream 'stream 1' after cudaMemcpyAsync HtoD" in told
+    assert "harmful race: stream 'default' never waits for stream 1 after cudaMemcpyAsync HtoD" in told
     assert f"{gpu.line('batch.to(')} test_train" in told and f"{gpu.line('model(batch)')} test_train" in told
     assert "loss: nan instead of " in told and "forked.py" not in told and "default.py" not in told
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamrace.detectors.order.races import Race, Side, describe
+from streamrace.detectors.streams import stream_named
 from streamrace.device.timing import Deviation, Jitter, Stretch, Timing
 from streamrace.device.trace import Frame
 from streamrace.fuzz.live.recorded import RecordedRun
@@ -51,13 +52,13 @@ def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]
 
 def _side(which: str, side: Side) -> list[str]:
     if side.access == "free":
-        return [f"  {which} the memory is freed: work on stream {side.stream!r} may be given it next"]
+        return [f"  {which} the memory is freed: work on {stream_named(side.stream)} may be given it next"]
     frames = own(side.stack)
     kernel = side.kernel.rpartition("::")[2]
     places = [f"           {frame.file}:{frame.line} {frame.function}" for frame in frames[:3]]
     if not frames:
         places = ["           where the test returns it"]
-    return [f"  {which} {side.access} by {kernel} on stream {side.stream!r}", *places]
+    return [f"  {which} {side.access} by {kernel} on {stream_named(side.stream)}", *places]
 
 
 def by_pytest(side: Side) -> bool:
@@ -85,7 +86,7 @@ def _deviation(deviation: Deviation, run: RecordedRun) -> str:
     if one is None or op is None:
         what = f"the {_nth(occurrence)} {kernel} on stream {stream}"
     else:
-        what = f"{describe(kernel, own(one.frames(op)))} on stream {one.streams.get(stream, str(stream))!r}"
+        what = f"{describe(kernel, own(one.frames(op)))} on {stream_named(one.streams.get(stream, str(stream)))}"
     where = f" of rank {rank}" if len(run) > 1 else ""
     return f"{what}{where} {_late(how, ns)}"
 

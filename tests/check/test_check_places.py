@@ -1,0 +1,75 @@
+"""Where a race is: streams that a loop makes anew, accesses of the host, work at the end of a context manager."""
+
+from __future__ import annotations
+
+from tests.check.conftest import Check
+
+
+def test_a_stream_made_anew_in_each_iteration_makes_one_race(check: Check) -> None:
+    check.script("""
+        import torch
+
+        one = torch.ones(64, 64, device="cuda")
+        for _ in range(10):
+            side = torch.cuda.Stream()
+            made = one @ one
+            with torch.cuda.stream(side):
+                read = made.sum()
+            torch.cuda.synchronize()
+    """)
+    (race,) = check("--witnesses", "0", "train.py").findings["races"]
+    assert race["occurrences"] == 10
+
+
+def test_two_lines_that_race_on_a_stream_each_are_two_races(check: Check) -> None:
+    check.script("""
+        import torch
+
+        one = torch.ones(64, 64, device="cuda")
+        sides = [torch.cuda.Stream() for _ in range(2)]
+        made = one @ one
+        with torch.cuda.stream(sides[0]):
+            read = made.sum()
+        with torch.cuda.stream(sides[1]):
+            also = made.sum()
+        torch.cuda.synchronize()
+    """)
+    assert len(check("--witnesses", "0", "train.py").findings["races"]) == 2
+
+
+def test_the_host_is_no_stream_and_a_stream_without_a_name_has_its_number(check: Check) -> None:
+    check.script("""
+        import torch
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            there = (torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")).to("cpu", non_blocking=True)
+        print(there.sum().item())
+    """)
+    done = check("--witnesses", "0", "train.py")
+    assert "second read by aten::sum on the host" in done.told
+    assert "Missing: the host never waits for stream 1 after cudaMemcpyAsync DtoH" in done.told
+
+
+def test_the_end_of_a_context_manager_is_no_place(check: Check) -> None:
+    check.script("""
+        import contextlib
+        import torch
+
+        kept = torch.zeros(64, device="cuda")
+
+        @contextlib.contextmanager
+        def counting():
+            yield
+            kept.add_(1)
+
+        side = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with counting():
+            pass
+        with torch.cuda.stream(side):
+            read = kept * 2
+        torch.cuda.synchronize()
+    """)
+    (race,) = check("--witnesses", "0", "train.py").findings["races"]
+    assert [frame["function"] for frame in race["first"]["stack"]] == ["counting", "<module>"]
