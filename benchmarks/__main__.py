@@ -91,6 +91,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "release": _module("release"),
     "catalogue": _module("catalogue"),
     "detector": _detector,
+    "judged": _module("judged"),
     "unwritten": _module("unwritten"),
     "instructions": _module("counted"),
     "replay": _module("replay"),

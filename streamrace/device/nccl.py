@@ -140,6 +140,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         if gloo := self._host_group(inputs):
             return gloo.allgather(outputs, inputs, opts)
+        if len({one.numel() for one in outputs[0]}) > 1:
+            _refuse("an all_gather of parts of different sizes", "broadcast each")
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return self._carrier.allgather([[_bytes(one) for one in outs]], [_bytes(ins[0])], c10d.AllgatherOptions())

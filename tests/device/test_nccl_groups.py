@@ -152,3 +152,13 @@ def test_a_list_on_one_rank_and_a_tensor_on_the_other_are_the_same_collective(tm
     first = torch.randn(8)
     torch.manual_seed(1)
     assert one == other == (first + torch.randn(8)).view(2, 4).tolist()
+
+
+def test_parts_of_different_sizes_are_refused_by_name(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        with pytest.raises(
+            RuntimeError, match="an all_gather of parts of different sizes cannot be simulated: broadcast each"
+        ):
+            dist.all_gather([torch.zeros(2 + part, device=device) for part in range(2)], mine(device, 2 + rank))
+
+    together(2, program, tmp_path)

@@ -1,0 +1,94 @@
+"""Whether judging a program takes longer than running it, but for the first second: of the worst one of many.
+
+Judging is what ``streamrace check --witnesses 0`` takes more than ``streamrace device --trace``, in processor time of
+all their processes; running is what the latter takes more than an empty program.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from streamrace.scenarios.catalogue.entry import Entry, entries
+
+TRAINING = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+model = nn.Sequential(nn.Embedding(256, 64), nn.TransformerEncoder(block, 4), nn.Linear(64, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(30):
+    tokens = torch.randint(256, (4, 32)).cuda()
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(step, loss.item())
+"""
+
+STRIDED = """
+import torch
+
+for index in range(300):
+    made = torch.zeros(64 + 8 * (index % 5), 96, device="cuda")
+    read = made[:, ::2] + 1
+    kept = (read * 2)[:, :3].clone()
+    print(kept.sum().item())
+"""
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Of the program for which judging takes the longest, beside running it; of all, and of a training by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        empty, training, strided = (Path(folder) / f"{name}.py" for name in ("empty", "training", "strided"))
+        empty.write_text("import torch\n\ntorch.ones(1, device='cuda')\n")
+        training.write_text(TRAINING)
+        strided.write_text(STRIDED)
+        own: list[tuple[Path, Sequence[str], int]] = [(training, (), 1), (strided, (), 1)]
+        own += [(one.path, one.affected.arguments, one.ranks) for one in entries() if _is_here(one)]
+        start = {ranks: _ran(empty, (), ranks, folder) for ranks in {ranks for *_, ranks in own}}
+        took: dict[str, tuple[float, float]] = {}
+        for path, arguments, ranks in own:
+            say(f"judged: {path.name}")
+            ran = _ran(path, arguments, ranks, folder)
+            judged = _checked(path, arguments, ranks, folder) - ran
+            took[path.name] = (judged, ran - start[ranks])
+    worst = max(took, key=lambda name: took[name][0] - took[name][1])
+    judged, ran = took[worst]
+    note = f"{worst}, of {len(took)} programs: judged in {judged:.1f} s, run in {ran:.1f} s"
+    trained = "a training of 30 steps that reads each loss: judged in {:.1f} s, run in {:.1f} s".format(
+        *took[training.name]
+    )
+    return [
+        Figure("judged", f"judging beside running, the worst ({note})", judged - ran, "s", 1.0),
+        Figure("judged", trained, took[training.name][0] / took[training.name][1], "times", 1.0),
+    ]
+
+
+def _is_here(one: Entry) -> bool:
+    """Does it run with the packages that are installed?"""
+    return one.shown and not one.affected.packages
+
+
+def _ran(path: Path, arguments: Sequence[str], ranks: int, folder: str) -> float:
+    return _spent("device", "--ranks", str(ranks), "--trace", f"{folder}/trace", str(path), *arguments, folder=folder)
+
+
+def _checked(path: Path, arguments: Sequence[str], ranks: int, folder: str) -> float:
+    options = ("--witnesses", "0", "--ranks", str(ranks), "--runs", f"{folder}/runs", "--name", "judged", "--overwrite")
+    return _spent("check", *options, str(path), *arguments, folder=folder)
+
+
+def _spent(*words: str, folder: str) -> float:
+    """Seconds of processor time of the command and all that it starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "streamrace", *words], cwd=folder, capture_output=True, check=False)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
