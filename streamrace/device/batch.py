@@ -1,8 +1,9 @@
 """Collectives, sends and receives between ``ncclGroupStart`` and ``ncclGroupEnd``: one launch, issued at the end.
 
-torch has it for ``_coalescing_manager`` and ``batch_isend_irecv`` (ProcessGroupNCCL::startCoalescing, endCoalescing). It begins when its stream gets to it: the group's own stream where
-one of its parts was asynchronous, the current one else. Collectives follow each other there in virtual time, which
-costs each the latency that NCCL pays once. NCCL orders none of them: a part that writes what another uses is refused.
+torch has it for ``_coalescing_manager`` and ``batch_isend_irecv`` (ProcessGroupNCCL::startCoalescing, endCoalescing).
+It begins when its stream gets to it: the group's own stream where one of its parts was asynchronous, the current one
+else. Collectives follow each other there in virtual time, which costs each the latency that NCCL pays once. NCCL orders
+none of them: a part that writes what another uses is refused.
 """
 
 from __future__ import annotations
