@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.apart import shell
 from benchmarks.figures import Figure
 from streamrace.scenarios.catalogue.entry import Entry, entries
 
@@ -89,6 +90,9 @@ def _checked(path: Path, arguments: Sequence[str], ranks: int, folder: str) -> f
 def _spent(*words: str, folder: str) -> float:
     """Seconds of processor time of the command and all that it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "streamrace", *words], cwd=folder, capture_output=True, check=False)
+    command = [sys.executable, "-m", "streamrace", *words]
+    done = subprocess.run(command, cwd=folder, env=shell(), capture_output=True, text=True)
+    if done.returncode not in (0, 1):  # 1: a race
+        raise RuntimeError(f"{' '.join(words)}: exit status {done.returncode}: {done.stderr[-300:]}")
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     return now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
