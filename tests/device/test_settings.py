@@ -1,11 +1,13 @@
 """What is set so that all processors give the same bits makes no value wrong, in any operator of torch's samples.
 
 Each is run with our settings (:data:`streamrace.device.processor.KERNELS`) and, in a process of its own, with torch's.
-Integers are equal, floating point numbers as close as torch's own tests ask.
+Products and convolutions, whose kernels the settings choose, are also computed exactly: in float64, and in int64 as
+integers wrap. Integers are equal, floating point numbers as close as torch's own tests ask.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -40,6 +42,13 @@ _ONE_OF_SEVERAL = {
     "linalg.householder_product", "linalg.lstsq", "linalg.ldl_factor", "linalg.ldl_factor_ex",
 }  # fmt: skip
 
+_PRODUCTS = {
+    "mm", "bmm", "addmm", "addbmm", "baddbmm", "matmul", "__rmatmul__", "mv", "addmv", "dot", "inner", "einsum",
+    "tensordot", "linalg.multi_dot", "linalg.vecdot", "nn.functional.linear", "nn.functional.bilinear",
+    *(f"nn.functional.conv{kind}{dims}d" for kind in ("", "_transpose") for dims in (1, 2, 3)),
+}  # fmt: skip
+_EXACT = " exactly"
+
 Results = dict[str, list[Tensor]]
 
 
@@ -58,7 +67,23 @@ def results_of(op: Any, most: int) -> Results:
             leaves = pytree.tree_leaves(forward(sample, "cpu"))
             if not any(isinstance(one, Raised) for one in leaves):
                 made[str(sample)] = [plain(one) for one in leaves if isinstance(one, Tensor)]
+            if str(sample) in made and op.name in _PRODUCTS:
+                made[str(sample) + _EXACT] = exactly(sample)
     return made
+
+
+def exactly(sample: Any) -> list[Tensor]:
+    """The results by numbers that are wide enough for all of them."""
+
+    def wide(one: Any) -> Any:
+        if not isinstance(one, Tensor) or one.dtype == torch.bool:
+            return one
+        kinds = {True: torch.complex128, False: torch.float64 if one.is_floating_point() else torch.int64}
+        return one.detach().to(kinds[one.is_complex()]).requires_grad_(one.requires_grad)
+
+    wider = copy.copy(sample)
+    wider.arguments, wider.keywords = pytree.tree_map(wide, (sample.arguments, sample.keywords))
+    return [plain(one) for one in pytree.tree_leaves(forward(wider, "cpu")) if isinstance(one, Tensor)]
 
 
 def plain(one: Tensor) -> Tensor:
@@ -73,7 +98,22 @@ def wrong(ours: Results, plainly: Results) -> list[str]:
                 torch.testing.assert_close(one, other, equal_nan=True)
             except AssertionError as error:
                 found.append(f"{name}: {error}")
+    for name in ours.keys() & {name.removesuffix(_EXACT) for name in ours if name.endswith(_EXACT)}:
+        for one, other in zip(ours[name], ours[name + _EXACT], strict=True):
+            if (off := _apart(one, other)) > 0:
+                found.append(f"{name} is up to {off} from what it is computed exactly")
     return sorted(found)
+
+
+def _apart(one: Tensor, exact: Tensor) -> float:
+    """By how much an element is too far from the exact one; 0: none is. A sum rounds by the size of its terms."""
+    if not one.numel():
+        return 0.0
+    if not (one.is_floating_point() or one.is_complex()):
+        return float((one != exact.to(one.dtype)).sum())
+    allowed = 8 * torch.finfo(one.dtype).eps * float(exact.abs().max().clamp(min=1))
+    far = (one.to(exact.dtype) - exact).abs().max()
+    return 0.0 if far <= allowed else float(far)
 
 
 def compare(folder: Path, number: int, of: int, most: int) -> list[str]:
