@@ -256,6 +256,10 @@ def install(*, count: int = 1) -> None:
 
 def _without_profiler() -> None:
     """``torch.autograd.profiler.emit_nvtx`` waits for the device, as ever, and tells a profiler that is not there."""
+    profiler: Any = torch.autograd.profiler
+    supported = profiler._supported_activities
+    # A build that was made of a CUDA wheel has CUPTI's calls, and none of CUPTI: the device's own stubs serve.
+    profiler._supported_activities = lambda: supported() - {profiler.ProfilerActivity.CUDA}
     nvtx: Any = torch.autograd.profiler.emit_nvtx
 
     def enter(self: Any) -> Any:
