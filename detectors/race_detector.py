@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
 from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
+from streamrace.detectors.streams import first_made
 from streamrace.device.trace import Frame, TraceRecord
 
 EXAMPLES = 8
@@ -19,21 +19,19 @@ _Answer = TypeVar("_Answer")
 class RaceKey(NamedTuple):
     """What the occurrences of one race have in common."""
 
-    # kernel, access, site, and the stream: of those that have no name that it is one, as a loop may make many
-    first: tuple[str, str, Frame | None, str]
+    first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream (:func:`first_made`)
     second: tuple[str, str, Frame | None, str]
     allocated: Frame | None  # of memory that was handed out again: where
     reused: bool
 
 
-_UNNAMED = re.compile(r"(?<=^stream) \d+$")
 Noticed = Callable[[RaceKey, Occurrence], None]
 
 
 def key_of(first: Side, second: Side) -> RaceKey:
     return RaceKey(
-        (first.kernel, first.access, site(first.stack), _UNNAMED.sub("", first.stream)),
-        (second.kernel, second.access, site(second.stack), _UNNAMED.sub("", second.stream)),
+        (first.kernel, first.access, site(first.stack), first_made(first.stream)),
+        (second.kernel, second.access, site(second.stack), first_made(second.stream)),
         site(second.allocated or ()),
         second.allocated is not None,
     )

@@ -363,7 +363,7 @@ def _line(frame: Frame) -> str:
 
 
 def named(name: str) -> str:
-    """As :func:`streamrace.detectors.order.races.stream_named` has it, and no longer than a name may be."""
+    """As :func:`streamrace.detectors.streams.stream_named` has it, and no longer than a name may be."""
     return stream_named(_cut(name))
 
 

@@ -83,6 +83,10 @@ class CallSites:
         """The place from which this process's own Python code was called."""
         return next(self._callers(), None)
 
+    def calls(self) -> tuple[Frame, ...]:
+        """From where this process's own Python code was called, innermost first."""
+        return tuple(self._callers())
+
     def place(self) -> str:
         """The same as text. Where that is in torch, also the program's line that called torch."""
         frames = list(self._callers())

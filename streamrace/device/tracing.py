@@ -55,6 +55,8 @@ _sites: list[CallSites] = []
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
 _made: dict[int, str] = {}  # streams that the program made, and where
+_first: dict[tuple[Frame, ...], int] = {}  # the first that it made there, by all calls that led there
+_like: dict[int, int] = {}  # of each the first that was made where it was
 _marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part reports where they stand
 _numbers = itertools.count()
 _alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
@@ -84,8 +86,9 @@ def _untraced() -> CallSites:
 
 def made(stream: int) -> None:
     """The program makes a stream: the trace has it even where it is given no work."""
-    if _sites and (frame := _sites[0].caller()):
-        _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
+    if _sites and stream not in _made and (frames := _sites[0].calls()):
+        _made[stream] = f"{frames[0].file}:{frames[0].line} {frames[0].function}"
+        _like[stream] = _first.setdefault(frames, stream)
 
 
 def note(record: TraceRecord) -> None:
@@ -111,6 +114,13 @@ def name_stream(stream: int, name: str) -> None:
 def name_of_stream(stream: int) -> str:
     """The name under which reports show it."""
     return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
+
+
+def _told(stream: int) -> str:
+    """Its name in a trace. Of what a loop makes in each iteration it says so, as that is one to who groups races."""
+    like = _like.get(stream, stream)
+    same = like != stream and not streams.keys() & {like, stream}
+    return f"{name_of_stream(stream)}, made where stream {like} was" if same else name_of_stream(stream)
 
 
 class Tracer:
@@ -253,7 +263,7 @@ class Tracer:
             return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
         if kind == 9:
             self._named.add(words[0])
-            return StreamName(words[0], name_of_stream(words[0]))
+            return StreamName(words[0], _told(words[0]))
         if kind == 11:
             block, former, lo, hi, start, stack, last = words
             return Reuse(block, former, lo, hi, start, stack, bool(last))

@@ -21,6 +21,30 @@ def test_a_stream_made_anew_in_each_iteration_makes_one_race(check: Check) -> No
     assert race["occurrences"] == 10
 
 
+def test_streams_that_are_made_at_two_lines_are_two_races_through_one_helper(check: Check) -> None:
+    """So with a helper that makes them: it counts who asked for one."""
+    check.script("""
+        import torch
+
+        def stream():
+            return torch.cuda.Stream()
+
+        def total(side):
+            with torch.cuda.stream(side):
+                return made.sum()
+
+        one = torch.ones(64, 64, device="cuda")
+        left = stream()
+        right = stream()
+        made = one @ one
+        for side in (left, right):
+            total(side)
+        torch.cuda.synchronize()
+    """)
+    races = check("--witnesses", "0", "train.py").findings["races"]
+    assert [(race["occurrences"], race["second"]["stream"]) for race in races] == [(1, "stream 1"), (1, "stream 2")]
+
+
 def test_two_lines_that_race_on_a_stream_each_are_two_races(check: Check) -> None:
     check.script("""
         import torch
