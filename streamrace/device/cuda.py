@@ -155,14 +155,14 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _setting(get: str, put: str, name: str, value: object) -> dict[str, Any]:
+def _setting(get: str, put: str, value: object) -> dict[str, Any]:
     """A setting of CUDA's libraries, which here is kept and nothing else."""
     kept = [value]
 
-    def change(new: object = value) -> None:
+    def change(new: object) -> None:
         kept[0] = new
 
-    return {f"_{get}{name}": lambda: kept[0], f"_{put}{name}": change, f"_cuda_reset{name}": lambda: change()}
+    return {get: lambda: kept[0], put: change}
 
 
 def _given(count: int) -> dict[str, Any]:
@@ -196,13 +196,10 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_hasPrimaryContext": lambda index: True,
-        "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_getCompiledVersion": lambda: int(VERSION.replace(".", "0")) * 10,
         "_cuda_clearCublasWorkspaces": lambda: None,
-        **_setting("cuda_get", "cuda_set", "CublasWorkspaceSize", 8_519_680),
-        **_setting("cuda_get", "cuda_set", "CublasLtWorkspaceSize", 1 << 20),
-        **_setting("cuda_get", "cuda_set", "_cudnn_benchmark_limit", 10),
-        **_setting("cuda_get", "cudnn_set", "_conv_benchmark_empty_cache", True),
+        **_setting("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
+        **_setting("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
         "_cudart": _Runtime(),
         "_nvtx": _Nvtx(),
     }
@@ -248,19 +245,19 @@ def install(*, count: int = 1) -> None:
     streams.install()
     cuda.current_stream = _current_stream
     torch.version.cuda = VERSION
-    _without_profiler()
+    _profiler()
     cuda.nvtx._nvtx = c._nvtx
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
     os.register_at_fork(after_in_child=_forked)
 
 
-def _without_profiler() -> None:
-    """``torch.autograd.profiler.emit_nvtx`` waits for the device, as ever, and tells a profiler that is not there."""
+def _profiler() -> None:
+    """Let torch's profiler ask this device, and ``emit_nvtx`` wait for it, as ever, and tell nobody its ranges."""
     profiler: Any = torch.autograd.profiler
     supported = profiler._supported_activities
     # A build that was made of a CUDA wheel has CUPTI's calls, and none of CUPTI: the device's own stubs serve.
     profiler._supported_activities = lambda: supported() - {profiler.ProfilerActivity.CUDA}
-    nvtx: Any = torch.autograd.profiler.emit_nvtx
+    nvtx: Any = profiler.emit_nvtx
 
     def enter(self: Any) -> Any:
         if self.enabled and self.entered:

@@ -93,7 +93,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     },
 }  # fmt: skip
 _OFF = ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled",
-        "_cuda_isHistoryEnabled", "_cuda_get_conv_benchmark_empty_cache")  # fmt: skip
+        "_cuda_isHistoryEnabled")  # fmt: skip
 
 
 def install() -> None:
