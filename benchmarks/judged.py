@@ -1,7 +1,8 @@
 """Whether judging a program takes longer than running it, but for the first second: of the worst one of many.
 
-Judging is what ``streamrace check --witnesses 0`` takes more than ``streamrace device --trace``, in processor time of
-all their processes; running is what the latter takes more than an empty program.
+Judging is what ``streamrace check --witnesses 0`` takes more than ``streamrace device --trace``; running is what the
+latter takes. From each is taken what the same command takes with an empty program. All in processor time of all their
+processes, medians of some rounds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 from benchmarks.apart import shell
 from benchmarks.figures import Figure
@@ -34,6 +36,11 @@ for step in range(30):
     print(step, loss.item())
 """
 
+_EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = [(_EXAMPLES / f"{name}.py", (), ranks) for name, ranks in (
+    ("racy_prefetcher", 1), ("fixed_prefetcher", 1), ("fsdp2", 2), ("deepspeed_hpz", 4),
+)]  # fmt: skip
+ROUNDS = 3
 STRIDED = """
 import torch
 
@@ -52,21 +59,21 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         empty.write_text("import torch\n\ntorch.ones(1, device='cuda')\n")
         training.write_text(TRAINING)
         strided.write_text(STRIDED)
-        own: list[tuple[Path, Sequence[str], int]] = [(training, (), 1), (strided, (), 1)]
+        own: list[tuple[Path, Sequence[str], int]] = [(training, (), 1), (strided, (), 1), *EXAMPLES]
         own += [(one.path, one.affected.arguments, one.ranks) for one in entries() if _is_here(one)]
-        start = {ranks: _ran(empty, (), ranks, folder) for ranks in {ranks for *_, ranks in own}}
+        start = {ranks: _spent(empty, (), ranks, folder, say) for ranks in sorted({ranks for *_, ranks in own})}
         took: dict[str, tuple[float, float]] = {}
         for path, arguments, ranks in own:
-            say(f"judged: {path.name}")
-            ran = _ran(path, arguments, ranks, folder)
-            judged = _checked(path, arguments, ranks, folder) - ran
-            took[path.name] = (judged, ran - start[ranks])
+            ran, checked = (
+                spent - of_empty
+                for spent, of_empty in zip(_spent(path, arguments, ranks, folder, say), start[ranks], strict=True)
+            )
+            took[path.name] = (checked - ran, ran)
     worst = max(took, key=lambda name: took[name][0] - took[name][1])
     judged, ran = took[worst]
-    note = f"{worst}, of {len(took)} programs: judged in {judged:.1f} s, run in {ran:.1f} s"
-    trained = "a training of 30 steps that reads each loss: judged in {:.1f} s, run in {:.1f} s".format(
-        *took[training.name]
-    )
+    note = f"{worst}, of {len(took)} programs: judged in {judged:.2f} s, run in {ran:.2f} s"
+    of_training = "judged in {:.2f} s, run in {:.2f} s".format(*took[training.name])
+    trained = f"a training of 30 steps that reads each loss ({of_training})"
     return [
         Figure("judged", f"judging beside running, the worst ({note})", judged - ran, "s", 1.0),
         Figure("judged", trained, took[training.name][0] / took[training.name][1], "times", 1.0),
@@ -78,17 +85,26 @@ def _is_here(one: Entry) -> bool:
     return one.shown and not one.affected.packages
 
 
-def _ran(path: Path, arguments: Sequence[str], ranks: int, folder: str) -> float:
-    return _spent("device", "--ranks", str(ranks), "--trace", f"{folder}/trace", str(path), *arguments, folder=folder)
+def _spent(
+    path: Path, arguments: Sequence[str], ranks: int, folder: str, say: Callable[[str], None]
+) -> tuple[float, float]:
+    """Seconds that it takes to run and trace it, and to check it."""
+    say(f"judged: {path.name}")
+    words = ("--ranks", str(ranks))
+    kept = ("--witnesses", "0", "--runs", f"{folder}/runs", "--name", "judged", "--overwrite")
+    rounds = [
+        (
+            _seconds("device", *words, "--trace", f"{folder}/trace", str(path), *arguments, folder=folder),
+            _seconds("check", *kept, *words, str(path), *arguments, folder=folder),
+        )
+        for _ in range(ROUNDS)
+    ]
+    ran, checked = (median(column) for column in zip(*rounds, strict=True))
+    return ran, checked
 
 
-def _checked(path: Path, arguments: Sequence[str], ranks: int, folder: str) -> float:
-    options = ("--witnesses", "0", "--ranks", str(ranks), "--runs", f"{folder}/runs", "--name", "judged", "--overwrite")
-    return _spent("check", *options, str(path), *arguments, folder=folder)
-
-
-def _spent(*words: str, folder: str) -> float:
-    """Seconds of processor time of the command and all that it starts."""
+def _seconds(*words: str, folder: str) -> float:
+    """Of processor time of the command and all that it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "streamrace", *words]
     done = subprocess.run(command, cwd=folder, env=shell(), capture_output=True, text=True)

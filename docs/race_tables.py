@@ -165,7 +165,9 @@ def catalogue(frame: pd.DataFrame, kinds: tuple[str, ...]) -> list[Cells]:
 RACES: dict[str, Table] = {
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
-    "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=("stale", "arithmetic", "bounds"))),
+    "catalogue-controls": Table(
+        "catalogue.csv", partial(catalogue, kinds=("stale", "arithmetic", "bounds", "uninitialised"))
+    ),
     "catalogue-missing": Table("catalogue.csv", partial(catalogue, kinds=("not-shown",))),
     "sweep": Table("sweep.csv", sweep),
     "sweep-releases": Table("sweep.csv", sweep_releases),

@@ -52,7 +52,7 @@ class EntryRow(_Part):
     title: str
     mechanism: str
     threads: list[str]
-    kind: Literal["race", "open", "stale", "arithmetic", "bounds", "not-shown"]
+    kind: Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
     known: str
     tried: str = ""
     program: str

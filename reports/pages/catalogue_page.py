@@ -28,7 +28,7 @@ _ROW = 22  # pixels
 _NAME, _TOLD = 24, 200  # characters of a name, of a tooltip
 _KINDS = {
     "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
-    "bounds": "control: bounds", "not-shown": "not shown",
+    "bounds": "control: bounds", "uninitialised": "control: uninitialised", "not-shown": "not shown",
 }  # fmt: skip
 _WORDS = (
     "race",
@@ -87,7 +87,7 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     count = Counter(row.kind for row in rows)
     races = [row for row in rows if row.race]
     harmful = sum(bool(row.affected and row.affected.harm == "harmful") for row in races)
-    controls = sum(count[kind] for kind in ("stale", "arithmetic", "bounds"))
+    controls = sum(count[kind] for kind in ("stale", "arithmetic", "bounds", "uninitialised"))
     wrong = [row for row in rows if row.differs]
     parts = []
     if races:

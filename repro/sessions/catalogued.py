@@ -15,6 +15,7 @@ from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import at, between
 from streamrace.device.trace import file_of
 from streamrace.reports.data.catalogue import EntryRow, RanSide
+from streamrace.reports.data.schema import Rests
 from streamrace.repro.sessions import apart
 from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
 
@@ -60,7 +61,7 @@ def row(entry: Entry, folder: Path) -> EntryRow:
     )
     if not entry.shown:
         return made
-    affected = side(entry, entry.affected, folder, "affected", witnesses=entry.races)
+    affected = side(entry, entry.affected, folder, "affected", witnesses=entry.races or entry.kind == "uninitialised")
     fixed = side(entry, entry.fixed, folder, "fixed", witnesses=False)
     return made.model_copy(
         update={"affected": affected, "fixed": fixed, "differs": [*differs(entry, affected), *unclean(fixed)]}
@@ -86,12 +87,20 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
         races=len(found.races),
         accesses=meant.kind if meant else "",
         lines=[_line(meant, one, entry.places) for one in (meant.first, meant.second)] if meant else [],
-        evidence=next((f"{one.name}: {one.says}" for one in found.checked.wrong), "") if found.checked else "",
+        evidence=_evidence(found.checked),
         harm=witness.verdict if witness else "",
         token=witness.token if witness else "",
         command=witness.command if witness else "",
         virtual_ns=found.checked.virtual_ns if found.checked else 0,
     )
+
+
+def _evidence(rests: Rests | None) -> str:
+    """The first value that is wrong, or that nobody wrote; empty where there is none."""
+    if rests is None:
+        return ""
+    said = [f"{one.name}: {one.says}" for one in rests.wrong] + [one.sentence() for one in rests.uninitialised]
+    return said[0] if said else ""
 
 
 def differs(entry: Entry, ran: RanSide) -> list[str]:
@@ -100,7 +109,7 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
         return [f"the affected side gives no verdict: {ran.failure}"]
     if entry.kind in CONTROLS:
         said = [f"{ran.races} races on the affected side of what is none"] if ran.races else []
-        wanted = entry.kind if entry.kind == "stale" else f"wrong {entry.kind}"
+        wanted = f"wrong {entry.kind}" if entry.kind in ("arithmetic", "bounds") else entry.kind
         return [*said, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
     if not ran.lines:
         others = f", though {ran.races} others are" if ran.races else ""

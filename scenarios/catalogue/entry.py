@@ -20,8 +20,8 @@ PROGRAMS = Path(__file__).parent
 LINES = 60
 """The most lines of a program, head and all: it can be read in a minute, and pasted into an issue."""
 
-Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "not-shown"]
-CONTROLS = ("stale", "arithmetic", "bounds")
+Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
+CONTROLS = ("stale", "arithmetic", "bounds", "uninitialised")
 """Kinds with the symptom of a race that are none."""
 
 _BEGIN, _END = "# /// catalogue", "# ///"
@@ -58,8 +58,8 @@ class Entry(_Part):
 
     ``known``: the affected range. ``places``: file and function of the two accesses, as ``file.py:function``, in the
     order in which the affected side issues them. ``harm``: what a witness does to it. ``tried``: of what is not shown,
-    what was tried. ``ci``: one of the dozen that each change is tested with. Of an open bug ``fixed`` runs today's
-    release too, with the smallest fix that the program applies itself.
+    what was tried. ``ci``: one of the dozen that each change is tested with. An open bug is one that no release mends:
+    ``fixed`` runs the affected release with the smallest fix, which the program applies itself.
     """
 
     path: Path

@@ -4,7 +4,7 @@
 # mechanism = "DeepSpeed keeps the handle of the last all-gather within torch's coalescing manager, which is none: its wait() raises, MiCS catches that and goes on. What would wait, the manager, is dropped."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/5080"]
 # kind = "open"
-# known = "0.13.0 to 0.19.5, as far as it was tried (0.19.5); MiCS is gone in 0.19.8"
+# known = "0.13.0 to 0.19.5, as far as it was tried (0.13.4, 0.14.3, 0.19.5); the wait of 0.12.6 raises instead; 0.19.8 has no MiCS any more"
 # affected = { packages = ["deepspeed==0.19.5"] }
 # fixed = { packages = ["deepspeed==0.19.5"], arguments = ["--cured"] }
 # ranks = 2
