@@ -137,6 +137,28 @@ def test_what_was_settled_when_it_was_interrupted_stays(check: Check, signal: st
     assert shlex.split(first["command"])
 
 
+def test_two_races_that_one_delay_turns_take_one_run(check: Check) -> None:
+    """The judged run, the control, and the witness of both."""
+    check.script("""
+        import torch
+
+        side = torch.cuda.Stream()
+        one = torch.ones(64, 64, device="cuda")
+        made = one @ one
+        with torch.cuda.stream(side):
+            torch.zeros(1, device="cuda")
+            first = made.sum()
+            second = made.amax()
+        torch.cuda.synchronize()
+        print(first.item(), second.item(), file=open("ran", "a"))
+    """)
+    done = check("--witnesses", "2", "train.py")
+    witnesses = [race["witness"] for race in done.findings["races"]]
+    assert [one["verdict"] for one in witnesses] == ["harmful"] * 2
+    assert witnesses[0]["token"] == witnesses[1]["token"]
+    assert len((check.folder / "ran").read_text().splitlines()) == 3
+
+
 READS = """
     import torch
 

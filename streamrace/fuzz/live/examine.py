@@ -10,6 +10,7 @@ else, those are delayed back, so that each race is judged alone; the reason name
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 _NOTHING = "the program sees the same"
 _QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
 _APART = 4  # other races that are delayed back, at most
+_KEPT = 4  # outcomes, at most: each holds what a run left
 _Wanted = Callable[[int], bool]
 _Found = tuple[Timing, LiveOutcome]
 
@@ -151,6 +153,8 @@ class Examination:
     ) -> None:
         self._races = list(races)
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
+        # neighbours often want the same delay
+        self._run = functools.lru_cache(_KEPT)(program.run)
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
         self._occurrences: dict[RaceKey, list[Occurrence]] | None = None
@@ -247,7 +251,7 @@ class Examination:
         """
         quiet = Timing((*self._timing.deviations, _QUIET))
         if self._quiet is None:
-            self._quiet = self._program.run(quiet)
+            self._quiet = self._run(quiet)
         gap = pair.gap(self._quiet.run)
         if gap is None or gap < 0:
             return None
@@ -260,7 +264,7 @@ class Examination:
         found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
             if self._at_once is None:
-                self._at_once = self._program.run(self._timing, at_once=True)
+                self._at_once = self._run(self._timing, at_once=True)
             now = pair.gap(self._at_once.run)
             if now is None or now < 0:
                 return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
@@ -332,7 +336,7 @@ class Examination:
             ns = rounded(needed)
             delay = Delay(place, "late" if touch == "start" else "long", ns)
             timing = Timing((*base.deviations, delay))
-            outcome = self._program.run(timing)
+            outcome = self._run(timing)
             now = pair.gap(outcome.run)
             if now is None:
                 return f"with {_short(place)} delayed the program does not come to both"
