@@ -19,7 +19,7 @@ from typing import NamedTuple, get_args
 
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.engines import Engine
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     Access,
     Alloc,
     Frame,

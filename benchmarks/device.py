@@ -19,7 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.figures import Figure
-from streamrace.device.trace import TraceRecord
+from streamrace.trace.records import TraceRecord
 
 LIMITS = {"checked": 6.0, "replayable": 8.0}
 BUILD_LIMIT_S = 60.0
@@ -56,8 +56,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def build_seconds() -> float:
-    """Processor time of the compiler. Raises :class:`streamrace.device.compiling.BuildError`."""
-    from streamrace.device import build, compiling
+    """Processor time of the compiler. Raises :class:`streamrace.compiling.BuildError`."""
+    from streamrace import compiling
+    from streamrace.device import build
 
     compiler = compiling.find_compiler()
     if compiler is None:

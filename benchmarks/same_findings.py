@@ -137,7 +137,7 @@ from pathlib import Path
 try:
     from streamrace.repro.trace import TraceReader
 except ModuleNotFoundError:
-    from streamrace.device.trace import TraceReader
+    from streamrace.trace import TraceReader
 
 for name in sys.argv[1:]:
     stacks = {}

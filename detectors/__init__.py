@@ -1,4 +1,4 @@
-"""Detectors: they read a trace (:mod:`streamrace.device.trace`) or hook into a training that runs
+"""Detectors: they read a trace (:mod:`streamrace.trace`) or hook into a training that runs
 (:mod:`streamrace.detectors.live`).
 
 What hooks into training needs torch, and is only imported when it is asked for.

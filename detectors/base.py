@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from streamrace.detectors.order.races import Race, describe, site
-from streamrace.device.trace import Frame, TraceRecord
+from streamrace.trace.records import Frame, TraceRecord
 
 _RANGES = 3  # are told
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Literal, Protocol, get_args
 
+from streamrace.compiling import BuildError
 from streamrace.detectors.native import engine as native
 from streamrace.detectors.order import happens_before as python
 from streamrace.detectors.order.rank import Report
-from streamrace.device.compiling import BuildError
-from streamrace.device.trace import TraceRecord
+from streamrace.trace.records import TraceRecord
 
 Engine = Literal["native", "python", "both"]
 VARIABLE = "STREAMRACE_ENGINE"
@@ -41,7 +41,7 @@ def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
     """What makes the engines that are asked for: two where they are compared.
 
     ``engine`` None: what :data:`VARIABLE` says, else the native one; where that cannot be built, the other serves, and
-    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.device.compiling.BuildError` where
+    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.compiling.BuildError` where
     the native one was asked for and cannot be built.
     """
     said = engine or os.environ.get(VARIABLE) or None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from streamrace.detectors.order.races import Race, Side, site
-from streamrace.device.trace import Frame
+from streamrace.trace.records import Frame
 
 
 def is_there(place: str, frames: Iterable[Frame]) -> bool:

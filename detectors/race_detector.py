@@ -9,7 +9,7 @@ from streamrace.detectors.base import Detector
 from streamrace.detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
 from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
 from streamrace.detectors.streams import first_made
-from streamrace.device.trace import Frame, TraceRecord
+from streamrace.trace.records import Frame, TraceRecord
 
 EXAMPLES = 8
 Counts = Callable[[Occurrence], bool]
@@ -165,7 +165,7 @@ class RaceDetector(Detector):
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.files.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if len(self._engines) > 1:
             records = list(records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from streamrace.device.trace import HOST_STREAM
+from streamrace.trace.records import HOST_STREAM
 
 _UNNAMED = re.compile(r"stream \d+(?:, made where (stream \d+) was)?")
 

@@ -1,7 +1,7 @@
 """What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
 
 A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
-TEXT -->`` where a picture does. ``commands.md``, ``examples.md``, ``contributing.md``, ``changes.md`` and
+TEXT -->`` where a picture does. ``commands.md``, ``concepts/trace.md``, ``examples.md``, ``contributing.md``, ``changes.md`` and
 ``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
 """
 
@@ -38,6 +38,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
     made["commands.md"] = "\n".join(commands())
+    made["concepts/trace.md"] = "\n".join(trace())
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -71,6 +72,22 @@ def commands() -> Iterator[str]:
         yield f"\n## {name}\n"
         command = None if COMMANDS[name].plain else group.get_command(context, name)
         yield from _plainly(name) if command is None else _described(command, click.Context(command, context, name))
+
+
+def trace() -> Iterator[str]:
+    """The page of the trace: each record with its number in a file and its fields."""
+    from streamrace.trace import records
+    from streamrace.trace.schema import CODES
+
+    yield f"# The trace\n\n{_sentences(records.__doc__)}\n"
+    for record, code in CODES.items():
+        fields = ", ".join(f"`{name}`" for name in record._fields)
+        yield f"## {record.__name__}\n\nNumber {code}: {fields}.\n\n{_sentences(record.__doc__)}\n"
+
+
+def _sentences(text: str | None) -> str:
+    """A docstring as Markdown: of what it refers to the last name."""
+    return re.sub(r":\w+:`(?:[\w.]*\.)?(\w+)`", r"`\1`", cleandoc(text or "").replace("``", "`"))
 
 
 def _described(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def plain_text(text: str) -> str:
-    """``text`` with half characters as their codes, as files have it (:mod:`streamrace.device.untrusted`)."""
+    """``text`` with half characters as their codes, as files have it (:mod:`streamrace.trace.untrusted`)."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamrace.device.extras import elsewhere
-from streamrace.device.untrusted import visible
 from streamrace.repro.sessions import sentences
+from streamrace.trace.untrusted import visible
 
 if TYPE_CHECKING:
     from streamrace.repro.commands.table import CommandLine
@@ -40,7 +40,7 @@ def _in_one_order() -> None:
     """
     again = _launched(sys.argv[1:])[1][:1]
     if again and again[0] in _AGAIN and not ({"PYTHONHASHSEED", "WORLD_SIZE"} & {*os.environ} or sys.flags.isolated):
-        from streamrace.device.ranks.bound import module
+        from streamrace.process.lifetime import module
 
         python, *words = module("streamrace", *sys.argv[1:])
         flags = [f"-W{one}" for one in sys.warnoptions]
@@ -95,7 +95,7 @@ def _obey(launched: str | None, given: list[str], program: CommandLine | None) -
         module = import_module(f"{program.package}.{program.commands[given[0]].module}")
         status: int | None = module.run(given[1:], launched)
         return status
-    from streamrace.device.ranks.interrupts import concluding
+    from streamrace.process.interrupts import concluding
 
     with concluding():
         from streamrace.repro.commands import group

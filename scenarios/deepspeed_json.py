@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from streamrace.device import untrusted
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.scenarios.base import ScenarioError
+from streamrace.trace import untrusted
 
 _OBJECTS = (
     "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",

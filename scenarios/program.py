@@ -24,11 +24,10 @@ from streamrace.device.hardware import HardwareTiming
 from streamrace.device.library import functions
 from streamrace.device.overrides import Override, Site, count, put
 from streamrace.device.ranks.cluster import Rank, run_ranks
-from streamrace.device.ranks.forks import seldom
-from streamrace.device.trace import file_of
 from streamrace.device.values import checksum
 from streamrace.frameworks.base import Trainer
 from streamrace.frameworks.deepspeed.releases import PINNED
+from streamrace.process.forks import seldom
 from streamrace.scenarios import mmlu
 from streamrace.scenarios.full_size import loss_of
 from streamrace.scenarios.messages import (
@@ -46,6 +45,7 @@ from streamrace.scenarios.rehearsal import dry_gpu
 from streamrace.scenarios.scenario import Scenario
 from streamrace.scenarios.sharding.checkpoint_index import newest, read
 from streamrace.scenarios.trainers import Sharded, framework, trainer
+from streamrace.trace.files import file_of
 
 Receive = Callable[[int, Report], None]
 HELD_OUT = "val"  # MMLU's validation split

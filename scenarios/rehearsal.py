@@ -22,9 +22,8 @@ from streamrace.device.dry.heard import Heard
 from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks import is_full
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
-from streamrace.device.ranks.forks import seldom
-from streamrace.device.trace import file_of
 from streamrace.frameworks.base import Trainer
+from streamrace.process.forks import seldom
 from streamrace.scenarios import quantized
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
@@ -40,6 +39,7 @@ from streamrace.scenarios.messages import (
 from streamrace.scenarios.sharding.empty import without_values
 from streamrace.scenarios.sharding.strategy import ShardingError
 from streamrace.scenarios.trainers import Sharded, framework
+from streamrace.trace.files import file_of
 
 Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, model_validator
 
-from streamrace.device import untrusted
 from streamrace.device.hardware import HardwareTiming, Scale
 from streamrace.device.tokens import MOST_PERCENT
 from streamrace.frameworks.deepspeed.fixes import Fix
@@ -23,6 +22,7 @@ from streamrace.scenarios.models import FULL_SIZE, SIZES, build, parameters
 from streamrace.scenarios.sharding import checkpoint_index as checkpoints
 from streamrace.scenarios.sharding.strategy import ShardingError, strategy
 from streamrace.scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
+from streamrace.trace import untrusted
 
 
 class Scenario(Training):

@@ -11,7 +11,7 @@ import pytest
 from xdist.remote import Producer
 
 from streamrace.device import processor
-from streamrace.device.ranks.forks import seldom
+from streamrace.process.forks import seldom
 from tests import housed
 from tests.examples import choose
 from tests.scheduling import ByFile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamrace.device.trace import Access, Launch, TraceRecord
+from streamrace.trace.records import Access, Launch, TraceRecord
 
 MANY = (
     64  # ranges of one launch, beyond which a dry run records the same bytes in few (streamrace/device/csrc/trace.cpp)

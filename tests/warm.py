@@ -30,8 +30,8 @@ from typing import IO, Any, NoReturn, cast
 
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
-from streamrace.device.ranks.forks import as_often_as_python, forking
 from streamrace.device.scripts import fail
+from streamrace.process.forks import as_often_as_python, forking
 
 ROOT = Path(__file__).resolve().parents[1]
 _MESSAGE = 1 << 20

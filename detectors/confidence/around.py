@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from streamrace.detectors.confidence.chains import Link, OrderGraph
 from streamrace.detectors.order.races import Occurrence, Race, site
-from streamrace.device.trace import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
+from streamrace.trace.records import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
 
 _HOST = -1  # a stream that stands for the host
 _STREAMS = 2  # other streams of which it is told how far an access comes behind them

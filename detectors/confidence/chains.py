@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from streamrace.detectors.order.races import AccessKind, describe, site
 from streamrace.detectors.streams import stream_named
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     Collective,
     Frame,
     Group,

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from streamrace.detectors.confidence.waits import Waits, WaitSite
-from streamrace.device.trace import Collective, Free, HostWait, Launch, Record, RecordStream, TraceRecord, Wait
+from streamrace.trace.records import Collective, Free, HostWait, Launch, Record, RecordStream, TraceRecord, Wait
 
 
 class Delays:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import RaceDetector
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     HOST_STREAM,
     Begin,
     Collective,

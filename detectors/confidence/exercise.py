@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from streamrace.detectors.base import Detector, Unexercised
-from streamrace.device.trace import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
+from streamrace.trace.records import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
 
 
 class IdleStreams(Detector):

@@ -17,7 +17,7 @@ from streamrace.detectors.base import Detector, Unseen
 from streamrace.detectors.order.clocks import Threads
 from streamrace.detectors.order.races import describe
 from streamrace.detectors.order.streams import StreamOrder
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     HOST_STREAM,
     Alloc,
     Collective,

@@ -19,7 +19,7 @@ from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
 from streamrace.detectors.order.races import Occurrence, Race, describe
 from streamrace.detectors.race_detector import RaceDetector, RaceKey, key_of
-from streamrace.device.trace import TraceRecord
+from streamrace.trace.records import TraceRecord
 
 MOST_SITES = 16
 

@@ -19,7 +19,7 @@ from streamrace.detectors.confidence.delays import Delays
 from streamrace.detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES
-from streamrace.device.trace import Free, TraceRecord, Wait
+from streamrace.trace.records import Free, TraceRecord, Wait
 
 Load = Literal["carries load", "fragile cover", "redundant", "unknown"]
 """What a wait is for the order of a run."""

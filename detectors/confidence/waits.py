@@ -27,10 +27,11 @@ from typing import NamedTuple
 
 from streamrace.detectors.confidence.numbers import NumberSet, Places
 from streamrace.detectors.order.races import Occurrence, Race, site
-from streamrace.device.asked import LEFT_OUT, Asked
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     HOST_STREAM,
+    LEFT_OUT,
     Alloc,
+    Asked,
     Collective,
     Frame,
     Free,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from streamrace.detectors.live import tensor_file
 from streamrace.detectors.live.finding import PHASES, Finding, Kind, ProbePoint, ProbeResult
-from streamrace.device import untrusted
+from streamrace.trace import untrusted
 
 FORMAT = "stream-race-incident"
 VERSION = 1

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from streamrace.device.compiling import BuildError, library
+from streamrace.compiling import BuildError, library
 
 _SOURCES = Path(__file__).with_name("csrc")
 _OPTIONS = ("-O3",)  # loops are only made wide by it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamrace.compiling import BuildError
 from streamrace.detectors.native.build import library
-from streamrace.device.compiling import BuildError
 
 try:
     print(f"detectors: built {library().name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streamrace.device import compiling
+from streamrace import compiling
 
 _SOURCES = Path(__file__).with_name("csrc")
 # CPython's functions come from the interpreter that loads the library. Sums of numbers in a damaged trace may overflow.

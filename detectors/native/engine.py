@@ -11,30 +11,12 @@ from typing import Any
 from streamrace.detectors.native.build import library
 from streamrace.detectors.order.races import Moment, Name, Occurrence, Side
 from streamrace.detectors.order.rank import PROBES, Report
-from streamrace.device.trace import (
-    Alloc,
-    Begin,
-    Collective,
-    Frame,
-    Free,
-    Group,
-    HostWait,
-    Label,
-    Launch,
-    Phase,
-    Record,
-    RecordStream,
-    Reuse,
-    Stack,
-    StreamName,
-    TraceError,
-    TraceRecord,
-    Wait,
-)
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import Frame, Phase, TraceRecord
+from streamrace.trace.schema import TYPES
 
-_RECORDS = (Launch, Collective, Record, Wait, HostWait, Alloc, Free, RecordStream, Reuse, Label, Phase, Stack)
 # In the order of `Part` in csrc/rank.h.
-_PARTS = (*_RECORDS, StreamName, Group, Begin, TraceError, Phase(0, 0, "init"), Name, PROBES, None)
+_PARTS = (*TYPES, TraceError, Phase(0, 0, "init"), Name, PROBES, None)
 
 _Told = tuple[Any, ...]
 """Of one side: kernel, access, stream, issuer, frames, number (None: a free), phase, start, end."""
@@ -43,7 +25,7 @@ _Told = tuple[Any, ...]
 class NativeHappensBefore:
     """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same.
 
-    Raises :class:`streamrace.device.compiling.BuildError` where the library is not there and cannot be built.
+    Raises :class:`streamrace.compiling.BuildError` where the library is not there and cannot be built.
     """
 
     def __init__(self, report: Report) -> None:
@@ -55,7 +37,7 @@ class NativeHappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.files.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         self._library.order_feed(self._it, rank, records, self._found)
 
@@ -113,7 +95,7 @@ def _moment(told: _Told) -> Moment:
 def load() -> Any:
     """The functions of ``csrc/api.cpp``. They hold the interpreter's lock, and what they raise is raised here.
 
-    Raises :class:`streamrace.device.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    Raises :class:`streamrace.compiling.BuildError`, and OSError where what was built cannot be loaded.
     """
     loaded = ctypes.PyDLL(str(library()))
     handle, number, thing = ctypes.c_void_p, ctypes.c_longlong, ctypes.py_object

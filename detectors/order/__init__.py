@@ -1,1 +1,1 @@
-"""Happens-before: the core. Reads a trace (:mod:`streamrace.device.trace`); knows neither torch nor a framework."""
+"""Happens-before: the core. Reads a trace (:mod:`streamrace.trace`); knows neither torch nor a framework."""

@@ -16,7 +16,7 @@ from itertools import count
 from typing import TypeAlias
 
 from streamrace.detectors.order.overlap import Cover, Layout
-from streamrace.device.trace import Collective, Launch, Phase
+from streamrace.trace.records import Collective, Launch, Phase
 
 Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective, Phase]
 """``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""

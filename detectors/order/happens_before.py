@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from streamrace.detectors.order.clocks import Threads
 from streamrace.detectors.order.rank import RankAccesses, Report
 from streamrace.detectors.order.rendezvous import OpenCollective, OpenCollectives
-from streamrace.device.trace import TraceRecord
+from streamrace.trace.records import TraceRecord
 
 
 class _Follower:
@@ -46,7 +46,7 @@ class HappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.device.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.files.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if self._finished:
             raise ValueError("the traces are finished; use a new detector")

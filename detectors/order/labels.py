@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrace.detectors.order.races import Name
-from streamrace.device.trace import Label
+from streamrace.trace.records import Label
 
 
 class HasNames(Protocol):

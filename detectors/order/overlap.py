@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 Layout: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]] | tuple[int, tuple[int, ...], tuple[int, ...], int]
-"""That of :class:`streamrace.device.trace.Access`; of a part of one (:func:`cut`) with how many bytes lie before it."""
+"""That of :class:`streamrace.trace.records.Access`; of a part of one (:func:`cut`) with the bytes before it."""
 
 MAX_RUNS = 1 << 18
 COVER_RUNS = 1 << 14

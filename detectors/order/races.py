@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from streamrace.detectors.streams import stream_named
-from streamrace.device.trace import Frame
+from streamrace.trace.records import Frame
 
 AccessKind = Literal["read", "write", "free"]
 RaceKind = Literal["write-write", "read-write", "write-read", "freed", "reused"]

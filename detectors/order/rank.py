@@ -17,7 +17,8 @@ from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Sid
 from streamrace.detectors.order.rendezvous import Arrival, OpenCollectives
 from streamrace.detectors.order.reuse import Found, Freed, Inheritance
 from streamrace.detectors.order.streams import StreamOrder
-from streamrace.device.trace import (
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import (
     Alloc,
     Begin,
     Collective,
@@ -33,7 +34,6 @@ from streamrace.device.trace import (
     Reuse,
     Stack,
     StreamName,
-    TraceError,
     TraceRecord,
     Wait,
 )
@@ -44,7 +44,7 @@ Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
 """Takes an occurrence of a race, the side that was issued first before the other; gives the race it belongs to."""
 
 Bytes = tuple[int, int, int, Any]
-"""An :class:`streamrace.device.trace.Access`, or the plain tuple of the same fields that a reader gives."""
+"""An :class:`streamrace.trace.records.Access`, or the plain tuple of the same fields that a reader gives."""
 
 _Second = tuple[Side, Moment, int]  # of a race: its side, and when it touches memory
 _KINDS: tuple[AccessKind, AccessKind] = ("read", "write")

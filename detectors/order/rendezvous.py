@@ -27,7 +27,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamrace.detectors.order.clocks import Snapshot, Vector, join
-from streamrace.device.trace import Collective, TraceError
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import Collective
 
 
 class Arrival(NamedTuple):

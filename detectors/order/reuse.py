@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from streamrace.detectors.order.access_history import Accesses, AccessHistory, Entry
 from streamrace.detectors.order.clocks import HostClock, Snapshot, Vector
 from streamrace.detectors.order.overlap import cut, overlap, whole
-from streamrace.device.trace import Reuse
+from streamrace.trace.records import Reuse
 
 Found = tuple[list[Entry], list[Entry]]
 """The reads and the writes with which an access races."""

@@ -1,13 +1,14 @@
 """The order that one rank makes by itself: its host, its streams, and the markers that they wait for.
 
-The rules are those of torch's CSAN (``_sanitizer.py``), in the words of :mod:`streamrace.device.trace`: a launch orders
+The rules are those of torch's CSAN (``_sanitizer.py``), in the words of :mod:`streamrace.trace`: a launch orders
 host to stream, a record and a wait stream to stream, a host wait stream to host. No other order is added.
 """
 
 from __future__ import annotations
 
 from streamrace.detectors.order.clocks import Snapshot, StreamClock, Threads
-from streamrace.device.trace import HostWait, Record, TraceError, Wait
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import HostWait, Record, Wait
 
 
 class StreamOrder:

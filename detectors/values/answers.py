@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from streamrace.device.untrusted import Unreadable, contents, json_of, visible
+from streamrace.trace.untrusted import Unreadable, contents, json_of, visible
 
 Kind = Literal["right", "stale", "bounds", "arithmetic"]
 KINDS: tuple[Kind, ...] = ("right", "stale", "bounds", "arithmetic")

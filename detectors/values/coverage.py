@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from streamrace.detectors.base import Detector, Uncovered
-from streamrace.device.trace import Alloc, Collective, Frame, Free, Label, Launch, Stack, TraceRecord
+from streamrace.trace.records import Alloc, Collective, Frame, Free, Label, Launch, Stack, TraceRecord
 
 _KIND = "secondary"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from streamrace.detectors.values.divergence import number
-from streamrace.device import untrusted
+from streamrace.trace import untrusted
 
 FORMAT = "stream-race-recording"
 VERSION = 1

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from streamrace.detectors.base import Detector, UnwrittenRead
 from streamrace.detectors.order.overlap import Layout
 from streamrace.detectors.order.races import site
-from streamrace.device.trace import Access, Alloc, Collective, Export, Frame, Free, Launch, Stack, TraceRecord
+from streamrace.trace.records import Access, Alloc, Collective, Export, Frame, Free, Launch, Stack, TraceRecord
 
 MOST = 1 << 10  # runs of an access, and ranges of a block
 _BLOCKS = 256  # of a place are named

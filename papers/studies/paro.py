@@ -19,7 +19,6 @@ import pandas as pd
 from papers.programs import ddp
 from papers.programs.ddp import Losses
 from streamrace.detectors import RaceDetector
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, StepDone
@@ -32,6 +31,7 @@ from streamrace.scenarios.sharding.schemes import Cluster, Scheme
 from streamrace.scenarios.sharding.strategy import Strategy, legal, strategy
 from streamrace.scenarios.sharding.units import units_of
 from streamrace.studies.crew import OnProgress, quiet
+from streamrace.trace.files import TraceReader, file_of
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")

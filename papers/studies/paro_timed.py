@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from streamrace.device.hardware import Profile
-from streamrace.device.trace import Collective, Launch, Phase, StreamName, TraceRecord
 from streamrace.metrics import MemoryMetrics
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
@@ -24,6 +23,7 @@ from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
+from streamrace.trace.records import Collective, Launch, Phase, StreamName, TraceRecord
 
 RECORDED = 4  # micro-batches
 Key = TypeVar("Key", bound=Hashable)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.device.trace import Collective, Launch
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.studies.retimed import Retimer
+from streamrace.trace.records import Collective, Launch
 
 Spans = npt.NDArray[np.int64]
 

@@ -17,12 +17,12 @@ from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.confidence.holding import Holding
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
-from streamrace.device.untrusted import visible
 from streamrace.reports.data import known as knowing
 from streamrace.reports.data.findings import FORMAT, VERSION, Verdict, put
 from streamrace.reports.data.known import Discovery, Known
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.text import clean
+from streamrace.trace.untrusted import visible
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
 FAILED = 3  # the exit status where the program failed

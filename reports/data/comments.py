@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streamrace.device.untrusted import visible
+from streamrace.trace.untrusted import visible
 
 _COMMENT = re.compile(r"#\s*stream-race:\s*ok\b[\s:,.-]*(.*)")
 _ENDS = (tokenize.NEWLINE, tokenize.ENDMARKER)

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from streamrace.detectors import Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Race, Side, site
-from streamrace.device.trace import Frame
-from streamrace.device.untrusted import LARGEST, Unreadable, read_json, visible
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
 from streamrace.reports.data.schema import KeptSuppression, ReportError, first_problem
 from streamrace.reports.text import plain_text
+from streamrace.trace.records import Frame
+from streamrace.trace.untrusted import LARGEST, Unreadable, read_json, visible
 
 FORMAT = "stream-race-baseline"
 VERSION = 1

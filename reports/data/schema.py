@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.values.answers import Kind
-from streamrace.device import untrusted
-from streamrace.device.trace import Frame
 from streamrace.reports.data.findings import Verdict
+from streamrace.trace import untrusted
+from streamrace.trace.records import Frame
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from streamrace import checkout
 from streamrace.detectors import Race
-from streamrace.device.trace import Frame
+from streamrace.trace.records import Frame
 
 FORMAT = "stream-race-sources"
 VERSION = 1

@@ -15,9 +15,9 @@ from streamrace.detectors.confidence.around import Around, Behind, Handed, Trace
 from streamrace.detectors.confidence.chains import Link
 from streamrace.detectors.order.races import Occurrence, Race, Side, site
 from streamrace.detectors.streams import stream_named
-from streamrace.device.trace import HOST_STREAM, Frame
 from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.text import duration
+from streamrace.trace.records import HOST_STREAM, Frame
 
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory

@@ -17,7 +17,7 @@ from streamrace.detectors import Race
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import meant
 from streamrace.detectors.streams import stream_named
-from streamrace.device.untrusted import visible
+from streamrace.trace.untrusted import visible
 
 _WIDTH = 100
 _LONGEST = 90  # characters of a test's name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.formats.items import CheckedRun, Result
 from streamrace.reports.text import plain_text
+from streamrace.trace.untrusted import visible
 
 
 def text(told: CheckedRun) -> str:

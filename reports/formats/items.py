@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Side
-from streamrace.device.trace import Frame
-from streamrace.device.untrusted import visible
 from streamrace.reports.data import known, schema
 from streamrace.reports.data.checked import FAILED, STATUSES
 from streamrace.reports.data.findings import FORMAT, VERSION, Verdict
 from streamrace.reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
+from streamrace.trace.records import Frame
+from streamrace.trace.untrusted import visible
 
 
 class SourceLine(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as Xml
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.formats.items import CheckedRun, Result
 from streamrace.reports.text import plain_text
+from streamrace.trace.untrusted import visible
 
 SUITE = "streamrace"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 from streamrace.detectors.order.races import Side
-from streamrace.device.untrusted import visible
 from streamrace.reports.formats.items import CheckedRun, Result, SourceLine, as_json
 from streamrace.reports.formats.rules import RULES
 from streamrace.reports.text import plain_text
+from streamrace.trace.untrusted import visible
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "streamRace/v1"

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from streamrace.detectors import Race, Side
-from streamrace.device.trace import TraceError, file_of
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.data.whole import whole
 from streamrace.reports.pages import head, html, markdown, run_page, summary
 from streamrace.reports.text import replays, reversal
 from streamrace.reports.timelines import perfetto
+from streamrace.trace.files import TraceError, file_of
 
 FORMAT = "stream-race-comparison"
 VERSION = 1

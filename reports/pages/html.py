@@ -20,10 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data.whole import whole
 from streamrace.reports.pictures.figures import svg
+from streamrace.trace.untrusted import visible
 
 LONGEST = 600  # characters of a text that stands in the open
 # Behind these a name may go on in the next line: not within a number, and not within a word.

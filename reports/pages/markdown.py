@@ -11,8 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.table import Table
+from streamrace.trace.untrusted import visible
 
 LONGEST = 200  # characters of a name or a message
 _LONGEST_SENTENCE = 2000

@@ -9,7 +9,6 @@ from textwrap import dedent
 from typing import Any, NamedTuple
 
 from streamrace.detectors import Race, Side
-from streamrace.device.trace import file_of
 from streamrace.reports.charts import checksum_map, curves, edge, moment_chart
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data.campaigns import CampaignFolder
@@ -20,6 +19,7 @@ from streamrace.reports.pages import head, html, summary
 from streamrace.reports.pages.words import VERDICTS, WORDS
 from streamrace.reports.table import Column, Table
 from streamrace.reports.timelines import moment
+from streamrace.trace.files import file_of
 
 _SPREAD = 12  # rows of what spread
 _OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered

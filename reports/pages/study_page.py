@@ -20,7 +20,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data import frames
 from streamrace.reports.data.schema import ReportError, does_not_hold
@@ -32,6 +31,7 @@ from streamrace.reports.pages.summary import Fact
 from streamrace.reports.pages.words import STUDIES
 from streamrace.reports.pictures.figures import png
 from streamrace.reports.table import Table
+from streamrace.trace.untrusted import visible
 
 FORMAT = "stream-race-study"
 VERSION = 1

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import describe
-from streamrace.device.untrusted import visible
 from streamrace.reports.data.checked import Checked
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
 from streamrace.reports.table import STYLES
 from streamrace.reports.text import reports_on, typed
+from streamrace.trace.untrusted import visible
 
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from streamrace.device.untrusted import visible
+from streamrace.trace.untrusted import visible
 
 
 class Terminal(Console):

@@ -10,12 +10,13 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from streamrace.device.trace import Collective, Frame, Launch, Stack, TraceReader
 from streamrace.reports.data.dry import GIB, memory_table, time_table
 from streamrace.reports.screen.races import race_text, unexercised_text
 from streamrace.reports.table import STYLES
 from streamrace.reports.text import clean, reports_on, typed
 from streamrace.studies.rehearsed import Extension, Rehearsed
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Collective, Frame, Launch, Stack
 
 
 def panel(found: Rehearsed, told: Mapping[str, Any]) -> Panel:

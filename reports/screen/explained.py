@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from streamrace.detectors import Race
-from streamrace.device.untrusted import visible
 from streamrace.reports.data.explained import Explained
 from streamrace.reports.text import duration, typed
 from streamrace.reports.window import Slice, Window
+from streamrace.trace.untrusted import visible
 
 _LANES = 8  # streams in a picture
 _NAME = 22  # characters of a stream's name

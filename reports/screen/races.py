@@ -12,8 +12,8 @@ from streamrace.detectors import Race
 from streamrace.detectors.confidence.holding import Held
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.streams import stream_named
-from streamrace.device.trace import Frame
 from streamrace.reports.text import closeness
+from streamrace.trace.records import Frame
 
 MOST = 12  # races that are printed
 _DEPTH = 2  # innermost frames of a side

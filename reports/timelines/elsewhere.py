@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from streamrace.device.trace import Frame
 from streamrace.fuzz.live.examine import RacingPair
 from streamrace.fuzz.live.recorded import Recorded, RecordedRun
 from streamrace.reports.timelines.lanes import HOST, lane
 from streamrace.reports.timelines.moment import around
 from streamrace.reports.window import Kind, Slice, Window
+from streamrace.trace.records import Frame
 
 MOST = 400  # slices, as they are kept in a file for each race
 

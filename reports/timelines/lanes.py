@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamrace.device.trace import Alloc, Collective, End, Free, HostStep, HostWait, Launch, TraceRecord
+from streamrace.trace.records import Alloc, Collective, End, Free, HostStep, HostWait, Launch, TraceRecord
 
 HOST = "host"  # the lane of what the host did
 

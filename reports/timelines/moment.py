@@ -13,8 +13,12 @@ from pathlib import Path, PurePath
 
 from streamrace.detectors import Moment
 from streamrace.detectors.order.labels import Labels
-from streamrace.device.parts import PartReader
-from streamrace.device.trace import (
+from streamrace.reports.timelines.lanes import HOST, host_time, lane
+from streamrace.reports.timelines.parameters import parameter_of
+from streamrace.reports.window import Slice, Window
+from streamrace.trace.files import TraceError
+from streamrace.trace.parts import PartReader
+from streamrace.trace.records import (
     Collective,
     Frame,
     Free,
@@ -24,12 +28,8 @@ from streamrace.device.trace import (
     Phase,
     Stack,
     StreamName,
-    TraceError,
     TraceRecord,
 )
-from streamrace.reports.timelines.lanes import HOST, host_time, lane
-from streamrace.reports.timelines.parameters import parameter_of
-from streamrace.reports.window import Slice, Window
 
 MOST = 3000  # slices
 _ASIDE_NS = 20_000  # at least so much before and after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamrace.detectors.order.labels import Labels
-from streamrace.device.trace import Collective, Launch
+from streamrace.trace.records import Collective, Launch
 
 
 def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> str:

@@ -26,8 +26,11 @@ from typing import Any, TextIO
 
 from streamrace.detectors.order.labels import Labels
 from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
-from streamrace.device.parts import PartReader
-from streamrace.device.trace import (
+from streamrace.reports.timelines.lanes import host_time, lane
+from streamrace.reports.timelines.parameters import parameter_of
+from streamrace.trace.files import TraceError
+from streamrace.trace.parts import PartReader
+from streamrace.trace.records import (
     Access,
     Alloc,
     Begin,
@@ -41,11 +44,8 @@ from streamrace.device.trace import (
     Phase,
     Stack,
     StreamName,
-    TraceError,
     TraceRecord,
 )
-from streamrace.reports.timelines.lanes import host_time, lane
-from streamrace.reports.timelines.parameters import parameter_of
 
 _HOST = 1  # the host's track
 _Event = dict[str, Any]

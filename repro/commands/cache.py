@@ -11,7 +11,7 @@ import click
 from streamrace.device import kept
 from streamrace.device.kept import Kept
 from streamrace.device.scripts import WrongUse
-from streamrace.device.untrusted import visible
+from streamrace.trace.untrusted import visible
 
 _DAY_S = 86400
 _WORDS = {

@@ -18,9 +18,9 @@ from typing import Any
 import click
 
 from streamrace.device.scripts import WrongUse
-from streamrace.device.untrusted import Unreadable, read_toml, shortened
 from streamrace.repro.commands.table import COMMANDS, STREAMRACE
 from streamrace.repro.sessions.folders import BY_ITSELF
+from streamrace.trace.untrusted import Unreadable, read_toml, shortened
 
 (VARIABLE,) = BY_ITSELF  # names the file to read instead; empty: none
 

@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.screen.console import Terminal
 from streamrace.reports.table import Cell, Column, Table
+from streamrace.trace.untrusted import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

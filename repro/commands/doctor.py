@@ -13,11 +13,11 @@ import shutil
 import sys
 import textwrap
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.text import typed
 from streamrace.repro.commands.plain import Parser
 from streamrace.repro.sessions import diagnosed
 from streamrace.repro.sessions.diagnosed import Diagnosis
+from streamrace.trace.untrusted import visible
 
 _EPILOG = """\
 Nothing is changed and nothing is fetched; torch is not imported. Marks: what is there, what is absent and not needed

@@ -57,11 +57,11 @@ def fuzz(
     ordering edges allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not
     as expected, 2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
     """
-    from streamrace.device.ranks.interrupts import held
     from streamrace.fuzz.campaign import campaign
     from streamrace.fuzz.confirm import confirm
     from streamrace.fuzz.engines import shares
     from streamrace.fuzz.witness import witness
+    from streamrace.process.interrupts import held
     from streamrace.reports.pages.folders import write
     from streamrace.reports.screen import timings
     from streamrace.reports.screen.terminal import doing

@@ -10,10 +10,10 @@ import click
 
 from streamrace.device import kept, processor
 from streamrace.device.frames import roomy
-from streamrace.device.untrusted import visible
 from streamrace.repro.commands import config
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
 from streamrace.repro.sessions import places, sentences
+from streamrace.trace.untrusted import visible
 
 _UNCHANGED = (
     "check",
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
             processor.answer(deepspeed=name not in _UNCHANGED)
         if known[name].gpu and not self.helping:
             from streamrace.device.launch import start
-            from streamrace.device.ranks.forks import seldom
+            from streamrace.process.forks import seldom
 
             seldom()  # before torch, transformers and DeepSpeed: a fourth of their imports' time
             start()

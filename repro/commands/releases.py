@@ -12,8 +12,8 @@ from rich.progress import Progress
 
 from streamrace.device.hardware import ProfileError, load_profile
 from streamrace.device.packages.names import PackageError, parse
-from streamrace.device.ranks import bound
 from streamrace.frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, installed
+from streamrace.process import lifetime
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
 from streamrace.repro.sessions import studied
@@ -68,11 +68,11 @@ _HARD = ["--size", "odd", "--edit-after", "2"]
 
 
 def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    command = bound.module("streamrace", "run", "--deepspeed", release, "--runs", str(folder.parent))
+    command = lifetime.module("streamrace", "run", "--deepspeed", release, "--runs", str(folder.parent))
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
         done = subprocess.run(
-            bound.command(command),
+            lifetime.command(command),
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,

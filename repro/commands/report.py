@@ -49,8 +49,8 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
     if len(folders) == 1 and (folders[0] / "incident.json").exists():
         _incident(folders[0], output)
         return
-    from streamrace.device.untrusted import visible
     from streamrace.reports.pages.folders import write
+    from streamrace.trace.untrusted import visible
 
     target = output or _beside(folders) / "report"
     click.echo(visible(write(folders, target)))
@@ -81,10 +81,10 @@ def _beside(folders: Sequence[Path]) -> Path:
 
 def _incident(folder: Path, output: Path | None) -> None:
     from streamrace.detectors.live.incident import load
-    from streamrace.device.untrusted import visible
     from streamrace.reports.data.stamp import written
     from streamrace.reports.pages.folders import refuse_link
     from streamrace.reports.pages.incident_page import write_page
+    from streamrace.trace.untrusted import visible
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from streamrace.device.ranks import bound
+from streamrace.process import lifetime
 from streamrace.reports.data.findings import FORMAT, VERSION
 from streamrace.reports.data.schema import FindingsFile, ReportError, checked, read_json
 from streamrace.repro.sessions.folders import BY_ITSELF
@@ -35,7 +35,7 @@ def check(
     ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
     then. ``more``: of its environment. Raises :class:`NoVerdict`.
     """
-    command = bound.module("streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite")
+    command = lifetime.module("streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite")
     command += [*(word for one in packages for word in ("--package", one)), *words]
     environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF | dict(more)
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def check(
     try:
         with log.open("w", encoding="utf-8") as said:
             done = subprocess.run(
-                bound.command(command),
+                lifetime.command(command),
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,

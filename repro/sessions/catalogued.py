@@ -13,11 +13,11 @@ from pathlib import Path
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import at, between
-from streamrace.device.trace import file_of
 from streamrace.reports.data.catalogue import EntryRow, RanSide
 from streamrace.reports.data.schema import Rests
 from streamrace.repro.sessions import apart
 from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
+from streamrace.trace.files import file_of
 
 LIMIT_S = 600  # of one side, its installation and the runs of its witness with it
 _CLEAN = ("clean", "fragile")

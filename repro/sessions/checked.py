@@ -18,20 +18,7 @@ from streamrace.detectors.files import Enough, Following, Reader, rests_on
 from streamrace.detectors.values import answers
 from streamrace.device import seeds
 from streamrace.device.extras import installed
-from streamrace.device.ranks.interrupts import held
-from streamrace.device.trace import (
-    HOST_STREAM,
-    Alloc,
-    Collective,
-    End,
-    Free,
-    Launch,
-    Reuse,
-    StreamName,
-    TraceError,
-    TraceRecord,
-)
-from streamrace.device.untrusted import Unreadable
+from streamrace.process.interrupts import held
 from streamrace.reports.data import checked as checked_file
 from streamrace.reports.data import checkout, known, sources
 from streamrace.reports.data.checked import Checked, Seen, Thinned, Witnessed
@@ -40,6 +27,9 @@ from streamrace.reports.data.known import Baseline
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import HOST_STREAM, Alloc, Collective, End, Free, Launch, Reuse, StreamName, TraceRecord
+from streamrace.trace.untrusted import Unreadable
 
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 _SOON_S = 0.5  # in which what is left of a program that was interrupted is judged
@@ -78,7 +68,7 @@ class Judging:
     """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
 
     ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets
-    the first race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.device.parts`) it
+    the first race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.trace.parts`) it
     removes what is not to be kept, as soon as it is judged. ``interrupted``: it was, and the verdict says so.
     """
 

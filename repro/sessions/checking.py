@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from streamrace.detectors.values.answers import FOLDER
 from streamrace.device.dry import World
 from streamrace.device.packages import starting
-from streamrace.device.ranks.forks import seldom
-from streamrace.device.ranks.interrupts import held
 from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
+from streamrace.process.forks import seldom
+from streamrace.process.interrupts import held
 from streamrace.repro.sessions import child, folders, launched, places
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
@@ -54,8 +54,8 @@ def work(
     """
     if aside:
         os.dup2(2, 1)
+    from streamrace.compiling import BuildError
     from streamrace.device import launch
-    from streamrace.device.compiling import BuildError
     from streamrace.device.ranks import RankFailed
 
     try:

@@ -11,7 +11,7 @@ from streamrace.detectors import Race
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.places import at
 from streamrace.device.scripts import WrongUse
-from streamrace.device.trace import file_of
+from streamrace.trace.files import file_of
 
 if TYPE_CHECKING:
     from streamrace.reports.data.loading import Run

@@ -20,9 +20,9 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from streamrace import checkout
-from streamrace.device import build, compiling, extras, kept, substitute
-from streamrace.device.compiling import BuildError, cache
+from streamrace import checkout, compiling
+from streamrace.compiling import BuildError, cache
+from streamrace.device import build, extras, kept, substitute
 from streamrace.device.torches.tried import not_tried
 
 Tone = Literal["good", "absent", "warn", "bad"]

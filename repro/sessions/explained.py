@@ -14,7 +14,6 @@ from streamrace.detectors.files import read
 from streamrace.detectors.order.races import Occurrence, Race
 from streamrace.device.timing import Deviation, Jitter, Stretch, Timing
 from streamrace.device.tokens import TokenError, shown
-from streamrace.device.trace import TraceError, file_of
 from streamrace.reports.data import witnesses
 from streamrace.reports.data.checked import kept
 from streamrace.reports.data.explained import Explained
@@ -23,6 +22,7 @@ from streamrace.reports.data.witnesses import SeenElsewhere
 from streamrace.reports.text import duration, replays
 from streamrace.reports.timelines import moment
 from streamrace.repro.sessions.chosen import Chosen
+from streamrace.trace.files import TraceError, file_of
 
 _MOST = 400  # slices of a picture
 

@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from streamrace.device.ranks.stopped import Looks
 from streamrace.device.scripts import WrongUse
+from streamrace.process.sigstop import Looks
 from streamrace.repro.sessions import folders
 from streamrace.repro.sessions.child import ProgramEnd
 

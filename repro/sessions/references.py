@@ -18,9 +18,9 @@ import msgpack
 import torch
 
 from streamrace import scenarios
+from streamrace.compiling import folder as kept_folder
+from streamrace.compiling import used
 from streamrace.detectors import Values
-from streamrace.device.compiling import folder as kept_folder
-from streamrace.device.compiling import used
 from streamrace.reports.screen.terminal import Progress
 from streamrace.repro.sessions.release import versions
 from streamrace.repro.sessions.session import reference_of

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streamrace.device.trace import TraceRecord
 from streamrace.metrics import MemoryMetrics
 from streamrace.reports.data.checked import Dry
+from streamrace.trace.records import TraceRecord
 
 
 class DryMetrics:

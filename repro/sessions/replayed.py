@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from streamrace.device.timing import Timing
-from streamrace.device.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
-from streamrace.device.untrusted import visible
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import READ, Replayer, ReplayOutcome
 from streamrace.repro.sessions.folders import MARK
+from streamrace.trace.records import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
+from streamrace.trace.untrusted import visible
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def _load(folder: Path) -> Recording:
 
 
 def _recorded(trace: Path) -> bool:
-    from streamrace.device.trace import TraceError, TraceReader, file_of
+    from streamrace.trace.files import TraceError, TraceReader, file_of
 
     try:
         reader = TraceReader(file_of(trace, 0))

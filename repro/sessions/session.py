@@ -22,10 +22,9 @@ from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Reader, rests_on
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.ranks.interrupts import held
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.metrics import EndMetrics
+from streamrace.process.interrupts import held
 from streamrace.reports.data import findings as findings_file
 from streamrace.reports.data import sources, tables
 from streamrace.reports.data.findings import Cost, Findings, Verdict
@@ -36,6 +35,7 @@ from streamrace.repro.sessions.release import versions
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
 from streamrace.scenarios.scenario import Scenario
+from streamrace.trace.files import TraceReader, file_of
 
 
 class Interrupted(Exception):

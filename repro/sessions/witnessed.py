@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
-from streamrace.device.ranks.interrupts import concluding
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
-from streamrace.device.trace import TraceError
+from streamrace.process.interrupts import concluding
 from streamrace.reports.data.checked import Witnessed
 from streamrace.repro.sessions import sentences
+from streamrace.trace.files import TraceError
 
 if TYPE_CHECKING:
     from streamrace.fuzz.live.examine import LiveWitness

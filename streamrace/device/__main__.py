@@ -6,7 +6,7 @@ import sys
 
 def run(arguments: list[str]) -> int:
     """The command ``streamrace device`` in this process; gives its exit status."""
-    from streamrace.device.compiling import BuildError
+    from streamrace.compiling import BuildError
     from streamrace.device.launch import main
     from streamrace.device.substitute import go_there
 

@@ -1,6 +1,6 @@
 """Builds the part of the device that is written in C++ (``csrc/``), once, with the compiler that is there.
 
-One unit of translation (:mod:`streamrace.device.compiling`): torch's headers take longer than our own lines.
+One unit of translation (:mod:`streamrace.compiling`): torch's headers take longer than our own lines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from streamrace.device.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler, used
+from streamrace.compiling import SCHEMA, BuildError, digest_of, find_compiler, flags, folder, once, run_compiler, used
 from streamrace.device.extras import elsewhere, outside
 
 _SOURCES = Path(__file__).with_name("csrc")
@@ -67,7 +67,7 @@ def sources() -> list[Path]:
 
 def compile_library(compiler: str, torch: Path, place: Path) -> None:
     """Compile the sources into the library ``place``. Raises :class:`BuildError`."""
-    includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
+    includes = [f"-I{_SOURCES}", f"-I{SCHEMA}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
     options = [*flags(), *_as_torch(torch), *_UNDEFINED, *includes]
     run_compiler("the simulated GPU", compiler, options, sources(), libraries, place)

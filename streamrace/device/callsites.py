@@ -19,7 +19,7 @@ from typing import Any
 
 from streamrace import checkout
 from streamrace.device.build import torch_folder
-from streamrace.device.trace import Frame, Stack
+from streamrace.trace.records import Frame, Stack
 
 _HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not in the import path
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep

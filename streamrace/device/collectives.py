@@ -29,7 +29,7 @@ from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 from streamrace.device.ranks import agreed
 from streamrace.device.ranks.exchange import NEVER, PipeExchange
-from streamrace.device.trace import Transfer
+from streamrace.trace.records import Transfer
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
@@ -108,7 +108,7 @@ class CollectiveCall:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
     ``op``: the reduction as the program asked for it. ``reduction``, ``scale`` and ``splits`` are for a recording
-    (:class:`streamrace.device.trace.Transfer`).
+    (:class:`streamrace.trace.records.Transfer`).
     ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
     """
 

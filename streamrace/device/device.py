@@ -19,7 +19,8 @@ from streamrace.device.hardware import HardwareTiming
 from streamrace.device.library import functions
 from streamrace.device.overrides import Override, overrides
 from streamrace.device.tokens import Jitter
-from streamrace.device.trace import Label, Phase, TraceWriter
+from streamrace.trace.files import TraceWriter
+from streamrace.trace.records import Label, Phase
 
 COMPUTE = "compute"
 """The name of the default stream."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from streamrace.device.compiling import BuildError, cache, once
+from streamrace.compiling import BuildError, cache, once
 from streamrace.device.imports import OF_TORCH, needed
 from streamrace.device.torches import stubs
 

@@ -3,7 +3,7 @@
 The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()``,
 ``numpy()``, DLPack, and what writes memory away (``torch.save``, pickle, safetensors) go past it: here they count as a
 read by the host, at that moment. Whoever takes an address (``numpy()``, DLPack, ``data_ptr()``) may use it at any time,
-which nobody sees: an :class:`streamrace.device.trace.Export` says so, and another that the array has gone. Libraries
+which nobody sees: an :class:`streamrace.trace.records.Export` says so, and another that the array has gone. Libraries
 that only compare addresses, torch itself above all, are not reported.
 """
 

@@ -1,6 +1,6 @@
 """What is made once and kept: releases of packages, CPU builds of torch, what is compiled, references.
 
-Most of it lies in the user's cache (:func:`streamrace.device.compiling.cache`); what a checkout compiles lies in its
+Most of it lies in the user's cache (:func:`streamrace.compiling.cache`); what a checkout compiles lies in its
 ``build/``. A process that imports from there holds a shared lock on each folder that it uses (flock(2)), to its end,
 however that comes: what a command uses is not removed under it. What is compiled can be removed at any time: who has
 loaded it keeps it. The time of last use is the time of the file or folder itself.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamrace import checkout
-from streamrace.device.compiling import cache, used
+from streamrace.compiling import cache, used
 
 RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
     "release", "torch", "native", "reference", "unfinished", "other",

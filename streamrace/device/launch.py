@@ -3,7 +3,7 @@
 ``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`streamrace.device.dry`).
 ``--timing TOKEN`` runs it in a timing of one's own (:mod:`streamrace.device.timing`). The device is loaded before torch
 is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``. ``-m module`` runs a module.
-``--trace`` writes what the device did (:mod:`streamrace.device.trace`). ``--ranks`` runs the script in N processes, as
+``--trace`` writes what the device did (:mod:`streamrace.trace`). ``--ranks`` runs the script in N processes, as
 ``torchrun --nproc-per-node N -m streamrace.device script.py`` does too; ``--trace`` then names a folder. ``--record``
 lets the traces be replayed (:mod:`streamrace.device.recording`): in a folder too. ``--without
 stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`streamrace.device.overrides`); it may be given
@@ -23,19 +23,19 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from streamrace.compiling import BuildError
 from streamrace.device import seeds, smi
-from streamrace.device.compiling import BuildError
 from streamrace.device.dry import World
 from streamrace.device.hardware import ProfileError
 from streamrace.device.packages import starting
-from streamrace.device.packed import Packed
-from streamrace.device.parts import PartWriter
 from streamrace.device.ranks import RankFailed, spawned
-from streamrace.device.ranks.interrupts import held
 from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
 from streamrace.device.tokens import TokenError
-from streamrace.device.trace import TraceRecord, TraceWriter, file_of
+from streamrace.process.interrupts import held
+from streamrace.trace.files import Packed, TraceWriter, file_of
+from streamrace.trace.parts import PartWriter
+from streamrace.trace.records import TraceRecord
 
 UNWRITTEN = "the trace cannot be written: "  # begins the sentence that says why
 _USAGE = (
@@ -49,7 +49,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
 
     ``devices``: how many ``torch.cuda.device_count()`` tells; the process uses one of them, ``index`` until it says
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
-    Raises RuntimeError or :class:`streamrace.device.compiling.BuildError`.
+    Raises RuntimeError or :class:`streamrace.compiling.BuildError`.
     """
     from streamrace.device import kept, library, overlay, substitute
 
@@ -130,7 +130,7 @@ def run(
     ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
     ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
     also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
-    comes then is in parts that somebody reads and removes (:mod:`streamrace.device.parts`); 0: it is one file.
+    comes then is in parts that somebody reads and removes (:mod:`streamrace.trace.parts`); 0: it is one file.
     ``seeded``: what the program does not seed is seeded, and this file says what it was
     (:mod:`streamrace.device.seeds`).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 COLLECTIVE, PARAMETER = "collective", "parameter"
-"""Kinds of a :class:`streamrace.device.trace.Probe` there: what a collective takes, a parameter after a step."""
+"""Kinds of a :class:`streamrace.trace.records.Probe` there: what a collective takes, a parameter after a step."""
 PARTS = 7
 
 

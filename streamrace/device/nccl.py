@@ -29,7 +29,7 @@ from streamrace.device import collectives, streams, tracing, versions
 from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
 from streamrace.device.reductions import Reduction
-from streamrace.device.trace import Group
+from streamrace.trace.records import Group
 
 _TIMEOUT = timedelta(minutes=10)
 

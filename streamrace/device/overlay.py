@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-from streamrace.device.untrusted import read_json
+from streamrace.trace.untrusted import read_json
 
 VARIABLE = "STREAMRACE_OVERLAY"
 _USED = ".used"

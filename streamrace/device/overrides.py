@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from streamrace.device import tracing
-from streamrace.device.asked import LEFT_OUT, Asked
 from streamrace.device.library import Overridden, functions
-from streamrace.device.trace import NOBODY, Frame
+from streamrace.trace.records import LEFT_OUT, NOBODY, Asked, Frame
 
 OPERATIONS = (
     "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
@@ -87,7 +86,7 @@ def count() -> dict[Site, int]:
 
 
 def tell() -> None:
-    """From here on the trace says from where each such call is made (:class:`streamrace.device.trace.Asked`)."""
+    """From here on the trace says from where each such call is made (:class:`streamrace.trace.records.Asked`)."""
     global _told
     if not _told:
         _told = True

@@ -1,8 +1,8 @@
 """What a program came to see of its own work: checksums of what the host read, and of its memory at the end.
 
-In the trace they are :class:`streamrace.device.trace.Probe` and :class:`streamrace.device.trace.Probed`, so two runs of
-one program can be compared by their traces alone. What counts and what does not says ``csrc/probes.h``; what the host
-reads of memory behind torch's back (``numpy()`` of a pinned tensor) is not seen.
+In the trace they are ``Probe`` and ``Probed`` (:mod:`streamrace.trace.records`), so two runs of one program can be
+compared by their traces alone. What counts and what does not says ``csrc/probes.h``; what the host reads of memory
+behind torch's back (``numpy()`` of a pinned tensor) is not seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from streamrace.device import recording, tracing, work
 from streamrace.device.library import functions
-from streamrace.device.trace import Probe, Probed, TraceRecord
 from streamrace.device.values import checksum
+from streamrace.trace.records import Probe, Probed, TraceRecord
 
 READ, FINAL = "read", "final"
 _PART = 4096  # are taken together

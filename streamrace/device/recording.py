@@ -18,18 +18,17 @@ from torch._ops import OpOverload
 
 from streamrace.device import costs
 from streamrace.device.library import functions
-from streamrace.device.onward import Unrepeatable
-from streamrace.device.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, View
+from streamrace.trace.records import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
+from streamrace.trace.schema import Kind
 
 DEVICE = "simgpu"  # as recordings of before have it
-"""What :class:`streamrace.device.trace.Begin` says of a recording of this device, under ``device``."""
+"""What :class:`streamrace.trace.records.Begin` says of a recording of this device, under ``device``."""
 _KNOWN = (
     "aten",
     "detectors",
     "stream_races",
     "stream_races_optimizers",
 )  # whose operators a replay has: those of others may do anything
-_DEFINE, _CALL, _INITIAL, _UNREPEATABLE = 14, 15, 16, 17
 _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16", 23: "float8_e5m2",
@@ -46,7 +45,7 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 
 
 def info(token: str, *, record: bool) -> dict[str, Any]:
-    """What a replay has to know of this process, for :class:`streamrace.device.trace.Begin`.
+    """What a replay has to know of this process, for :class:`streamrace.trace.records.Begin`.
 
     ``token``: of the timing. ``record``: what the work is will be recorded, too.
     """
@@ -120,7 +119,7 @@ class Calls:
 
     def record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
         """The record of words that the C++ part wrote."""
-        if kind == _CALL:
+        if kind == Kind.CALL:
             op, number, kept, host = words
             self.reported(op)
             known = self._known[number]
@@ -128,7 +127,7 @@ class Calls:
             if known[0] == WROTE:
                 return _new(Call, (op, *known, None, True, bytes_))
             return _new(Call, (op, *known, bytes_, bool(host), None))
-        if kind == _DEFINE:
+        if kind == Kind.DEFINE:
             if words[0] % _MOST == 0:
                 self._known.clear()
             self._known[words[0]] = known = self._define(words[1:])
@@ -136,7 +135,7 @@ class Calls:
             if namespace and namespace not in _KNOWN:
                 return Unrepeatable(f"the operator {known[0]} is none of torch's own, and a replay does not know it")
             return None
-        if kind == _INITIAL:
+        if kind == Kind.INITIAL:
             return Initial(words[0], _take(words[1]))
         return Unrepeatable(self._name(words[0]))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
 from streamrace.device import tracing
-from streamrace.device.onward import Unrepeatable
+from streamrace.trace.records import Unrepeatable
 
 _Op: Any = c10d.ReduceOp.RedOpType
 _REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)

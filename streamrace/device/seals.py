@@ -6,12 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import get_args
 
-from streamrace.device.onward import Seal
-from streamrace.device.trace import TraceRecord
+from streamrace.trace.records import Seal, TraceRecord
 
 
 def sealed(path: Path) -> bool:
-    """Is the file as :meth:`streamrace.device.trace.TraceWriter.close` left it? Raises OSError."""
+    """Is the file as :meth:`streamrace.trace.files.TraceWriter.close` left it? Raises OSError."""
     import msgpack
 
     code = get_args(TraceRecord).index(Seal)

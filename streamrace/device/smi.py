@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamrace.device.ranks import bound
+from streamrace.process import lifetime
 
 _UNKNOWN = "[N/A]"
 
@@ -23,7 +23,7 @@ def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[No
     """Inside, the programs that this process starts find it, for ``count`` GPUs of that name and memory."""
     before = os.environ.get("PATH", os.defpath)
     with tempfile.TemporaryDirectory(prefix="streamrace-", ignore_cleanup_errors=True) as folder:
-        words = bound.module(__name__, name, capability, str(mebibytes), str(count))
+        words = lifetime.module(__name__, name, capability, str(mebibytes), str(count))
         script = Path(folder) / "nvidia-smi"
         script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
         script.chmod(0o755)

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from streamrace.compiling import BuildError
 from streamrace.device import torches
 from streamrace.device.build import has_cuda, torch_folder
-from streamrace.device.compiling import BuildError
-from streamrace.device.ranks import bound
 from streamrace.device.torches.pip import WANTED
+from streamrace.process import lifetime
 
 _THERE = "STREAMRACE_SUBSTITUTED"
 
@@ -74,7 +74,7 @@ def _run_again(folder: Path, module: str, arguments: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     os.execve(
         sys.executable,
-        bound.module(module, *arguments),
+        lifetime.module(module, *arguments),
         {**os.environ, "PYTHONPATH": path, _THERE: "1"},
     )
 

@@ -1,4 +1,4 @@
-"""Makes records (:mod:`streamrace.device.trace`) of the words that the C++ part wrote, in batches.
+"""Makes records (:mod:`streamrace.trace`) of the words that the C++ part wrote, in batches.
 
 In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
 nothing; ``Reuse`` records who got it again. What the host itself does to pinned memory is a launch on a stream called
@@ -19,33 +19,22 @@ from typing import Any
 
 from streamrace.device.callsites import CallSites
 from streamrace.device.library import Backward, Define, HandOn, ReportedFrame, functions
-from streamrace.device.packed import Packed
 from streamrace.device.recording import Calls
-from streamrace.device.trace import (
+from streamrace.trace.files import Packed
+from streamrace.trace.records import (
     HOST_STREAM,
     Access,
-    Alloc,
     Collective,
     End,
-    Export,
     Frame,
-    Free,
     Group,
-    HostStep,
-    HostWait,
     Launch,
-    Record,
-    RecordStream,
-    Reuse,
     StreamName,
     TraceRecord,
     Transfer,
-    Wait,
 )
+from streamrace.trace.schema import FIELDS, HOST, Kind, record_of
 
-HOST = 65  # the stream that stands for the host
-_HOW = ("synchronize", "read", "query", "asked", "copy", "met")
-_LAUNCH = 3
 _new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 # What the C++ part sent or asked for once in this process, for all its traces.
@@ -207,7 +196,7 @@ class Tracer:
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
-            if words[at] == _LAUNCH:  # most of them are
+            if words[at] == Kind.LAUNCH:  # most of them are
                 launch = self._launch(words, at + 2, end)
                 records.append(launch)
                 if self._calls is not None:
@@ -243,39 +232,21 @@ class Tracer:
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        if kind == 4:
+        if kind in FIELDS:
+            record: TraceRecord = record_of(kind, words, self._kernel)
+            return record
+        if kind == Kind.COLLECTIVE:
             return self._collective(words)
-        if kind == 0:
-            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3], stack=words[4])
-        if kind == 1:
-            return Free(words[0], words[1], quiet=True)
-        if kind == 2:
-            return RecordStream(*words)
-        if kind == 5:
-            return Record(*words)
-        if kind == 6:
-            return Wait(*words)
-        if kind == 7:
-            marker, how, stack, time, began = words
-            return HostWait(marker, _HOW[how], stack, time, began)
-        if kind == 8:
-            step, time, which = _HOW[words[0]], words[1], words[2]
-            return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
-        if kind == 9:
+        if kind == Kind.STREAM_NAME:
             self._named.add(words[0])
             return StreamName(words[0], _told(words[0]))
-        if kind == 11:
-            block, former, lo, hi, start, stack, last = words
-            return Reuse(block, former, lo, hi, start, stack, bool(last))
-        if kind == 12:
-            return Export(words[0], self._kernel(words[1]), words[2], words[3])
-        if kind == 13:
+        if kind == Kind.MARK:
             return self._marked(_marks.pop(words[0]))
-        if kind >= 14:
-            return self._calls.record(kind, words) if self._calls is not None else None
-        sizes, strides = tuple(words[2::2]), tuple(words[3::2])
-        _layouts[words[0]] = (words[1], sizes, strides)
-        return None
+        if kind == Kind.LAYOUT:
+            sizes, strides = tuple(words[2::2]), tuple(words[3::2])
+            _layouts[words[0]] = (words[1], sizes, strides)
+            return None
+        return self._calls.record(kind, words) if self._calls is not None else None
 
     def _marked(self, record: TraceRecord) -> TraceRecord:
         if self._calls is not None and isinstance(record, Transfer):

@@ -19,7 +19,7 @@ from torch import Tensor
 from streamrace.device import looks, tracing, work
 from streamrace.device.library import functions
 from streamrace.device.looks import COLLECTIVE, PARAMETER
-from streamrace.device.trace import Probe, Probed
+from streamrace.trace.records import Probe, Probed
 
 _STEPS = 8  # of each optimizer
 _numbers = itertools.count(1 << 41)  # above those of the program's own probes

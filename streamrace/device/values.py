@@ -1,7 +1,7 @@
 """Operators and their arguments as plain data, and back: what a recording holds of a call.
 
 Numbers, text, None and lists stand for themselves. All else is a pair of a word and data: a tensor
-is its :data:`streamrace.device.trace.View`, a dtype, layout, device or memory format its name. Nothing else can
+is its :data:`streamrace.trace.records.View`, a dtype, layout, device or memory format its name. Nothing else can
 be written down, and nothing else is read back; a name is looked up, never evaluated.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from streamrace.device import adapters
-from streamrace.device.trace import View
+from streamrace.trace.records import View
 
 _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
     torch.dtype: ("dtype", {name: one for name in dir(torch) if isinstance(one := getattr(torch, name), torch.dtype)}),

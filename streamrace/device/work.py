@@ -38,7 +38,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Collective ``number`` of ``group`` with these global ranks; see :class:`streamrace.device.trace.Collective`."""
+    """Collective ``number`` of ``group`` with these global ranks; see :class:`streamrace.trace.records.Collective`."""
 
     group: int
     number: int

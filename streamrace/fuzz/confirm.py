@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamrace.device.trace import Phase, Probe, Probed
 from streamrace.fuzz.subject import Subject
 from streamrace.fuzz.verdict import in_order
 from streamrace.replay.deviations import Deviation
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import READ, UsedValue
+from streamrace.trace.records import Phase, Probe, Probed
 
 
 @dataclass(frozen=True)

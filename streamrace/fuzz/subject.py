@@ -10,7 +10,6 @@ from streamrace.detectors import RaceDetector
 from streamrace.detectors.order.races import Occurrence, Race
 from streamrace.detectors.race_detector import EXAMPLES, RaceKey, key_of
 from streamrace.device.hardware import HardwareTiming
-from streamrace.device.trace import HOST_STREAM, Collective, Phase, StreamName
 from streamrace.fuzz.verdict import ReplayVerdict, judge
 from streamrace.replay.beginning import beginning
 from streamrace.replay.deviations import Deviation, Stretch
@@ -19,6 +18,7 @@ from streamrace.replay.names import OperationName, UnknownOperation
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import Replayer, ReplayOutcome
 from streamrace.replay.sharing import SharingReplayer
+from streamrace.trace.records import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from streamrace.device.trace import (
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import (
     Alloc,
     Begin,
     Collective,
@@ -37,7 +38,6 @@ from streamrace.device.trace import (
     RecordStream,
     Reuse,
     Stack,
-    TraceReader,
     TraceRecord,
     Wait,
 )

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.device.trace import Collective, End, HostWait, Launch, Phase, StreamName, TraceRecord
+from streamrace.trace.records import Collective, End, HostWait, Launch, Phase, StreamName, TraceRecord
 
 COMPUTE = "compute"
 COMMUNICATION = "nccl"  # how the names of links, and of groups' streams, begin

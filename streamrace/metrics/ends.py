@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamrace.device.trace import Collective, Launch, Phase, TraceRecord
+from streamrace.trace.records import Collective, Launch, Phase, TraceRecord
 
 
 class EndMetrics:

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.device.trace import Alloc, Free, Label, Phase, TraceRecord
 from streamrace.metrics.painted import Painted
+from streamrace.trace.records import Alloc, Free, Label, Phase, TraceRecord
 
 GRANULE = 512
 ACTIVATIONS, TEMPORARY, ROUNDING = "activations", "temporary", "rounding"

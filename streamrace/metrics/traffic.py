@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from streamrace.device.trace import Begin, Collective, Group, Phase, TraceError, TraceRecord
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import Begin, Collective, Group, Phase, TraceRecord
 
 # Bytes that each of n ranks sends, as a fraction of V: numerator, denominator.
 _RING: dict[str, Callable[[int], tuple[int, int]]] = {

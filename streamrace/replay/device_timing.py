@@ -17,10 +17,10 @@ from streamrace.device import timing as live
 from streamrace.device.costs import Costs
 from streamrace.device.hardware import Clock
 from streamrace.device.tokens import Jitter, Stretch, TokenError
-from streamrace.device.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 from streamrace.replay.deviations import OperationDelay
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.names import Names, UnknownOperation
+from streamrace.trace.records import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
 Deviation = OperationDelay | live.Delay | Stretch | Jitter
 

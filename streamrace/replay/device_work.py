@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from streamrace.device.trace import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
 from streamrace.device.values import dtype_of
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.memory import Arena
 from streamrace.replay.work import Action, bound, kernel
+from streamrace.trace.records import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
 
 _NUMBERS: dict[type, Callable[[Any], bytes]] = {
     bool: lambda value: struct.pack("<q", value),

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamrace.compiling import BuildError
 from streamrace.detectors.engines import VARIABLE
-from streamrace.device.compiling import BuildError
 from streamrace.replay.native import engine
 from streamrace.replay.numbering import Deed, Effects, Numbering
 

@@ -17,21 +17,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from streamrace.device.probes import READ
-from streamrace.device.trace import (
-    LOOK,
-    NOBODY,
-    WROTE,
-    Access,
-    Call,
-    Collective,
-    Launch,
-    Probe,
-    Transfer,
-    View,
-)
 from streamrace.device.values import dtype_of, operator
 from streamrace.replay.host import Effect
 from streamrace.replay.recording import Recording
+from streamrace.trace.records import LOOK, NOBODY, WROTE, Access, Call, Collective, Launch, Probe, Transfer, View
 
 # Of what they write in place they read nothing.
 _FILLS = {"aten::copy_.default", "aten::fill_.Scalar", "aten::zero_.default"}

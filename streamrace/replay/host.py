@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamrace.device.trace import (
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.placement import Holds
+from streamrace.trace.records import (
     HOST_STREAM,
     NOTHING,
     WROTE,
@@ -27,8 +29,6 @@ from streamrace.device.trace import (
     TraceRecord,
     Wait,
 )
-from streamrace.replay.faults import ReplayError
-from streamrace.replay.placement import Holds
 
 HOST = -1
 """The host, where else the number of a stream stands."""

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from streamrace.device.trace import NOBODY, Access, Alloc, Initial, TraceRecord
 from streamrace.device.values import ValueFault, dtype_of
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.placement import Hold, Placement
+from streamrace.trace.records import NOBODY, Access, Alloc, Initial, TraceRecord
 
 _ALIGNMENT = 64
 _NEAR = 4096  # bytes between two pieces that are copied as one

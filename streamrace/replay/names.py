@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from streamrace.device.trace import Access, Collective, Label, Launch, Phase, TraceRecord
+from streamrace.trace.records import Access, Collective, Label, Launch, Phase, TraceRecord
 
 _BEFORE_ANY = Phase(0, 0, "init")
 _AT_MOST = 8  # so many alternatives a sentence lists

@@ -1,7 +1,7 @@
 """Where each block of a rank lies in a replay's memory.
 
-A new block gets bytes of those before it from the device's allocator (:class:`streamrace.device.trace.Reuse`), so a use
-after free shows in values.
+A new block gets bytes of those before it from the device's allocator (:class:`streamrace.trace.records.Reuse`), so
+a use after free shows in values.
 
 Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
 another stream: that one is handed out once the stream has got there (:class:`Hold`), which depends on the timing. Where
@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamrace.device.trace import Alloc, RecordStream, Reuse, TraceRecord
+from streamrace.trace.records import Alloc, RecordStream, Reuse, TraceRecord
 
 _ALIGNMENT = 64
 

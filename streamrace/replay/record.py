@@ -14,8 +14,8 @@ from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming, load_profile
 from streamrace.device.library import functions
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
-from streamrace.device.trace import file_of
 from streamrace.replay.recording import Recording
+from streamrace.trace.files import file_of
 
 RankProgram = Callable[[Device], object]
 """It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.probe`)."""

@@ -10,19 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.device.hardware import HardwareTiming, Profile
-from streamrace.device.onward import Unrepeatable
 from streamrace.device.recording import DEVICE
 from streamrace.device.seals import sealed
-from streamrace.device.trace import (
-    Begin,
-    End,
-    TraceError,
-    TraceReader,
-    TraceRecord,
-)
 from streamrace.replay.device_timing import Deviation, DeviceTiming
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.names import Names
+from streamrace.trace.files import TraceError, TraceReader
+from streamrace.trace.records import Begin, End, TraceRecord, Unrepeatable
 
 _FILE = re.compile(r"rank(\d+)\.trace")
 

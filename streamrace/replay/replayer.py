@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from streamrace.device.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 from streamrace.replay import device_work, work
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.faults import ReplayError
@@ -30,6 +29,7 @@ from streamrace.replay.placement import Hold, Holds
 from streamrace.replay.recording import Recording
 from streamrace.replay.touched import BlockKey, touched
 from streamrace.replay.transfers import DeviceExchange
+from streamrace.trace.records import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 
 READ = "read"
 _MEMORIES = 6

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from streamrace.device.costs import Costs
-from streamrace.device.trace import Collective, HostStep, HostWait, Launch, TraceRecord
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.host import HostNodes, nodes_of
+from streamrace.trace.records import Collective, HostStep, HostWait, Launch, TraceRecord
 
 Records = Mapping[int, Sequence[TraceRecord]]
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.device.trace import Reuse
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.engines import Numbers, numbers
 from streamrace.replay.faults import ReplayError
@@ -31,6 +30,7 @@ from streamrace.replay.layouts import Layouts
 from streamrace.replay.numbering import NONE, NOTHING, Deed, HandedOn, OutOfOrder, Span
 from streamrace.replay.placement import Hold
 from streamrace.replay.replayer import Departure, Replayer, ReplayOutcome, ValuesShown
+from streamrace.trace.records import Reuse
 
 KEPT_BYTES = 256 << 20
 """How much of what was computed is kept, unless told otherwise."""

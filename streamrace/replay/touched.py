@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamrace.device.probes import READ
-from streamrace.device.trace import Access, Alloc, Call, Collective, Launch, Probe
 from streamrace.replay.host import HOST, Effect
 from streamrace.replay.recording import Recording
+from streamrace.trace.records import Access, Alloc, Call, Collective, Launch, Probe
 
 BlockKey = tuple[int, int]
 """Rank and number."""

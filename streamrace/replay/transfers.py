@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from streamrace.device.trace import Transfer, View
 from streamrace.replay.exchange import ReplayedExchange
 from streamrace.replay.work import Action
+from streamrace.trace.records import Transfer, View
 
 
 @dataclass

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from streamrace.device import wider
-from streamrace.device.trace import Access, Call, View
 from streamrace.device.values import ValueFault, checksum, decoded, dtype_of, operator, taking_numbers
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.memory import Arena
+from streamrace.trace.records import Access, Call, View
 
 Action = Callable[[], object]
 

@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.metrics import BusyMetrics, MemoryMetrics
 from streamrace.metrics.alike import LikenessMetrics, described
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
 from streamrace.studies.crew import Crew, side_by_side
+from streamrace.trace.files import TraceReader, file_of
 
 LAYERS = 2
 """Of the models that are compared: the second is the first that follows another one."""

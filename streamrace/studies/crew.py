@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
-from streamrace.device.ranks import stopped
-from streamrace.device.ranks.bound import belong
-from streamrace.device.ranks.forks import forking
-from streamrace.device.ranks.interrupts import ALONE, held, plainly
+from streamrace.process import sigstop
+from streamrace.process.forks import forking
+from streamrace.process.interrupts import ALONE, held, plainly
+from streamrace.process.lifetime import belong
 from streamrace.scenarios.base import ScenarioError
 
 _BEHIND = 5  # nice(2): a third of the time that one has who is not
@@ -54,7 +54,7 @@ class Crew:
         )
         self._open: dict[Future[Any], Any] = {}  # by the names of what they do
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._looks, self._killed, self._forked = stopped.Looks(), False, False
+        self._looks, self._killed, self._forked = sigstop.Looks(), False, False
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +109,7 @@ class Crew:
         with self._told():
             while self._open:
                 with suppress(Empty):
-                    future = self._ended.get(timeout=stopped.LOOK_S)
+                    future = self._ended.get(timeout=sigstop.LOOK_S)
                     result = future.result()
                     yield self._open.pop(future), result
                 self._end_stopped()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from streamrace.detectors import Occurrence, Race
-from streamrace.device.trace import Access, Collective, Label, Launch, Phase, TraceRecord
+from streamrace.trace.records import Access, Collective, Label, Launch, Phase, TraceRecord
 
 
 class Earlier(NamedTuple):

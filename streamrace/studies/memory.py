@@ -22,13 +22,13 @@ import numpy as np
 import pandas as pd
 
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.metrics import MemoryMetrics
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
 from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.trace.files import TraceReader, file_of
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)

@@ -16,12 +16,13 @@ import pandas as pd
 
 from streamrace.detectors import Race
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.trace import HostWait, Phase, Stack, TraceReader
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
 from streamrace.studies.crew import side_by_side
 from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import HostWait, Phase, Stack
 
 _FIXES = "streamrace/frameworks/deepspeed/fixes"
 NETWORKS = (12.5, 100.0, 400.0)

@@ -10,13 +10,13 @@ from typing import Any
 from streamrace.detectors import Race, RaceDetector, Unexercised, registry
 from streamrace.detectors.base import found_by
 from streamrace.detectors.race_detector import EXAMPLES
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.frameworks.deepspeed.exercised import SecondaryPartitions
 from streamrace.metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
 from streamrace.studies.classes import CheckedClasses
+from streamrace.trace.files import TraceReader, file_of
 
 Tell = Callable[[str], None]
 FORMAT, VERSION = "stream-race-dry-run", 1

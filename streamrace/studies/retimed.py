@@ -19,11 +19,11 @@ from pathlib import Path
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import Moment
 from streamrace.device.hardware import Profile
-from streamrace.device.trace import Collective, Launch
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
 from streamrace.studies.harm import Pair, pairs_of
+from streamrace.trace.records import Collective, Launch
 
 
 @dataclass(frozen=True)

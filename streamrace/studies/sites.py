@@ -17,12 +17,12 @@ import pandas as pd
 from streamrace.detectors import Race, RaceDetector, Values, compare
 from streamrace.device.overrides import Override, Site
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.scenarios import program
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
 from streamrace.scenarios.scenario import Scenario, scenario
 from streamrace.studies.placements import pair
+from streamrace.trace.files import TraceReader, file_of
 
 SCENARIO: dict[str, Any] = {"size": "tiny", "sequence": 32, "steps": 3, "accumulation": 2}
 COLUMNS = ("operation", "function", "file", "line", "count", "race", "pairs", "diverges", "verdict", "note")

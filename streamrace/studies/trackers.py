@@ -27,12 +27,12 @@ from typing import Any
 import pandas as pd
 
 from streamrace import checkout
-from streamrace.device.ranks import bound
-from streamrace.device.trace import TraceReader
 from streamrace.metrics import MemoryMetrics
+from streamrace.process import lifetime
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.tracked_program import SAID, TrackedCase
 from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.trace.files import TraceReader
 
 COLUMNS = (
     "model", "layers", "precision", "attention", "checkpointing", "micro_batch", "sequence", "steps", "ranks", "ours",
@@ -96,10 +96,10 @@ def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
     here = str(checkout.IMPORTED_FROM)
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
     whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}
-    command = bound.module("streamrace.device", *words)
+    command = lifetime.module("streamrace.device", *words)
     try:
         done = subprocess.run(
-            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+            lifetime.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
         )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"the tracked step of {case.model} did not end within {_LIMIT_S} s") from None

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from streamrace import checkout
-from streamrace.device.ranks import bound
+from streamrace.process import lifetime
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.trainer_program import SAID
 
@@ -31,7 +31,7 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
 
     ``environment``: of a process that imports ``release``. Raises :class:`streamrace.scenarios.base.ScenarioError`.
     """
-    command = bound.module("streamrace.device", "--ranks", str(RANKS), "--timing", TIMING)
+    command = lifetime.module("streamrace.device", "--ranks", str(RANKS), "--timing", TIMING)
     command += ["-m", "streamrace.scenarios.trainer_program", str(steps)]
     here = str(checkout.IMPORTED_FROM)
     behind = environment.get("PYTHONPATH", "")
@@ -43,7 +43,7 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
     }
     try:
         done = subprocess.run(
-            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+            lifetime.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
         )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"Trainer under DeepSpeed {release} did not end within {_LIMIT_S} s") from None

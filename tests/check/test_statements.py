@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from streamrace.device.trace import Frame
 from streamrace.repro.sessions.fixing import statements
 from streamrace.repro.sessions.fixing.statements import Module, Statement, find
+from streamrace.trace.records import Frame
 
 TEXT = """
 import os

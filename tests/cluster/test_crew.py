@@ -12,8 +12,8 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from streamrace.device.ranks import stopped
-from streamrace.device.ranks.interrupts import concluding
+from streamrace.process import sigstop
+from streamrace.process.interrupts import concluding
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.crew import Crew
 
@@ -69,7 +69,7 @@ def test_a_worker_that_is_gone_just_when_it_is_to_be_killed_is_no_error(monkeypa
 
 
 def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_are_gone(looks: stopped.Looks, processes: Iterable[int]) -> list[int]:
+    def all_are_gone(looks: sigstop.Looks, processes: Iterable[int]) -> list[int]:
         found = [one for one in multiprocessing.active_children() if one.pid in {*processes}]
         for one in found:
             one.kill()
@@ -78,8 +78,8 @@ def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(mo
 
     with Crew(1) as crew:
         crew.begin(pauses, [1])
-        monkeypatch.setattr(stopped, "LOOK_S", 0.05)
-        monkeypatch.setattr(stopped.Looks, "stopped", all_are_gone)
+        monkeypatch.setattr(sigstop, "LOOK_S", 0.05)
+        monkeypatch.setattr(sigstop.Looks, "stopped", all_are_gone)
         with pytest.raises(ScenarioError, match=r"was stopped \(SIGSTOP\)"):
             dict(crew.done())
 

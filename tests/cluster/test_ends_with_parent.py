@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from streamrace.device.ranks import bound, stopped
 from streamrace.device.ranks.child import Child, Send, how, print_to
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
-from streamrace.device.ranks.interrupts import concluding, held
 from streamrace.fuzz.campaign import Share
 from streamrace.fuzz.engines import EngineError, local
 from streamrace.fuzz.subject import Subject
+from streamrace.process import lifetime, sigstop
+from streamrace.process.interrupts import concluding, held
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.crew import side_by_side
 from tests.faults import gone
@@ -147,7 +147,7 @@ def test_who_is_asked_to_end_waits_for_no_work_that_it_has_begun(
 def test_one_that_is_stopped_is_not_waited_for(
     fork: Fork, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+    monkeypatch.setattr(sigstop, "LOOK_S", 0.05)
 
     def work(number: int) -> None:
         said()
@@ -169,9 +169,9 @@ def test_a_rank_that_goes_on_was_not_stopped(said: Said, tmp_path: Path, monkeyp
         looked.append(process)
         return next(states, "S")
 
-    monkeypatch.setattr(stopped, "LOOK_S", 0.0)
-    monkeypatch.setattr(stopped, "_state", state)
-    looks = stopped.Looks()
+    monkeypatch.setattr(sigstop, "LOOK_S", 0.0)
+    monkeypatch.setattr(sigstop, "_state", state)
+    looks = sigstop.Looks()
     assert [looks.stopped([1]) for _ in range(8)] == [[]] * 8
     assert len(looked) == 8
 
@@ -180,7 +180,7 @@ def test_a_program_that_was_started_ends_with_a_parent_that_is_killed(said: Said
     program = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
     def work() -> None:
-        subprocess.run(bound.command([sys.executable, "-c", program]), stdout=said._writer)
+        subprocess.run(lifetime.command([sys.executable, "-c", program]), stdout=said._writer)
 
     parent = own_process(work)
     pids = said.by(1)
@@ -191,7 +191,8 @@ def test_a_program_that_was_started_ends_with_a_parent_that_is_killed(said: Said
 
 def test_a_program_whose_parent_is_gone_does_not_begin() -> None:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", bound.__file__, "1", sys.executable, "-c", "print('begun')"], capture_output=True
+        [sys.executable, "-I", "-S", lifetime.__file__, "1", sys.executable, "-c", "print('begun')"],
+        capture_output=True,
     )
     assert (done.returncode, done.stdout) == (1, b"")
 
@@ -285,12 +286,12 @@ def test_a_rank_that_meets_a_full_disk_says_so_though_its_log_is_on_it(
 
 
 def test_a_program_that_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+    monkeypatch.setattr(sigstop, "LOOK_S", 0.05)
     program = "import os, signal; print('begun', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        stopped.readable(process.stdout.fileno(), process.pid)
+        sigstop.readable(process.stdout.fileno(), process.pid)
         assert process.stdout.readline() == b"begun\n"
-        stopped.readable(process.stdout.fileno(), process.pid)
+        sigstop.readable(process.stdout.fileno(), process.pid)
         assert process.stdout.readline() == b""
     assert process.returncode == -signal.SIGKILL

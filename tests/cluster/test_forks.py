@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, cast
 import psutil
 import pytest
 
-from streamrace.device.ranks import forks
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
 from streamrace.fuzz.campaign import Share, Trial
 from streamrace.fuzz.engines import local
 from streamrace.fuzz.subject import Subject
 from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.process import forks
 from streamrace.studies.crew import side_by_side
 
 

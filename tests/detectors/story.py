@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 from streamrace.detectors import Name, Race, RaceDetector
 from streamrace.detectors.race_detector import EXAMPLES
-from streamrace.device.asked import Asked
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     Access,
     Alloc,
+    Asked,
     Collective,
     Frame,
     Free,

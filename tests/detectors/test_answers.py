@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamrace.detectors.values import answers
 from streamrace.detectors.values.answers import answer, judge
-from streamrace.device.untrusted import Unreadable
+from streamrace.trace.untrusted import Unreadable
 from tests.examples import examples
 
 WANT = [float(one) for one in range(1, 17)]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamrace.detectors.native.engine import NativeHappensBefore
 from streamrace.detectors.order.access_history import Accesses, AccessHistory, Entry
 from streamrace.detectors.order.happens_before import HappensBefore
-from streamrace.device.trace import Launch
+from streamrace.trace.records import Launch
 from tests.detectors.story import Named, Story, View
 from tests.detectors.test_reuse_oracle import Arena
 from tests.examples import examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamrace.detectors import Coverage
-from streamrace.device.trace import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
+from streamrace.trace.records import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
 
 SECONDARY = Label(1, 0, 100, "secondary", "w")
 

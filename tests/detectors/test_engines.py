@@ -20,8 +20,9 @@ from streamrace.detectors import RaceDetector, find_races
 from streamrace.detectors.engines import EnginesDiffer
 from streamrace.detectors.order.rank import RankAccesses
 from streamrace.detectors.race_detector import _Race
-from streamrace.device import trace as records
-from streamrace.device.trace import Access, Collective, Launch, TraceError, TraceWriter, begin
+from streamrace.trace import records
+from streamrace.trace.files import TraceError, TraceWriter
+from streamrace.trace.records import Access, Collective, Launch, begin
 from tests.detectors.story import Story
 from tests.examples import examples
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
-from streamrace.device.trace import HOST_STREAM, StreamName
+from streamrace.trace.records import HOST_STREAM, StreamName
 from tests.detectors.story import Story
 
 

@@ -6,7 +6,7 @@ import pytest
 from story import Story, StoryStream, View
 
 from streamrace.detectors.confidence.exports import Exports
-from streamrace.device.trace import HOST_STREAM, Alloc, Export
+from streamrace.trace.records import HOST_STREAM, Alloc, Export
 
 
 def pinned(story: Story) -> View:

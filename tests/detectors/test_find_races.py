@@ -8,7 +8,8 @@ import msgpack
 import pytest
 
 from streamrace.detectors import find_races
-from streamrace.device.trace import Launch, TraceError, TraceWriter, file_of
+from streamrace.trace.files import TraceError, TraceWriter, file_of
+from streamrace.trace.records import Launch
 from tests.detectors.story import Story
 
 

@@ -15,10 +15,10 @@ from streamrace.detectors import Race, RaceDetector, find_races
 from streamrace.detectors.confidence.holding import Bare
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Following, read, rests_on
-from streamrace.device.onward import Onward
-from streamrace.device.parts import PartReader, PartWriter, part_of
-from streamrace.device.trace import End, Launch, TraceError, TraceReader, TraceRecord, file_of
 from streamrace.repro.sessions.checked import Judging, judge
+from streamrace.trace.files import TraceError, TraceReader, file_of
+from streamrace.trace.parts import PartReader, PartWriter, part_of
+from streamrace.trace.records import End, Launch, Onward, TraceRecord
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import story_of, write
 from tests.examples import examples
@@ -110,7 +110,7 @@ def thinned(story: Story, folder: Path, *, keep: int = SMALL) -> list[Race]:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamrace.device.parts._PART", SMALL)
+    monkeypatch.setattr("streamrace.trace.parts._PART", SMALL)
 
 
 def test_what_is_thinned_out_was_judged(tmp_path: Path, parts: None) -> None:
@@ -278,7 +278,7 @@ def peak(folder: Path, count: int) -> int:
 
 def test_memory_is_bounded_by_what_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times as long a run needs no more, but for eight bytes of each wait."""
-    monkeypatch.setattr("streamrace.device.parts._PART", 1 << 16)
+    monkeypatch.setattr("streamrace.trace.parts._PART", 1 << 16)
     few, many = peak(tmp_path / "few", 130), peak(tmp_path / "many", 1300)
     assert many < 1.1 * few
     left = sum(path.stat().st_size for path in (tmp_path / "many" / "trace").iterdir())

@@ -9,7 +9,7 @@ import pytest
 from streamrace.detectors import Name, RaceDetector, site
 from streamrace.detectors.order.clocks import Threads
 from streamrace.detectors.order.happens_before import HappensBefore
-from streamrace.device.trace import Frame, Launch, Record
+from streamrace.trace.records import Frame, Launch, Record
 from tests.detectors.story import Named, Story, StoryHost, StoryStream, View
 
 # -- one pair of accesses -------------------------------------------------------------------------

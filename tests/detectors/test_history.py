@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.order.access_history import AccessHistory, Entry
-from streamrace.device.trace import Launch, Phase
+from streamrace.trace.records import Launch, Phase
 from tests.examples import examples
 
 PHASE = Phase(0, 0, "init")

@@ -11,7 +11,7 @@ from streamrace.detectors import Race, RaceDetector
 from streamrace.detectors.confidence.holding import Bare, Holding, holding, together
 from streamrace.detectors.confidence.waits import Counts, Keep, Waits, races_without
 from streamrace.detectors.race_detector import EXAMPLES
-from streamrace.device.trace import HOST_STREAM
+from streamrace.trace.records import HOST_STREAM
 from tests.detectors.story import Story, View
 
 

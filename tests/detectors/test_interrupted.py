@@ -16,10 +16,10 @@ import pytest
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.base import Detector, Found
 from streamrace.detectors.files import Following
-from streamrace.device.ranks.interrupts import concluding
-from streamrace.device.trace import Record, TraceRecord
+from streamrace.process.interrupts import concluding
 from streamrace.repro.sessions import checked, checking
 from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.trace.records import Record, TraceRecord
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 

@@ -7,7 +7,7 @@ from typing import Any
 from streamrace.detectors import Race, RaceDetector
 from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals, take_away
 from streamrace.detectors.confidence.waits import AsIf, Keep
-from streamrace.device.trace import Wait
+from streamrace.trace.records import Wait
 from tests.detectors.story import Story
 
 

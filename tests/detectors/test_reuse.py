@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamrace.detectors.order.happens_before import HappensBefore
-from streamrace.device.trace import NOBODY, Reuse
+from streamrace.trace.records import NOBODY, Reuse
 from tests.detectors.story import Named, Story, StoryStream, View
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from streamrace.device.trace import Reuse
+from streamrace.trace.records import Reuse
 from tests.detectors.story import Story, StoryStream, View
 from tests.detectors.test_oracle import PART, PARTS, SIZE, STREAM, Bytes, Graph, Oracle, bytes_of, parts, tell, view_of
 from tests.examples import examples

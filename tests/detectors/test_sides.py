@@ -6,7 +6,7 @@ import pytest
 
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.order.races import describe
-from streamrace.device.trace import Access, Alloc, Collective, Free, Group, Launch, StreamName
+from streamrace.trace.records import Access, Alloc, Collective, Free, Group, Launch, StreamName
 from tests.detectors.story import Story
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.values.unwritten import MOST, Shadow, UnwrittenReads, runs
-from streamrace.device.trace import Access, Alloc, Frame, Free, Launch, Stack, TraceRecord
+from streamrace.trace.records import Access, Alloc, Frame, Free, Launch, Stack, TraceRecord
 from tests.examples import examples
 
 SIZE = 64

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.order.races import Race
 from streamrace.device.costs import Costs, use
-from streamrace.device.trace import Launch, TraceRecord
 from streamrace.device.tracing import Tracer
+from streamrace.trace.records import Launch, TraceRecord
 
 
 class Story:

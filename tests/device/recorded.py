@@ -13,9 +13,10 @@ from streamrace.device.clocked import clocked
 from streamrace.device.launch import traced
 from streamrace.device.ranks import processes
 from streamrace.device.timing import Timing, timed
-from streamrace.device.trace import Collective, Launch, Probe, Probed, file_of
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import Replayer, ReplayOutcome
+from streamrace.trace.files import file_of
+from streamrace.trace.records import Collective, Launch, Probe, Probed
 
 Program = Callable[[int, int], object]
 """Gets rank and world."""
@@ -96,8 +97,8 @@ def same(replayer: Replayer, there: Recording, timing: str) -> ReplayOutcome:
 def here(program: Callable[[], object]) -> Recording:
     """Run ``program`` on the device of this process, recorded."""
     from streamrace.device import collectives, probes, recording
-    from streamrace.device.trace import TraceRecord, begin
     from streamrace.device.tracing import Tracer
+    from streamrace.trace.records import TraceRecord, begin
 
     torch.cuda.synchronize()
     records: list[TraceRecord] = [begin(0, 1, recording.info("t1", record=True))]

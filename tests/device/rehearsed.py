@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.device import dry, launch
-from streamrace.device.onward import Seal
 from streamrace.device.scripts import Program
-from streamrace.device.trace import Begin, Free, Probe, Probed, Stack, TraceReader, TraceRecord, file_of
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Begin, Free, Probe, Probed, Seal, Stack, TraceRecord
 
 _CLOCKS = {"issued", "start", "end", "time", "began"}
 

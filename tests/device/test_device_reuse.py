@@ -7,7 +7,7 @@ import inspect
 import torch
 from judged import story
 
-from streamrace.device.trace import Alloc, Free, Reuse
+from streamrace.trace.records import Alloc, Free, Reuse
 
 _SLOW = {"mm": 10000.0}
 

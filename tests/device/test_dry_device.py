@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from streamrace.device.trace import HostStep, HostWait, TraceReader
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import HostStep, HostWait
 
 
 def begin(folder: Path, *, answers: bool = True) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rehearsed import difference, live, rehearse_apart, told
 
-from streamrace.device.trace import Launch
+from streamrace.trace.records import Launch
 from tests.touched import rehearsed_alike
 
 # Not here: gradients of a recurrent network added to those of a step before. A live run executes its backward pass in

@@ -7,7 +7,7 @@ import torch
 from judged import Story, story
 from torch import Tensor
 
-from streamrace.device.trace import Stack
+from streamrace.trace.records import Stack
 
 
 def sites(told: Story) -> dict[str, list[tuple[str, int]]]:

@@ -7,7 +7,7 @@ import torch
 from judged import story
 
 from streamrace.device.overrides import OPERATIONS, Override, Site, count, leave_out, put
-from streamrace.device.trace import HostWait
+from streamrace.trace.records import HostWait
 
 OF_WORK = [one for one in OPERATIONS if one != "tensor.record_stream"]
 

@@ -7,7 +7,7 @@ import torch
 from judged import story
 
 from streamrace.device import tracing
-from streamrace.device.trace import HostStep, HostWait, Launch, Phase, StreamName, Wait
+from streamrace.trace.records import HostStep, HostWait, Launch, Phase, StreamName, Wait
 
 
 def product_and_sum(*, wait: bool) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from judged import story
 from torch import nn
 
-from streamrace.device.trace import Record, Wait
+from streamrace.trace.records import Record, Wait
 
 
 def model() -> nn.Module:

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from world import races, together
 
-from streamrace.device.trace import Collective, End, TraceReader, file_of
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Collective, End
 
 SLOW = {"stream:0": 20.0}
 Program = Callable[[int, int], Any]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from judged import story
 
-from streamrace.device.trace import Export
+from streamrace.trace.records import Export
 
 _SLOW = {"mm": 10000.0}
 

@@ -77,7 +77,7 @@ def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
 
 def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
     from streamrace.detectors import RaceDetector
-    from streamrace.device.trace import TraceReader
+    from streamrace.trace.files import TraceReader
 
     script, trace = tmp_path / "train.py", tmp_path / "train.trace"
     script.write_text(TEN_LINES.format(wait="pass"))

@@ -12,9 +12,9 @@ import pytest
 from streamrace.detectors import find_races
 from streamrace.detectors.order.races import Race
 from streamrace.device.timing import Delay, Timing
-from streamrace.device.trace import file_of
 from streamrace.fuzz.live.examine import LiveWitness, examine
 from streamrace.fuzz.live.runs import Runner, UnwrittenTrace
+from streamrace.trace.files import file_of
 from tests.warm import ROOT, with_simulated_gpu
 
 pytestmark = pytest.mark.host

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from world import pairs, races, together
 
 from streamrace.device.ranks import RankFailed, processes
-from streamrace.device.trace import Collective, HostWait, TraceReader, file_of
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Collective, HostWait
 
 SLOW = {"kernel:nccl::*": 50.0}
 

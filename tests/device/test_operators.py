@@ -12,7 +12,7 @@ from judged import story
 from samples import DTYPES, Raised, Sample, apart, difference, forward, in_place, into, name_of, operators, samples
 from wide import departures
 
-from streamrace.device.trace import HostWait
+from streamrace.trace.records import HostWait
 
 # Their values are whatever the memory held: shapes, types and strides are compared.
 _NO_VALUES = {"empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided"}

@@ -9,7 +9,7 @@ from judged import story
 
 from streamrace.device import costs
 from streamrace.device.library import functions
-from streamrace.device.trace import HostWait, Record, Wait
+from streamrace.trace.records import HostWait, Record, Wait
 
 LAUNCH, KERNEL, SYNCHRONIZE = 5000, 2000, 5000  # virtual nanoseconds (streamrace.device.costs)
 SLOW = {"fill_": 1000.0}  # which takes 2 ms: torch.ones is one

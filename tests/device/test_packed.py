@@ -10,9 +10,10 @@ import msgpack
 import torch
 
 from streamrace.device import library, tracing
-from streamrace.device.packed import Packed
-from streamrace.device.trace import _CODES, Launch
 from streamrace.device.tracing import Tracer
+from streamrace.trace.files import Packed
+from streamrace.trace.records import Launch
+from streamrace.trace.schema import CODES
 
 PACKED = {
     "Launch", "Alloc", "Free", "Reuse", "RecordStream", "Record", "Wait", "HostWait", "HostStep", "Export",
@@ -38,7 +39,7 @@ class Twice(Tracer):
             these: list[Any] = []
             self._make(data[begin : at._obj.value], these)
             launches = [one.op for one in these if isinstance(one, Launch)]
-            data_of = b"".join(msgpack.packb((_CODES[type(one)], *one)) for one in these)
+            data_of = b"".join(msgpack.packb((CODES[type(one)], *one)) for one in these)
             self.made.append(Packed(data_of, len(launches), launches[-1] if launches else -1))
             self.kinds |= {type(one).__name__ for one in these}
             return found

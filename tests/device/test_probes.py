@@ -11,7 +11,7 @@ import torch
 from judged import Story, story
 
 from streamrace.device import probes
-from streamrace.device.trace import Probe, Probed
+from streamrace.trace.records import Probe, Probed
 
 Look = tuple[int, int]
 """So many bytes, and their CRC-32."""

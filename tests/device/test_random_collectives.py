@@ -17,7 +17,8 @@ import torch.distributed as dist
 from world import together
 
 from streamrace.detectors import RaceDetector
-from streamrace.device.trace import Collective, Frame, Launch, Stack, TraceReader, file_of
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Collective, Frame, Launch, Stack
 from tests.detectors.test_oracle import Bytes, Graph, Oracle
 from tests.examples import examples, seed
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from judged import story
 from torch import Tensor
 
-from streamrace.device.trace import Access
+from streamrace.trace.records import Access
 from tests.detectors.test_oracle import Bytes, Graph, Oracle
 from tests.examples import examples
 

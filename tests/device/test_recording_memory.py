@@ -204,8 +204,8 @@ def test_memory_from_before_the_recording_is_refused() -> None:
 
 
 def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    from streamrace.device.trace import TraceWriter, file_of
     from streamrace.device.tracing import Tracer
+    from streamrace.trace.files import TraceWriter, file_of
 
     writer = TraceWriter(file_of(tmp_path, 0), rank=0, world=1, info={})
     tracer = Tracer(writer.write)
@@ -219,7 +219,7 @@ def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
 def test_without_a_recording_nothing_is_written_down() -> None:
     from judged import story
 
-    from streamrace.device.trace import Call, Initial
+    from streamrace.trace.records import Call, Initial
 
     with story() as told:
         torch.ones(3).cuda().add_(1)

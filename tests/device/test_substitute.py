@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from streamrace.compiling import BuildError
 from streamrace.device import substitute, torches
 from streamrace.device.build import torch_folder
-from streamrace.device.compiling import BuildError
 
 pytestmark = pytest.mark.host
 VERSION = metadata.version("torch").partition("+")[0]

@@ -12,7 +12,8 @@ import pytest
 from streamrace.device.launch import main
 from streamrace.device.timing import Delay, Jitter, Place, Stretch, Timing, timed
 from streamrace.device.tokens import TokenError
-from streamrace.device.trace import Collective, Launch, Probe, Probed, TraceReader, TraceRecord, file_of
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Collective, Launch, Probe, Probed, TraceRecord
 from tests.warm import ROOT, with_simulated_gpu
 
 MM = Place(0, 0, "aten::mm", 2)

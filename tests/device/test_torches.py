@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streamrace.device import build, compiling, torches
+from streamrace import compiling
+from streamrace.device import build, torches
 from streamrace.device.torches import pip, stubs, wheels
 
 pytestmark = pytest.mark.host

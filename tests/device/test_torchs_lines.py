@@ -11,7 +11,7 @@ from judged import story
 from torch import nn
 from world import races, together
 
-from streamrace.device.trace import Stack
+from streamrace.trace.records import Stack
 
 
 def small() -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from judged import story
 
-from streamrace.device.trace import Launch
+from streamrace.trace.records import Launch
 
 _BASES: tuple[Callable[[], torch.Tensor], ...] = (
     lambda: torch.arange(64.0).view(4, 4, 4),

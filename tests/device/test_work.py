@@ -7,7 +7,7 @@ import torch
 from judged import story
 
 from streamrace.device import work
-from streamrace.device.trace import Collective
+from streamrace.trace.records import Collective
 
 
 def test_an_effect_happens_at_the_end_of_its_work_in_virtual_time() -> None:

@@ -16,8 +16,8 @@ from streamrace.detectors.order.races import Race
 from streamrace.device import collectives
 from streamrace.device.costs import Costs, use
 from streamrace.device.ranks import processes
-from streamrace.device.trace import TraceWriter, file_of
 from streamrace.device.tracing import Tracer
+from streamrace.trace.files import TraceWriter, file_of
 
 Program = Callable[[int, int, str], Any]
 """Gets rank, world and device; what it gives is pickled."""

@@ -10,9 +10,9 @@ from streamrace.detectors import Race, Side, Uninitialised
 from streamrace.detectors.confidence.holding import Held, Holding, WaitSite
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
-from streamrace.device.trace import Frame
 from streamrace.reports.data import checked
 from streamrace.reports.data.checked import Checked, Seen, Witnessed
+from streamrace.trace.records import Frame
 
 LIBRARY = Frame("deepspeed/runtime/zero/stage3.py", 120, "Optimizer.step")
 WRITE = (Frame("train.py", 7, "step"), Frame("train.py", 20, "<module>"))

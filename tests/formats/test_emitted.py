@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.order.races import Side
-from streamrace.device.trace import Frame
 from streamrace.reports.formats.emitted import EmittedTest, literal, name_of, text
+from streamrace.trace.records import Frame
 from tests.examples import examples
 from tests.formats.checked_runs import race
 

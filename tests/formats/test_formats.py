@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from streamrace.device.trace import Frame
-from streamrace.device.untrusted import visible
 from streamrace.reports.data.checked import Checked, Witnessed
 from streamrace.reports.data.known import Known
 from streamrace.reports.data.loading import load
 from streamrace.reports.data.schema import KeptSuppression, ReportError
 from streamrace.reports.formats import items, sarif, writing
 from streamrace.reports.formats.rules import RULES
+from streamrace.trace.records import Frame
+from streamrace.trace.untrusted import visible
 from tests.examples import examples
 from tests.formats import sarif_standard
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong

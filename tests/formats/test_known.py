@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from streamrace.detectors import Race
-from streamrace.device.trace import Frame
 from streamrace.reports.data import checkout, known
 from streamrace.reports.data.checked import FAILED, STATUSES, Checked
 from streamrace.reports.data.comments import comments
@@ -20,6 +19,7 @@ from streamrace.reports.data.known import Discovery, Known
 from streamrace.reports.data.schema import FindingsFile, KeptSuppression, ReportError
 from streamrace.reports.formats import items, plain
 from streamrace.reports.formats.rules import RULES
+from streamrace.trace.records import Frame
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, fragile, race, run, wrong
 from tests.warm import ROOT
 

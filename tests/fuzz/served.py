@@ -22,11 +22,11 @@ import torch.distributed as dist
 from streamrace.device import collectives, costs, cuda, probes, recording, tracing
 from streamrace.device.clocked import clocked
 from streamrace.device.hardware import HardwareTiming
-from streamrace.device.ranks.forks import forking
-from streamrace.device.trace import Alloc, Reuse, TraceRecord, begin
 from streamrace.device.tracing import Tracer
+from streamrace.process.forks import forking
 from streamrace.replay.record import plain_timing
 from streamrace.replay.recording import Recording
+from streamrace.trace.records import Alloc, Reuse, TraceRecord, begin
 from tests.fuzz.oracle import BUFFERS, EVENTS, STREAMS, Answers, Program
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -25,7 +25,6 @@ import torch
 from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
-from streamrace.device.trace import Alloc, Collective, Launch, Stack
 from streamrace.fuzz.subject import Subject
 from streamrace.fuzz.witness import witness
 from streamrace.replay.deviations import OperationDelay
@@ -33,6 +32,7 @@ from streamrace.replay.numbering import Numbering
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import READ, ReplayOutcome
 from streamrace.replay.sharing import SharingReplayer as Sharing
+from streamrace.trace.records import Alloc, Collective, Launch, Stack
 from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,

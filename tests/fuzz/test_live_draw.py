@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from streamrace.device.timing import Delay, Stretch, Timing
-from streamrace.device.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 from streamrace.fuzz.live.draw import draw
 from streamrace.fuzz.live.recorded import Recorded
+from streamrace.trace.records import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
 
 def recorded(rank: int) -> Recorded:

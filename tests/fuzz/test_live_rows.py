@@ -12,11 +12,11 @@ import pytest
 from streamrace.detectors import find_races
 from streamrace.detectors.race_detector import key_of
 from streamrace.device.timing import Place
-from streamrace.device.trace import Launch
 from streamrace.fuzz.live.recorded import HostWaited, Recorded, Works, begins
 from streamrace.fuzz.live.rows import Rows, Spill
 from streamrace.fuzz.occurrences import spread, spread_of
 from streamrace.repro.sessions.sentences import no_place
+from streamrace.trace.records import Launch
 from tests.detectors.test_find_races import story_of, write
 
 

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from streamrace.device.device import Device
-from streamrace.device.trace import Access, Launch, Reuse
 from streamrace.fuzz.subject import Subject
 from streamrace.replay import footprints
 from streamrace.replay import sharing as module
@@ -24,6 +23,7 @@ from streamrace.replay.record import record
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import Replayer, ReplayOutcome
 from streamrace.replay.sharing import SharingReplayer
+from streamrace.trace.records import Access, Launch, Reuse
 
 Change = Callable[[Footprint], None]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrace.device.trace import Launch
 from streamrace.fuzz.confirm import checksums
 from streamrace.fuzz.search import Execution, Search
 from streamrace.fuzz.search.directed import Directed
@@ -19,6 +18,7 @@ from streamrace.fuzz.strategy import stream_timings
 from streamrace.fuzz.subject import Subject
 from streamrace.replay.record import record
 from streamrace.scenarios.textbook import TEXTBOOK
+from streamrace.trace.records import Launch
 from tests.examples import examples
 from tests.fuzz.first import first_divergence
 

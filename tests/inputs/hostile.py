@@ -17,8 +17,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from streamrace.device.onward import Seal
-from streamrace.device.trace import _CODES
+from streamrace.trace.records import Seal
+from streamrace.trace.schema import CODES
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b\u202e"  # clears the screen, names the window, turns text around
 NUMBERS: tuple[Any, ...] = (
@@ -239,7 +239,7 @@ def damaged_parquet(draw: Callable[..., Any], raw: bytes) -> bytes:
 def damaged_trace(draw: Callable[..., Any], raw: bytes) -> bytes:
     """A record has another field, or is gone, or comes twice. Sealed again, as whoever changes one on purpose does."""
     rows = list(msgpack.Unpacker(io.BytesIO(raw), use_list=True, strict_map_key=False))
-    if rows and rows[-1][0] == _CODES[Seal]:
+    if rows and rows[-1][0] == CODES[Seal]:
         rows.pop()
     at = draw(st.integers(0, len(rows) - 1))
     how = draw(st.sampled_from(("field", "field", "field", "gone", "twice", "short", "long", "kind")))
@@ -272,9 +272,9 @@ def damaged_trace(draw: Callable[..., Any], raw: bytes) -> bytes:
     elif how == "long":
         rows[at].append(0)
     else:
-        rows[at][0] = draw(st.integers(0, len(_CODES)))
+        rows[at][0] = draw(st.integers(0, len(CODES)))
     body = b"".join(map(msgpack.packb, rows))
-    return body + bytes(msgpack.packb((_CODES[Seal], hashlib.sha256(body).digest())))
+    return body + bytes(msgpack.packb((CODES[Seal], hashlib.sha256(body).digest())))
 
 
 Damage = Callable[[Callable[..., Any], bytes], bytes]

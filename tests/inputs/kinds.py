@@ -13,7 +13,6 @@ import torch
 from streamrace.detectors.values.recordings import Recorder
 from streamrace.device.hardware import load_profile
 from streamrace.device.hardware.profile import _PROFILES
-from streamrace.device.trace import Begin, TraceWriter, file_of
 from streamrace.replay.record import record
 from streamrace.reports.data import known
 from streamrace.reports.data.known import Known
@@ -21,6 +20,8 @@ from streamrace.reports.data.schema import KeptSuppression
 from streamrace.scenarios.models import build
 from streamrace.scenarios.scenario import Scenario, save
 from streamrace.scenarios.sharding import checkpoint_index as checkpoints
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import Begin
 from tests.calibration import traces
 from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.untrusted import visible
 from streamrace.repro.__main__ import main
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
+from streamrace.trace.untrusted import visible
 
 DOCUMENTED = {0, 1, 2, 3, 4, 130}
 MAY_WRITE = ("runs", "it/report", "out", "mine.toml", "it-and-other", "incidents")

@@ -22,7 +22,6 @@ from tornado.netutil import bind_sockets
 
 from streamrace.device.hardware import ProfileError, load_profile
 from streamrace.device.hardware.profile import _PROFILES
-from streamrace.device.untrusted import Unreadable, json_of, visible
 from streamrace.reports.data.schema import ReportError
 from streamrace.reports.pages.serve import application, listed
 from streamrace.reports.screen.console import Terminal
@@ -30,6 +29,7 @@ from streamrace.repro.sessions.recordings import scenario_of, token_of
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import job
 from streamrace.scenarios.scenario import load, scenario
+from streamrace.trace.untrusted import Unreadable, json_of, visible
 from tests.inputs.hostile import ESCAPES
 from tests.inputs.obeyed import nothing_starts, obeyed
 from tests.reports.campaign_folders import campaign

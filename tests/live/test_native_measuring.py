@@ -166,7 +166,7 @@ def test_where_it_cannot_be_built_the_watch_finds_the_same(patch: pytest.MonkeyP
 
     wanted = found()
     with patch.context() as inner:
-        inner.setattr("streamrace.device.compiling.find_compiler", lambda: None)
+        inner.setattr("streamrace.compiling.find_compiler", lambda: None)
         native.native.cache_clear()
         assert native.native() is None
         assert found() == wanted

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrace.device.trace import End, HostWait, Phase, StreamName, TraceRecord
 from streamrace.metrics import BusyMetrics, GroupTime, StepTime
+from streamrace.trace.records import End, HostWait, Phase, StreamName, TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, launch
 

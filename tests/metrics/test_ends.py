@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamrace.device.trace import Phase, TraceRecord
 from streamrace.metrics import EndMetrics
+from streamrace.trace.records import Phase, TraceRecord
 from tests.metrics.trace import begin, launch
 
 

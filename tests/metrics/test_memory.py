@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrace.device.trace import Alloc, Free, Label, Phase, TraceRecord
 from streamrace.metrics import Excess, MemoryMetrics, MemoryMoment, MemoryUse, PhasePeak
 from streamrace.metrics.memory import rounded
+from streamrace.trace.records import Alloc, Free, Label, Phase, TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, launch
 

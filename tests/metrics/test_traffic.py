@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from streamrace.device.trace import Phase, TraceError, TraceRecord
 from streamrace.metrics import TrafficMetrics
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import Phase, TraceRecord
 from tests.metrics.trace import begin, collective, groups
 
 WORLD = 64

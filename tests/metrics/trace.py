@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from streamrace.device import trace
-from streamrace.device.trace import Collective, Group, Launch, TraceRecord
+from streamrace.trace import records
+from streamrace.trace.records import Collective, Group, Launch, TraceRecord
 
 
 def begin(*, rank: int = 0, world: int = 1) -> TraceRecord:
-    return trace.begin(rank, world)
+    return records.begin(rank, world)
 
 
 def launch(stream: int, start: int, end: int, *, issued: int | None = None) -> Launch:

@@ -16,7 +16,6 @@ import msgpack
 import pytest
 
 from streamrace.device.timing import Timing
-from streamrace.device.trace import file_of
 from streamrace.device.values import operator
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.recording import Recording
@@ -28,6 +27,7 @@ from streamrace.repro.sessions.witnesses import token
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.scenario import load
 from streamrace.scenarios.sharding import checkpoint
+from streamrace.trace.files import file_of
 from tests.sharding.interrupted import begun, bits
 from tests.sharding.training import values
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from streamrace.device.trace import End
 from streamrace.repro.__main__ import main
 from streamrace.repro.sessions import folders
 from streamrace.repro.sessions.checked import judge
+from streamrace.trace.records import End
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 

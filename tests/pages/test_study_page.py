@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from streamrace.device.untrusted import visible
 from streamrace.reports.pages.html import shortened
 from streamrace.reports.pages.study_folder import load
 from streamrace.reports.pages.study_page import write
+from streamrace.trace.untrusted import visible
 from tests.reports import study_folders as make
 
 Visit = Callable[..., Any]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from streamrace.compiling import cache as folder_of_cache
 from streamrace.device import kept
-from streamrace.device.compiling import cache as folder_of_cache
 from streamrace.device.packages import folder_of_releases
 from streamrace.repro.__main__ import main
 from tests.warm import ROOT

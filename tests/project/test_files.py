@@ -113,8 +113,8 @@ def test_requirements_are_pinned_and_name_no_index() -> None:
 
 @each_source
 def test_only_the_trace_itself_says_its_version(path: Path) -> None:
-    """Whoever makes a first record by hand would go on writing the version of that day: ``trace.begin`` does."""
-    if path == ROOT / "streamrace" / "device" / "trace.py":
+    """Whoever makes a first record by hand would go on writing the version of that day: ``records.begin`` does."""
+    if path == ROOT / "streamrace" / "trace" / "records.py":
         return
     made = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     assert not [node.lineno for node in made if ast.unparse(node.func).split(".")[-1] == "Begin"]

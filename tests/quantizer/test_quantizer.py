@@ -14,11 +14,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from streamrace.device.device import Device
-from streamrace.device.trace import Call
 from streamrace.frameworks.deepspeed import quantizer
 from streamrace.frameworks.deepspeed.quantizer import Symmetric
 from streamrace.replay.record import record
 from streamrace.replay.replayer import Replayer
+from streamrace.trace.records import Call
 from tests.examples import examples
 
 HALF = torch.float16

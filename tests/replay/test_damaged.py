@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.device.device import Device
-from streamrace.device.trace import Begin, Call, Initial, Launch, Probed, TraceRecord, TraceWriter, file_of
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.record import record
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import Replayer
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import Begin, Call, Initial, Launch, Probed, TraceRecord
 from tests.examples import examples
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from streamrace.device.device import Device
-from streamrace.device.trace import Call, Launch, Probe, Transfer
 from streamrace.replay.footprints import Footprint, Footprints, Region
 from streamrace.replay.host import Effect
 from streamrace.replay.record import record
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import Replayer
+from streamrace.trace.records import Call, Launch, Probe, Transfer
 
 Program = Callable[[], object]
 FOUR = 4  # bytes of a number

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from streamrace.device.costs import Costs
 from streamrace.device.hardware import HardwareTiming, load_profile
-from streamrace.device.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
 from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.names import Names, OperationName, UnknownOperation
+from streamrace.trace.records import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
 from tests.examples import examples
 
 COPY, GATHER = "aten::copy_", "nccl::all_gather"

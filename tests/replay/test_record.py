@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from streamrace.device.device import Device
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.device.trace import Collective, Launch
 from streamrace.device.values import checksum
 from streamrace.replay.deviations import OperationDelay, Stretch
 from streamrace.replay.record import plain_timing, record, record_ranks
 from streamrace.replay.replayer import Replayer
+from streamrace.trace.records import Collective, Launch
 
 
 def looked(value: torch.Tensor) -> None:

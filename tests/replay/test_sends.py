@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming, load_profile
-from streamrace.device.trace import Collective, Group, TraceReader, begin, file_of
 from streamrace.replay.graph import Graph
 from streamrace.replay.record import record_ranks
 from streamrace.replay.replayer import Replayer
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Collective, Group, begin
 
 PROFILE = replace(load_profile("dgx-a100-roce"), network=None)
 NODES = (0, 0, 1, 1)

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from streamrace.detectors import Race, Values, compare
-from streamrace.device.trace import Begin, Frame, Stack, TraceWriter, file_of
 from streamrace.reports.data import findings, tables
 from streamrace.reports.data.findings import Cost, Findings, WitnessOf
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import Begin, Frame, Stack
 from tests.detectors.story import Story
 
 PARAMETERS = ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight")

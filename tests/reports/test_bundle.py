@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from streamrace.device.trace import Launch, Phase, TraceWriter
 from streamrace.reports.data.loading import Run, load
 from streamrace.reports.pages import bundle, markdown, summary
 from streamrace.reports.table import Table
+from streamrace.trace.files import TraceWriter
+from streamrace.trace.records import Launch, Phase
 from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, TOKEN, run_folder
 

@@ -13,13 +13,13 @@ from rich.console import Console
 from streamrace.detectors import Divergence
 from streamrace.detectors.confidence.holding import Held, Holding
 from streamrace.detectors.confidence.waits import WaitSite
-from streamrace.device.trace import Frame
 from streamrace.reports.data.checked import Checked, Seen, Witnessed, write
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.loading import load
 from streamrace.reports.pages import bundle, summary
 from streamrace.reports.screen import checked as screen
 from streamrace.reports.screen.console import Terminal
+from streamrace.trace.records import Frame
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from streamrace.detectors import Race, Side
-from streamrace.device.trace import Frame
 from streamrace.reports.charts import edge
+from streamrace.trace.records import Frame
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from streamrace.device.scripts import WrongUse
-from streamrace.device.trace import HOST_STREAM, End, Frame, Launch, Stack
 from streamrace.reports.data import witnesses
 from streamrace.repro.__main__ import main
 from streamrace.repro.sessions import folders
 from streamrace.repro.sessions.checked import judge
 from streamrace.repro.sessions.chosen import chosen
+from streamrace.trace.records import HOST_STREAM, End, Frame, Launch, Stack
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 from tests.reports.dry_folders import dry_folder

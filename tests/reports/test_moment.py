@@ -10,11 +10,12 @@ from bokeh.embed import components
 from bokeh.models import Arrow, GlyphRenderer, HoverTool, Label
 
 from streamrace.detectors import Moment, Race, Side
-from streamrace.device.trace import Begin, HostWait, TraceWriter
 from streamrace.reports.charts import moment_chart
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.timelines import moment
 from streamrace.reports.window import Window
+from streamrace.trace.files import TraceWriter
+from streamrace.trace.records import Begin, HostWait
 from tests.detectors.story import Story
 
 EVIL = "<script>alert(1)</script>\u202e$$x$$" + "x" * 10_000

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from streamrace.detectors import Race
-from streamrace.device.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
 from streamrace.reports.timelines import perfetto
+from streamrace.trace.files import TraceError, TraceWriter
+from streamrace.trace.records import Alloc, Begin, End, Free, HostWait, Label, StreamName
 from tests.detectors.story import Story
 
 Event = dict[str, Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from streamrace.detectors import Race
-from streamrace.device.trace import Frame
 from streamrace.reports.data import sources
 from streamrace.reports.data.loading import load
+from streamrace.trace.records import Frame
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
 

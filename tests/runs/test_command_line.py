@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from streamrace.device.hardware import profile_names
-from streamrace.device.trace import TraceReader
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.releases import KNOWN
 from streamrace.repro.__main__ import main
@@ -20,6 +19,7 @@ from streamrace.scenarios.models import FULL_SIZE
 from streamrace.scenarios.named import NAMED
 from streamrace.scenarios.scenario import Scenario, load
 from streamrace.scenarios.sharding.strategy import legal
+from streamrace.trace.files import TraceReader
 from tests.warm import Here
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from streamrace.detectors import Detector, Unexercised, registry
-from streamrace.device.trace import Collective, End, TraceRecord
 from streamrace.reports.data.findings import Findings
+from streamrace.trace.records import Collective, End, TraceRecord
 
 
 class Collectives(Detector):

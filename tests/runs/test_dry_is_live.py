@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from streamrace.detectors import Race, RaceDetector
-from streamrace.device.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
 from streamrace.scenarios import program
 from streamrace.scenarios.scenario import Scenario, scenario
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Begin, Seal, Stack, TraceRecord
 from tests.touched import rehearsed_alike
 
 _STARTERS = ("streamrace/scenarios/program.py",)  # a dry run is started from another line

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from streamrace import reports
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.metrics import BusyMetrics
 from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.pages.summary import fix
 from streamrace.repro.__main__ import main
+from streamrace.trace.files import TraceReader, file_of
 
 Run = Callable[..., Findings]
 SHORT: dict[str, Any] = {"steps": 2, "accumulation": 2}

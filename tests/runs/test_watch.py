@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from streamrace.detectors import Cause, Kind
-from streamrace.device.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
 from streamrace.reports.data.findings import Findings, Verdict
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import HOST_STREAM, Collective, Launch, Stack, StreamName
 from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]

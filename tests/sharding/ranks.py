@@ -18,7 +18,7 @@ import torch.distributed as dist
 from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming, load_profile
 from streamrace.device.ranks.cluster import Rank, run_ranks
-from streamrace.device.trace import file_of
+from streamrace.trace.files import file_of
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

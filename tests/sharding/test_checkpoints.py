@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from streamrace.detectors import RaceDetector
 from streamrace.device.device import Device
 from streamrace.device.ranks.cluster import Rank
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.scenarios.sharding import checkpoint
 from streamrace.scenarios.sharding.checkpoint import load, save
 from streamrace.scenarios.sharding.checkpoint_index import read
 from streamrace.scenarios.sharding.engine import ShardedEngine
 from streamrace.scenarios.sharding.strategy import legal, strategy
 from streamrace.scenarios.sharding.topology import Topology
+from streamrace.trace.files import TraceReader, file_of
 from tests.sharding.interrupted import MICRO_BATCHES, alone, begun, bits, go_on, model
 from tests.sharding.ranks import together
 from tests.sharding.training import adamw, engine, forked, net, values

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from streamrace.detectors import Race, RaceDetector
-from streamrace.device.trace import TraceRecord
 from streamrace.scenarios.sharding.strategy import ShardingError, legal, strategy
 from streamrace.scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
 from streamrace.scenarios.sharding.topology import Topology
+from streamrace.trace.records import TraceRecord
 from tests.sharding.training import engine, forked, net, rehearsal, rehearsed, train
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streamrace.device.hardware import Clock, HardwareTiming, load_profile
 from streamrace.device.hardware.network import NcclTimes, PlacedRanks
-from streamrace.device.trace import TraceRecord
 from streamrace.metrics import TrafficMetrics
 from streamrace.scenarios.models import FULL_SIZE
 from streamrace.scenarios.sharding.formulas import (
@@ -34,6 +33,7 @@ from streamrace.scenarios.sharding.formulas import (
 from streamrace.scenarios.sharding.layout import padded
 from streamrace.scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
 from streamrace.scenarios.sharding.strategy import Level, ShardingError, strategy
+from streamrace.trace.records import TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from streamrace.device.trace import Phase, TraceRecord
 from streamrace.metrics import MemoryMetrics, TrafficMetrics
 from streamrace.scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
 from streamrace.scenarios.sharding.layout import padded
 from streamrace.scenarios.sharding.schemes import Cluster, Scheme
 from streamrace.scenarios.sharding.strategy import legal
 from streamrace.scenarios.sharding.topology import Topology
+from streamrace.trace.records import Phase, TraceRecord
 from tests.sharding.training import adamw, engine, forked, net, rehearsal, train
 
 ACCUMULATION = 3

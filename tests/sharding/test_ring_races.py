@@ -19,12 +19,12 @@ import torch.distributed as dist
 from streamrace.detectors import RaceDetector
 from streamrace.device.device import Device
 from streamrace.device.ranks.cluster import Rank
-from streamrace.device.trace import TraceReader, file_of
 from streamrace.scenarios.sharding import ring_hops, rings
 from streamrace.scenarios.sharding.lanes import LaneOrder, Mark, Streams
 from streamrace.scenarios.sharding.rings import Collectives
 from streamrace.scenarios.sharding.synchronisations import Sync
 from streamrace.scenarios.sharding.topology import Topology
+from streamrace.trace.files import TraceReader, file_of
 from tests.sharding import ring_cases as of
 from tests.sharding.ranks import together
 

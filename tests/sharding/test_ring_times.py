@@ -31,12 +31,12 @@ from streamrace.detectors import RaceDetector
 from streamrace.device.device import Device
 from streamrace.device.hardware.kernels.gpu import Gpu
 from streamrace.device.ranks.cluster import Rank
-from streamrace.device.trace import End
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
 from streamrace.scenarios.sharding.lanes import LaneOrder, TracedStreams
 from streamrace.scenarios.sharding.rings import CHUNK, HoRing
 from streamrace.scenarios.sharding.topology import Topology
+from streamrace.trace.records import End
 from tests.sharding.ranks import LAUNCH, together
 
 PROFILE = benched.PROFILE

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from streamrace.device import costs, dry
 from streamrace.device.clocked import clocked
 from streamrace.device.device import COMPUTE, Device
-from streamrace.device.trace import TraceRecord, begin
 from streamrace.device.tracing import Tracer
 from streamrace.scenarios.sharding.engine import ShardedEngine
 from streamrace.scenarios.sharding.lanes import NoStreams, TracedStreams
@@ -21,6 +20,7 @@ from streamrace.scenarios.sharding.strategy import Strategy
 from streamrace.scenarios.sharding.synchronisations import Sync
 from streamrace.scenarios.sharding.topology import Topology
 from streamrace.scenarios.sharding.units import Piece
+from streamrace.trace.records import TraceRecord, begin
 from tests.sharding.ranks import Result, timing_of
 
 _KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py

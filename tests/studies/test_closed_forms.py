@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from streamrace.device.trace import Alloc, Free, TraceReader
 from streamrace.metrics import Flow
 from streamrace.metrics.memory import rounded
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.full_size import subject
 from streamrace.scenarios.job import Job
 from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Alloc, Free
 
 NODES, GPUS = 2, 4
 RANKS = NODES * GPUS

@@ -10,7 +10,6 @@ import pytest
 
 from streamrace.detectors import Occurrence, Race
 from streamrace.detectors.order.races import Moment, Side
-from streamrace.device.trace import Access, Label, Launch, Phase, TraceRecord
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
 from streamrace.frameworks.deepspeed.releases import PINNED
@@ -20,6 +19,7 @@ from streamrace.studies import why as study
 from streamrace.studies.harm import pairs_of
 from streamrace.studies.rehearsed import rehearse
 from streamrace.studies.retimed import Retimed, Retimer
+from streamrace.trace.records import Access, Label, Launch, Phase, TraceRecord
 from tests.studies.small import small
 
 COPY = "aten::copy_"

@@ -161,7 +161,7 @@ class Rule {
   }
 };
 
-// streamrace.device.trace.Reuse: bytes lo to hi of the new block were those of the former from `start` on.
+// streamrace.trace.records.Reuse: bytes lo to hi of the new block were those of the former from `start` on.
 struct Handed {
   int64_t former, lo, hi, start, stack;
   bool last;

@@ -37,22 +37,25 @@ Rank::Rank(int64_t rank, Shared& shared)
 
 bool Rank::follow(PyObject* record, Arrival& arrival) {
   const PyObject* type = record->type;
-  const auto is = [&](Part part) { return type == shared_.part(part); };
-  if (is(kLaunch)) launch(record);
-  else if (is(kRecord)) this->record(record);
-  else if (is(kWait)) wait(record);
-  else if (is(kLabel)) label(record);
-  else if (is(kAlloc)) alloc(record);
-  else if (is(kFree)) free(record);
-  else if (is(kReuse)) reuse(record);
-  else if (is(kHostWait)) host_wait(record);
-  else if (is(kRecordStream)) record_stream(record);
-  else if (is(kPhase)) phase_ = make<PhaseOf>(Object::share(record));
-  else if (is(kStack)) stacks_[field(record, 0)] = Object::share(item(record, 1));
-  else if (is(kStreamName)) names_[field(record, 0)] = Object::share(item(record, 1));
-  else if (is(kGroup)) shared_.collectives.declare(field(record, 0), item(record, 1), shared_.part(kTraceError));
-  else if (is(kBegin)) begin(record);
-  else if (is(kCollective)) {
+  const auto is = [&](schema::Code code) { return type == shared_.part(code); };
+  if (is(schema::kLaunch)) launch(record);
+  else if (is(schema::kRecord)) this->record(record);
+  else if (is(schema::kWait)) wait(record);
+  else if (is(schema::kLabel)) label(record);
+  else if (is(schema::kAlloc)) alloc(record);
+  else if (is(schema::kFree)) free(record);
+  else if (is(schema::kReuse)) reuse(record);
+  else if (is(schema::kHostWait)) host_wait(record);
+  else if (is(schema::kRecordStream)) record_stream(record);
+  else if (is(schema::kPhase)) phase_ = make<PhaseOf>(Object::share(record));
+  else if (is(schema::kStack)) stacks_[field(record, schema::Stack::id)] = Object::share(item(record, schema::Stack::frames));
+  else if (is(schema::kStreamName)) names_[field(record, schema::StreamName::stream)] = Object::share(item(record, schema::StreamName::name));
+  else if (is(schema::kGroup)) {
+    shared_.collectives.declare(field(record, schema::Group::group), item(record, schema::Group::ranks),
+                                shared_.part(kTraceError));
+  }
+  else if (is(schema::kBegin)) begin(record);
+  else if (is(schema::kCollective)) {
     arrival = begin_collective(record);
     return false;
   }
@@ -60,13 +63,13 @@ bool Rank::follow(PyObject* record, Arrival& arrival) {
 }
 
 void Rank::begin(PyObject* record) {
-  const int64_t rank = field(record, 2);
+  const int64_t rank = field(record, schema::Begin::rank);
   if (rank != number) {
     PyErr_Format(shared_.part(kTraceError), "the trace given for rank %lld is that of rank %lld",
                  static_cast<long long>(number), static_cast<long long>(rank));
     throw Raised();
   }
-  const Object get = Object::own(PyObject_GetAttrString(item(record, 4), "get"));
+  const Object get = Object::own(PyObject_GetAttrString(item(record, schema::Begin::info), "get"));
   const Object key = Object::own(PyUnicode_FromString("mirrored"));
   const Object mirrored = Object::own(PyObject_CallFunctionObjArgs(get.get(), key.get(), nullptr));
   if (truth(PyObject_IsTrue(mirrored.get()))) shared_.collectives.mirror(number);
@@ -86,8 +89,8 @@ StreamClock& Rank::on(int64_t stream) {
 }
 
 void Rank::record(PyObject* record) {
-  const int64_t marker = field(record, 0);
-  StreamClock& stream = on(field(record, 1));
+  const int64_t marker = field(record, schema::Record::marker);
+  StreamClock& stream = on(field(record, schema::Record::stream));
   highest_marker_ = std::max(highest_marker_, marker);
   if ((*host_.known)[stream.thread] < stream.epoch) {  // else waiting for it never orders anything
     markers_.insert_or_assign(marker, Marker{stream.position(), stream.done});
@@ -108,15 +111,15 @@ const Rank::Marker* Rank::marker(int64_t marker) const {
 }
 
 void Rank::wait(PyObject* record) {
-  const Marker* passed = marker(field(record, 1));
+  const Marker* passed = marker(field(record, schema::Wait::marker));
   if (passed == nullptr) return;
-  StreamClock& stream = on(field(record, 0));
+  StreamClock& stream = on(field(record, schema::Wait::stream));
   stream.wait(passed->position);
   stream.done = std::max(stream.done, passed->done);
 }
 
 void Rank::host_wait(PyObject* record) {
-  const Marker* passed = marker(field(record, 0));
+  const Marker* passed = marker(field(record, schema::HostWait::marker));
   if (passed == nullptr) return;
   host_.wait(passed->position);
   // What the host has waited for comes before all work that is still to be launched, also on streams that do not
@@ -134,15 +137,16 @@ void Rank::host_wait(PyObject* record) {
 // -- work -----------------------------------------------------------------------------------------
 
 Ref<Operation> Rank::operation(PyObject* record, bool collective) const {
-  // Launch and Collective begin with the same fields.
+  // A collective begins with the same fields.
+  static_assert(int{schema::Launch::end} == schema::Collective::end);
   Ref<Operation> made = make<Operation>();
-  made->op = field(record, 0);
-  made->stream = field(record, 1);
-  made->kernel = Object::share(item(record, 2));
-  made->stack = field(record, 5);
-  made->start = field(record, 7);
-  made->end = field(record, 8);
-  made->issuer = collective ? field(record, 12) : -1;
+  made->op = field(record, schema::Launch::op);
+  made->stream = field(record, schema::Launch::stream);
+  made->kernel = Object::share(item(record, schema::Launch::kernel));
+  made->stack = field(record, schema::Launch::stack);
+  made->start = field(record, schema::Launch::start);
+  made->end = field(record, schema::Launch::end);
+  made->issuer = collective ? field(record, schema::Collective::issuer) : -1;
   made->collective = collective;
   made->phase = phase_;
   return made;
@@ -156,8 +160,8 @@ void Rank::launch(PyObject* record) {
   constexpr Py_ssize_t kWhole = INT64_MAX;
   if (truth(static_cast<int>(PyUnicode_Tailmatch(made->kernel.get(), shared_.part(kProbes), 0, kWhole, -1))))
     return;  // a probe of the watch: if it races, so does the program's own use of what it reads
-  accesses(item(record, 3), stream, made, false);
-  accesses(item(record, 4), stream, made, true);
+  accesses(item(record, schema::Launch::reads), stream, made, false);
+  accesses(item(record, schema::Launch::writes), stream, made, true);
 }
 
 // Read the inputs, in an epoch that the other members will learn of.
@@ -165,8 +169,8 @@ Arrival Rank::begin_collective(PyObject* record) {
   const Ref<Operation> made = operation(record, true);
   StreamClock& stream = on(made->stream);
   ++stream.epoch;
-  accesses(item(record, 3), stream, made, false);
-  return {made, Object::share(item(record, 4)), field(record, 9), field(record, 10), field(record, 11),
+  accesses(item(record, schema::Collective::reads), stream, made, false);
+  return {made, Object::share(item(record, schema::Collective::writes)), field(record, schema::Collective::group), field(record, schema::Collective::number), field(record, schema::Collective::root),
           stream.position()};
 }
 
@@ -182,11 +186,11 @@ void Rank::accesses(PyObject* accesses, StreamClock& stream, const Ref<Operation
   const Py_ssize_t count = length(accesses);
   for (Py_ssize_t at = 0; at < count; ++at) {
     PyObject* one = item(accesses, at);
-    const int64_t lo = field(one, 1), hi = field(one, 2);
+    const int64_t lo = field(one, schema::Access::lo), hi = field(one, schema::Access::hi);
     if (lo >= hi) continue;
-    PyObject* layout = item(one, 3);
+    PyObject* layout = item(one, schema::Access::layout);
     const int64_t number = layout == shared_.none() ? kDense : layout_of(layout, shared_.layouts);
-    access(field(one, 0), {{lo, hi, number}, stream.thread, stream.epoch, operation}, stream, write);
+    access(field(one, schema::Access::block), {{lo, hi, number}, stream.thread, stream.epoch, operation}, stream, write);
   }
 }
 
@@ -227,32 +231,32 @@ Block& Rank::block(int64_t block) {
 }
 
 void Rank::alloc(PyObject* record) {
-  Block& made = block(field(record, 0));
-  made.owner = field(record, 2);
+  Block& made = block(field(record, schema::Alloc::block));
+  made.owner = field(record, schema::Alloc::stream);
   made.owned = true;
 }
 
 void Rank::record_stream(PyObject* record) {
-  std::vector<int64_t>& recorded = block(field(record, 0)).recorded;
-  const int64_t stream = field(record, 1);
+  std::vector<int64_t>& recorded = block(field(record, schema::RecordStream::block)).recorded;
+  const int64_t stream = field(record, schema::RecordStream::stream);
   if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
 }
 
 void Rank::label(PyObject* record) {
-  Block& labelled = block(field(record, 0));
+  Block& labelled = block(field(record, schema::Label::block));
   if (!labelled.labels) labelled.labels = std::make_unique<Labels>();
-  labelled.labels->add({field(record, 1), field(record, 2), shared_.texts.of(item(record, 3)),
-                        shared_.texts.of(item(record, 4))});
+  labelled.labels->add({field(record, schema::Label::lo), field(record, schema::Label::hi), shared_.texts.of(item(record, schema::Label::kind)),
+                        shared_.texts.of(item(record, schema::Label::name))});
 }
 
 void Rank::free(PyObject* record) {
-  const int64_t number = field(record, 0);
+  const int64_t number = field(record, schema::Free::block);
   const auto found = blocks_.find(number);
   if (found == blocks_.end()) return;
   const std::unique_ptr<Block> block = std::move(found->second);
   blocks_.erase(found);
-  const int64_t time = field(record, 1);
-  if (truth(PyObject_IsTrue(item(record, 3)))) {  // quiet: a later record names who gets the memory
+  const int64_t time = field(record, schema::Free::time);
+  if (truth(PyObject_IsTrue(item(record, schema::Free::quiet)))) {  // quiet: a later record names who gets the memory
     std::vector<Snapshot> awaited;
     for (const int64_t stream : block->recorded) awaited.push_back(on(stream).position());
     freed_.add(number, *block, awaited);
@@ -290,9 +294,9 @@ void Rank::check_free(int64_t number, Block& block, int64_t time) {
 }
 
 void Rank::reuse(PyObject* record) {
-  const Handed handed{field(record, 1), field(record, 2), field(record, 3), field(record, 4), field(record, 5),
-                      truth(PyObject_IsTrue(item(record, 6)))};
-  const auto found = blocks_.find(field(record, 0));
+  const Handed handed{field(record, schema::Reuse::former), field(record, schema::Reuse::lo), field(record, schema::Reuse::hi), field(record, schema::Reuse::start), field(record, schema::Reuse::stack),
+                      truth(PyObject_IsTrue(item(record, schema::Reuse::last)))};
+  const auto found = blocks_.find(field(record, schema::Reuse::block));
   if (found == blocks_.end()) return freed_.drop_last(handed);
   found->second->inherited = freed_.hand_out(handed, std::move(found->second->inherited), host_,
                                             shared_.layouts);

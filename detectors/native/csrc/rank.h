@@ -1,5 +1,5 @@
 // One rank: its host, its streams, its blocks, and the races among the accesses to them. detectors/order/rank.py and
-// streams.py, in C++, on the records of streamrace/device/trace.py as they are.
+// streams.py, in C++, on the records of streamrace/trace/records.py as they are.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,12 @@
 
 #include "block.h"
 #include "rendezvous.h"
+#include "schema.h"
 
 namespace order {
 
-// Types and values that the Python side hands over, in this order (detectors/native/engine.py).
-enum Part {
-  kLaunch, kCollective, kRecord, kWait, kHostWait, kAlloc, kFree, kRecordStream, kReuse, kLabel, kPhase, kStack,
-  kStreamName, kGroup, kBegin, kTraceError, kFirstPhase, kName, kProbes, kNone, kParts
-};
+// What the Python side hands over, in this order (detectors/native/engine.py): the records' types, and these.
+enum Part { kTraceError = schema::kCodes, kFirstPhase, kName, kProbes, kNone, kParts };
 
 // What all ranks share.
 struct Shared {
@@ -28,7 +26,7 @@ struct Shared {
   Numbers texts;  // of labels
   OpenCollectives collectives;
 
-  PyObject* part(Part which) const { return parts[which].get(); }
+  PyObject* part(int which) const { return parts[static_cast<size_t>(which)].get(); }
   PyObject* none() const { return part(kNone); }
 };
 

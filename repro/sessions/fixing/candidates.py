@@ -16,8 +16,8 @@ from streamrace.detectors.confidence.edges import CURRENT, Act, EdgeLine, Spot, 
 from streamrace.detectors.order.races import Race, Side
 from streamrace.device import naming
 from streamrace.device.overlay import Insertion
-from streamrace.device.trace import HOST_STREAM, Frame
 from streamrace.repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
+from streamrace.trace.records import HOST_STREAM, Frame
 
 How = Literal["event", "stream wait", "record_stream", "event synchronisation", "stream synchronisation",
               "device synchronisation"]  # fmt: skip

@@ -16,8 +16,6 @@ from streamrace.device import overlay
 from streamrace.device.packages import folder_of_releases, names
 from streamrace.device.packages.installing import place_of
 from streamrace.device.scripts import Program, WrongUse
-from streamrace.device.trace import TraceError
-from streamrace.device.untrusted import visible
 from streamrace.replay.retimed import end_of
 from streamrace.reports.data import sources
 from streamrace.reports.data.checkout import portable
@@ -29,6 +27,8 @@ from streamrace.repro.sessions.fixing.candidates import HOST, Candidate, candida
 from streamrace.repro.sessions.fixing.proved import Proof, Prover
 from streamrace.repro.sessions.fixing.statements import Module
 from streamrace.repro.sessions.fixing.tried import AskedAgain, Trying, asked_again, work_of
+from streamrace.trace.files import TraceError
+from streamrace.trace.untrusted import visible
 
 Told = Callable[[str], None]
 _HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
@@ -41,7 +41,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
 
     ``folder`` takes the live runs while they run. Raises :class:`WrongUse`,
-    :class:`streamrace.device.trace.TraceError`.
+    :class:`streamrace.trace.files.TraceError`.
     """
     asked, race = asked_again(chosen), chosen.race
     found = _Files(chosen, asked)

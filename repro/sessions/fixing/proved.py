@@ -10,21 +10,11 @@ from streamrace.detectors.confidence.edges import put_in, races_of
 from streamrace.detectors.confidence.waits import Waits, but_for
 from streamrace.detectors.order.races import Race, Side, site
 from streamrace.detectors.race_detector import RaceKey, key_of
-from streamrace.device.trace import (
-    Begin,
-    Frame,
-    Free,
-    Launch,
-    Reuse,
-    Stack,
-    StreamName,
-    TraceError,
-    TraceReader,
-    TraceRecord,
-)
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.retimed import Deadlock, Schedule
 from streamrace.repro.sessions.fixing.candidates import Candidate
+from streamrace.trace.files import TraceError, TraceReader
+from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceRecord
 
 Records = Mapping[int, Sequence[TraceRecord]]
 

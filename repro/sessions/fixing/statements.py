@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from streamrace.device import overlay
-from streamrace.device.trace import Frame
+from streamrace.trace.records import Frame
 
 _LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NO_FUNCTIONS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")

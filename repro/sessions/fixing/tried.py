@@ -21,7 +21,6 @@ from streamrace.detectors.order.races import Race, describe, site
 from streamrace.detectors.race_detector import key_of
 from streamrace.device import naming, overlay
 from streamrace.device.scripts import WrongUse
-from streamrace.device.trace import Collective, Frame, Launch, Stack, TraceError, TraceRecord
 from streamrace.replay.retimed import end_of
 from streamrace.reports.data.fixes import Live
 from streamrace.reports.data.schema import FindingsFile, first_problem
@@ -29,6 +28,8 @@ from streamrace.repro.sessions import apart
 from streamrace.repro.sessions.chosen import Chosen
 from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
 from streamrace.repro.sessions.fixing.proved import load
+from streamrace.trace.files import TraceError
+from streamrace.trace.records import Collective, Frame, Launch, Stack, TraceRecord
 
 _LIMIT_S = 600.0
 Work = Counter[tuple[int, int, str, Frame | None]]

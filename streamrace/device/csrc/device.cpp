@@ -92,7 +92,7 @@ bool Device::query(const Marker& marker, int64_t site) {
     trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
     raise();
   } else {
-    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, marker.number});
+    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1, marker.number});
   }
   return passed;
 }
@@ -147,7 +147,7 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
 void Device::meet(int64_t stream) {
   if (stream < 0) timeline().drain();
   else timeline().synchronize(timeline().position(stream));
-  trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream});
+  trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream, -1});
 }
 
 Effect Device::guarded(int64_t kernel, Effect effect) {

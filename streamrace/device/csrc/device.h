@@ -15,13 +15,14 @@ namespace simgpu {
 // device: it stands in the trace for what the host itself does to pinned memory.
 constexpr int64_t kPool = 32;
 constexpr int64_t kHost = 1 + 2 * kPool;
+static_assert(kHost == schema::kHost);
 
 struct Marker {  // a position in a stream
   int64_t number = 0;
   Instant instant;
 };
 
-enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };  // kCopy: the host gives, kRead: it takes
+using schema::How;  // kCopy: the host gives, kRead: it takes
 
 struct Costs {
   int64_t launch_ns = 5000;       // of the host, for each launch

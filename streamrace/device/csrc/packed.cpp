@@ -8,13 +8,6 @@
 namespace simgpu {
 namespace {
 
-// Their places in streamrace.device.trace.TraceRecord.
-enum Record { kAllocRecord = 5, kFreeRecord, kRecordStreamRecord, kLaunchRecord = 9, kRecordRecord = 11, kWaitRecord,
-              kHostWaitRecord, kHostStepRecord = 15, kReuseRecord = 23, kExportRecord };
-
-constexpr int64_t kHostStream = 65;  // tracing.py's HOST
-constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met"};  // of tracing.py, too
-
 class Packer {
  public:
   explicit Packer(std::string& bytes) : bytes_(bytes) {}
@@ -48,10 +41,13 @@ class Packer {
     bytes_.append(text, size);
     return *this;
   }
+  Packer& name(int64_t id) { return text(name_of(id)); }
+  Packer& how(int64_t which) { return text(schema::kHow[which]); }
+  Packer& stream(int64_t id) { return number(id == schema::kHost ? -1 : id); }
   Packer& truth(bool value) { return byte(value ? 0xc3 : 0xc2); }
   Packer& none() { return byte(0xc0); }
   // So many fields follow.
-  Packer& record(Record which, size_t fields) { return array(fields + 1).number(which); }
+  Packer& record(schema::Code which, size_t fields) { return array(fields + 1).number(which); }
 
  private:
   std::string& bytes_;
@@ -91,7 +87,7 @@ void accesses(Packer& to, const int64_t* words, int64_t count) {
 
 void launch(Packer& to, const int64_t* words) {
   const int64_t reads = words[8], writes = words[9];
-  to.record(kLaunchRecord, 10).numbers(words, 2).text(name_of(words[2]));
+  to.record(schema::kLaunch, schema::Launch::fields).numbers(words, 2).text(name_of(words[2]));
   accesses(to, words + 10, reads);
   accesses(to, words + 10 + 4 * reads, writes);
   to.numbers(words + 3, 5);
@@ -99,26 +95,9 @@ void launch(Packer& to, const int64_t* words) {
 
 // False where the rest of the record is known in Python.
 bool pack_one(Packer& to, Kind kind, const int64_t* words) {
-  switch (kind) {
-    case Kind::kLaunch: launch(to, words); return true;
-    case Kind::kAlloc:
-      to.record(kAllocRecord, 6).numbers(words, 2).number(words[2] == kHostStream ? -1 : words[2]).number(words[3]).text("uint8").number(words[4]);
-      return true;
-    case Kind::kFree: to.record(kFreeRecord, 4).numbers(words, 2).truth(false).truth(true); return true;
-    case Kind::kReuse: to.record(kReuseRecord, 7).numbers(words, 6).truth(words[6] != 0); return true;
-    case Kind::kRecordStream: to.record(kRecordStreamRecord, 2).numbers(words, 2); return true;
-    case Kind::kRecord: to.record(kRecordRecord, 2).numbers(words, 2); return true;
-    case Kind::kWait: to.record(kWaitRecord, 3).numbers(words, 3); return true;
-    case Kind::kHostWait: to.record(kHostWaitRecord, 5).number(words[0]).text(kHow[words[1]]).numbers(words + 2, 3); return true;
-    case Kind::kHostStep: {
-      const bool asked = words[0] == static_cast<int64_t>(How::kAsked);  // then it is a marker, else a stream
-      to.record(kHostStepRecord, 4).text(kHow[words[0]]).number(words[1]);
-      to.number(asked ? -1 : words[2]).number(asked ? words[2] : -1);
-      return true;
-    }
-    case Kind::kExport: to.record(kExportRecord, 4).number(words[0]).text(name_of(words[1])).numbers(words + 2, 2); return true;
-    default: return false;
-  }
+  if (kind != Kind::kLaunch) return schema::pack(to, kind, words);
+  launch(to, words);
+  return true;
 }
 
 }  // namespace

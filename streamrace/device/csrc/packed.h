@@ -1,4 +1,4 @@
-// Records as they stand in a trace's file (streamrace/device/trace.py), of the words from which streamrace/device/tracing.py makes them.
+// Records as they stand in a trace's file (streamrace/trace/records.py), of the words from which streamrace/device/tracing.py makes them.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ enum Word : int64_t {
   kNone, kInt, kFloat, kBool, kComplex, kText, kView, kList, kOnDevice, kNumbers, kScratch
 };
 
-// Names of calls that are no operators, see streamrace.device.trace.Call.
+// Names of calls that are no operators, see streamrace.trace.records.Call.
 constexpr const char *kLook = "look", *kNothing = "nothing", *kWrote = "wrote";
 
 void Recorder::begin(bool wanted) {

@@ -1,4 +1,4 @@
-// Writes down what work *is*, beside when it runs, for a replay (streamrace/device/recording.py makes it into streamrace.device.trace.Call).
+// Writes down what work *is*, beside when it runs, for a replay (streamrace/device/recording.py makes it into streamrace.trace.records.Call).
 // Only where a recording was asked for. What cannot be written down is said by a sentence, and such a recording is
 // never replayed.
 //

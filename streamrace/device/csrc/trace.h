@@ -5,14 +5,12 @@
 #include <atomic>
 #include <string>
 
+#include "schema.h"
 #include "timeline.h"
 
 namespace simgpu {
 
-enum class Kind : int64_t {
-  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout,
-  kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable
-};
+using schema::Kind;
 
 // Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
 struct Access {

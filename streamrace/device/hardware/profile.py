@@ -7,9 +7,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from streamrace.device import untrusted
 from streamrace.device.hardware.kernels.gpu import GPUS
 from streamrace.device.hardware.network import Fabric, Network
+from streamrace.trace import untrusted
 
 _PROFILES = Path(__file__).with_name("profiles")
 _LEAST, _MOST = 1e-9, 1e9  # of any figure of a machine; what follows from those in between can be computed with

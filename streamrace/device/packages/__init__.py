@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamrace.device.compiling import cache
+from streamrace.compiling import cache
 
 VARIABLE = "STREAMRACE_PACKAGES"
 """Of a process that runs with other releases: their folders, as in PYTHONPATH."""

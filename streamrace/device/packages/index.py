@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from packaging.version import InvalidVersion, Version
 
 from streamrace.device.packages.names import Package, PackageError
-from streamrace.device.ranks import bound
+from streamrace.process import lifetime
 
 _LIST_S = 120
 _RETRIES = "1"  # pip's own five take a minute where there is no network
@@ -29,7 +29,7 @@ def pip(
     command = [sys.executable, "-m", "pip", *words, "--no-input", "--disable-pip-version-check"]
     environment = {"PIP_RETRIES": _RETRIES, **clean, **(more or {})}
     return subprocess.run(
-        bound.command(command), capture_output=True, text=True, timeout=seconds, check=False, env=environment
+        lifetime.command(command), capture_output=True, text=True, timeout=seconds, check=False, env=environment
     )
 
 

@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from streamrace.compiling import BuildError
 from streamrace.device import torches
-from streamrace.device.compiling import BuildError
 from streamrace.device.packages import index
 from streamrace.device.packages.names import Package, PackageError
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from streamrace.device.frames import roomy
-from streamrace.device.ranks import stopped
-from streamrace.device.ranks.bound import belong
-from streamrace.device.ranks.interrupts import ALONE, plainly
 from streamrace.device.ranks.messages import M, decode, encode
+from streamrace.process import sigstop
+from streamrace.process.interrupts import ALONE, plainly
+from streamrace.process.lifetime import belong
 
 Send = Callable[[tuple[Any, ...]], None]
 """Sends a message (``ranks.messages``) to the parent. Raises OSError when nobody listens any more."""
@@ -50,19 +50,19 @@ class Child:
         theirs.close()
         self.handle = os.pidfd_open(self.pid)
         self._status: int | None = None
-        self._looks, self._stopped = stopped.Looks(), False
+        self._looks, self._stopped = sigstop.Looks(), False
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Its exit status, below 0 the signal that killed it. None: after so many ``seconds`` it still runs."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while self._status is None:
             left = until - time.monotonic()
-            if wait([self.handle], max(0.0, min(left, stopped.LOOK_S))):
+            if wait([self.handle], max(0.0, min(left, sigstop.LOOK_S))):
                 status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
                 self._status = -signal.SIGSTOP if self._stopped else status
                 break
             self.look()
-            if left <= stopped.LOOK_S:
+            if left <= sigstop.LOOK_S:
                 break
         return self._status
 

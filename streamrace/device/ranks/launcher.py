@@ -16,11 +16,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamrace.device.ranks import RankFailed, is_full, stopped
+from streamrace.device.ranks import RankFailed, is_full
 from streamrace.device.ranks.child import Child, Send, how
-from streamrace.device.ranks.forks import forking
-from streamrace.device.ranks.interrupts import held
 from streamrace.device.ranks.messages import M, UnknownMessage
+from streamrace.process import sigstop
+from streamrace.process.forks import forking
+from streamrace.process.interrupts import held
 
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
 _COLLECTIVES = "streamrace.device.collectives"  # which wants torch, and not all that is started here has it
@@ -76,10 +77,10 @@ def heard(objects: Sequence[Any], running: Sequence[Child], seconds: float | Non
     until = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         left = until - time.monotonic()
-        ready = wait(objects, max(0.0, min(left, stopped.LOOK_S)))
+        ready = wait(objects, max(0.0, min(left, sigstop.LOOK_S)))
         for child in running:  # also where something is ready: workers say much and wait for nobody
             child.look()
-        if ready or left <= stopped.LOOK_S:
+        if ready or left <= sigstop.LOOK_S:
             return ready
 
 

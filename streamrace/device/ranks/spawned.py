@@ -28,7 +28,7 @@ UNJUDGED = (
     "--ranks N, or torchrun, start the ranks, each of which calls once what torch.multiprocessing.spawn calls, with "
     "int(os.environ['RANK'])"
 )
-_BEGIN = (  # the path's first entry is the working folder's, as in bound.py
+_BEGIN = (  # the path's first entry is the working folder's, as in process/lifetime.py
     "import sys; sys.path[:not sys.flags.safe_path] = [{place!r}]; "
     "from streamrace.device import launch; launch.start(devices={devices}, deferred={deferred}); "
     "from streamrace.device.ranks.spawned import begin; begin(); "

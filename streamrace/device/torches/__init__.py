@@ -26,9 +26,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamrace.device.compiling import BuildError, cache, once
-from streamrace.device.ranks import bound
+from streamrace.compiling import BuildError, cache, once
 from streamrace.device.torches import pip, wheels
+from streamrace.process import lifetime
 
 Tell = Callable[[str], None]
 
@@ -49,7 +49,7 @@ def tree(
     """The folder that has the CPU build of torch ``version``; it is made where it is not there, whole or not at all.
 
     ``wanted``: what pip is to download instead of the release of that version. ``before`` is called with the folder
-    before torch is imported from it. Raises :class:`streamrace.device.compiling.BuildError`.
+    before torch is imported from it. Raises :class:`streamrace.compiling.BuildError`.
     """
     made = place(version)
     try:
@@ -89,7 +89,7 @@ def _try(version: str, made: Path) -> None:
     """Build the device with it, and import it: what cannot be run is not kept, and the first run need not wait."""
     path = os.pathsep.join(filter(None, [str(made), *(entry or os.getcwd() for entry in sys.path)]))
     done = subprocess.run(
-        bound.command([sys.executable, "-P", "-c", _TRIAL, str(made)]), capture_output=True, text=True, check=False,
+        lifetime.command([sys.executable, "-P", "-c", _TRIAL, str(made)]), capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     if done.returncode:

@@ -12,16 +12,16 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from streamrace.compiling import BuildError
 from streamrace.device import torches
 from streamrace.device.build import has_cuda, torch_folder
-from streamrace.device.compiling import BuildError
 from streamrace.device.torches import pip, wheels
 
 _USAGE = "usage: python -m streamrace.device.torches --constraint FILE"
 
 
 def main(arguments: list[str]) -> None:
-    """Install it, unless it is there. Raises :class:`streamrace.device.compiling.BuildError`."""
+    """Install it, unless it is there. Raises :class:`streamrace.compiling.BuildError`."""
     if len(arguments) != 2 or arguments[0] != "--constraint":
         raise SystemExit(_USAGE)
     pins = Path(arguments[1])

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamrace.device.compiling import BuildError
-from streamrace.device.ranks import bound
+from streamrace.compiling import BuildError
+from streamrace.process import lifetime
 
 WANTED = "STREAMRACE_CPU_TORCH"
 """What pip is to download: a wheel's path, or options and a requirement."""
@@ -25,10 +25,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """pip, with what the user has configured it to be; its standard error is read, and its output where not given on.
 
-    Raises :class:`streamrace.device.compiling.BuildError` where there is none, or where it takes over an hour.
+    Raises :class:`streamrace.compiling.BuildError` where there is none, or where it takes over an hour.
     """
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = bound.command([*_pip(), *words, "--no-input", "--disable-pip-version-check"])
+    command = lifetime.command([*_pip(), *words, "--no-input", "--disable-pip-version-check"])
     try:
         return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=_DOWNLOAD_S,
                               check=False, env={**clean, **(more or {})})  # fmt: skip
@@ -55,7 +55,7 @@ def has_cpu_build(version: str) -> bool:
 def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Sequence[str] = ()) -> Path:
     """The wheel of torch ``version``, in ``folder``. ``wanted``: what pip is to take instead.
 
-    Raises :class:`streamrace.device.compiling.BuildError`.
+    Raises :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not wanted:

@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from streamrace.compiling import BuildError, find_compiler
 from streamrace.device.build import STUBBED
-from streamrace.device.compiling import BuildError, find_compiler
 
 # Beginnings of the names of libraries that are of CUDA: left out of the wheel, and given as stubs where asked for. Not
 # libnvpl: NVIDIA's libraries for the processor, in the wheels for aarch64.
@@ -117,7 +117,7 @@ extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
 def stub(torch: Path) -> list[str]:
     """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
 
-    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.device.compiling.BuildError` where
+    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.compiling.BuildError` where
     there is no compiler, or no binutils.
     """
     folder = torch / "lib"
@@ -142,7 +142,7 @@ def stub(torch: Path) -> list[str]:
 def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: Path) -> None:
     """Make the libraries that are ``wanted`` by ``file``, a compiled part of another package, in ``folder``.
 
-    ``bundled``: what came with it. torch is imported. Raises :class:`streamrace.device.compiling.BuildError`.
+    ``bundled``: what came with it. torch is imported. Raises :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True)
     own = [path for path in bundled if path.name in _needed(file)]

@@ -9,7 +9,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from streamrace.device.compiling import BuildError
+from streamrace.compiling import BuildError
 from streamrace.device.torches.stubs import OF_CUDA, stub
 
 _UNUSED = ("torch/bin/ptxas", "torch/bin/protoc", "torch/bin/nvdisasm", "torch/test/", "torch/bin/test")
@@ -20,7 +20,7 @@ _ASKS_FOR_CUDA = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton\b|pytorch-tr
 def unpack(wheel: Path, place: Path) -> None:
     """Unpack ``wheel``; a CUDA build without its CUDA part, and without what only compiles or tests that.
 
-    A CPU build is unpacked as it is. Raises :class:`streamrace.device.compiling.BuildError`.
+    A CPU build is unpacked as it is. Raises :class:`streamrace.compiling.BuildError`.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:

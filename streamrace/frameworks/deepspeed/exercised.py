@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streamrace.detectors.base import Detector, Unexercised
-from streamrace.device.trace import Collective, Launch, Stack, TraceRecord
+from streamrace.trace.records import Collective, Launch, Stack, TraceRecord
 
 _COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
 _TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used

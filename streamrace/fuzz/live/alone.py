@@ -15,10 +15,10 @@ from pathlib import Path
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.places import is_there
 from streamrace.device.timing import Timing
-from streamrace.device.trace import TraceError, file_of
 from streamrace.fuzz.live.examine import Examination, LiveWitness
 from streamrace.fuzz.live.recorded import load
 from streamrace.fuzz.live.runs import LiveOutcome, Runner
+from streamrace.trace.files import TraceError, file_of
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
 """Of the environment of a :class:`streamrace.fuzz.live.runs.Runner`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from streamrace.device.timing import Delay, Deviation, Jitter, Stretch, Timing
-from streamrace.device.trace import HOST_STREAM
 from streamrace.fuzz.live.recorded import RecordedRun
+from streamrace.trace.records import HOST_STREAM
 
 _US = 1000
 _MOST = 4  # deviations

@@ -15,9 +15,10 @@ from typing import Literal, NamedTuple
 
 from streamrace.detectors.order.races import Moment, describe
 from streamrace.device.looks import COLLECTIVE, PARAMETER
-from streamrace.device.parts import PartReader
 from streamrace.device.timing import Place
-from streamrace.device.trace import (
+from streamrace.fuzz.live.rows import Rows, Spill
+from streamrace.trace.parts import PartReader
+from streamrace.trace.records import (
     Collective,
     End,
     Frame,
@@ -30,7 +31,6 @@ from streamrace.device.trace import (
     StreamName,
     TraceRecord,
 )
-from streamrace.fuzz.live.rows import Rows, Spill
 
 Touch = Literal["start", "end"]
 """When work touches memory: a collective reads when it starts, all else happens when the work ends."""
@@ -46,7 +46,7 @@ class RecordedWork(NamedTuple):
 
 
 class HostWaited(NamedTuple):
-    """The host stood still, in virtual nanoseconds. ``how``: see :class:`streamrace.device.trace.HostWait`."""
+    """The host stood still, in virtual nanoseconds. ``how``: see :class:`streamrace.trace.records.HostWait`."""
 
     how: str
     stack: int
@@ -268,7 +268,7 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     """The traces of a run. ``kept``: what is there of some that were thinned will do.
 
-    Raises :class:`streamrace.device.trace.TraceError`, and OSError where no temporary file takes what there is too much
+    Raises :class:`streamrace.trace.files.TraceError`, and OSError where no temporary file takes what there is too much
     of.
     """
     run: RecordedRun = {}

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
-from streamrace.device.ranks.bound import command, module
-from streamrace.device.ranks.stopped import readable
 from streamrace.device.timing import Timing
-from streamrace.device.trace import TraceError, file_of
 from streamrace.fuzz.live.recorded import RecordedRun, difference, load
+from streamrace.process.lifetime import command, module
+from streamrace.process.sigstop import readable
+from streamrace.trace.files import TraceError, file_of
 
 # A launcher's words to the rank that asks; the runs here fork their ranks themselves.
 _OF_LAUNCHERS = (

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 
 from streamrace.detectors.base import Uninitialised, UnwrittenRead
 from streamrace.device.looks import PARAMETER, differing
-from streamrace.device.trace import HOST_STREAM
 from streamrace.fuzz.live.recorded import Recorded, ValueRead
 from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
+from streamrace.trace.records import HOST_STREAM
 
 _PADDED = 0.5  # so much of what is kept or copied may be a padding
 _SENT = 0.99  # of what a collective takes: all but a bit

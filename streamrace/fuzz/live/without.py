@@ -12,9 +12,9 @@ from streamrace.detectors.confidence.waits import Waits, place_of
 from streamrace.detectors.files import read
 from streamrace.detectors.race_detector import RaceDetector, key_of
 from streamrace.device.timing import Timing
-from streamrace.device.trace import TraceError, file_of
 from streamrace.fuzz.live.examine import LiveWitness, examine
 from streamrace.fuzz.live.runs import Runner
+from streamrace.trace.files import TraceError, file_of
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from streamrace.detectors.files import find_races
 from streamrace.detectors.order.races import Race, Side, site
 from streamrace.detectors.places import between
 from streamrace.device.timing import Timing
-from streamrace.device.trace import TraceError
 from streamrace.fuzz.live.alone import Alone, standing
 from streamrace.fuzz.live.examine import LiveWitness
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.reduction.search import Files
+from streamrace.trace.files import TraceError
 
 
 class SideKey(NamedTuple):

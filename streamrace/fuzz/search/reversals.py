@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.device.trace import Access, Collective, Launch, TraceRecord
 from streamrace.fuzz.search.pct import steps_of
 from streamrace.fuzz.subject import Subject
 from streamrace.replay.deviations import Deviation, OperationDelay
 from streamrace.replay.graph import EffectOrder, Graph
 from streamrace.replay.placement import Placement
+from streamrace.trace.records import Access, Collective, Launch, TraceRecord
 
 _US = 1000
 _MOST = 1 << 20  # pairs that are looked at together

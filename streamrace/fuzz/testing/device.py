@@ -42,8 +42,8 @@ def start(config: pytest.Config) -> None:
     """Start the GPU if the session asks for it. Raises :class:`pytest.UsageError`."""
     if not wanted(config) or config.known_args_namespace.help:
         return
+    from streamrace.compiling import BuildError
     from streamrace.device import launch, library
-    from streamrace.device.compiling import BuildError
 
     if library.active():
         return

@@ -21,11 +21,9 @@ from streamrace.device.clocked import clocked
 from streamrace.device.library import functions
 from streamrace.device.ranks import RankFailed
 from streamrace.device.ranks.child import Child, Send, how, print_to
-from streamrace.device.ranks.interrupts import held as interrupts_held
 from streamrace.device.ranks.messages import decode, encode
 from streamrace.device.ranks.processes import run as run_ranks
 from streamrace.device.timing import Timing, timed
-from streamrace.device.trace import TraceError, file_of
 from streamrace.device.unwritten import begin
 from streamrace.fuzz import watched
 from streamrace.fuzz.live.recorded import load
@@ -35,6 +33,8 @@ from streamrace.fuzz.testing.bodies import Body, Describe, Failure, Problem, lin
 from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.watched import Value, mostly_other, seeing, watch_result
+from streamrace.process.interrupts import held as interrupts_held
+from streamrace.trace.files import TraceError, file_of
 
 NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork

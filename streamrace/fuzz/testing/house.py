@@ -18,8 +18,8 @@ from contextlib import suppress
 
 import pytest
 
-from streamrace.device.ranks.bound import command, module
-from streamrace.device.ranks.stopped import readable
+from streamrace.process.lifetime import command, module
+from streamrace.process.sigstop import readable
 
 IsHoused = Callable[[pytest.Item], bool]
 _PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more

@@ -104,8 +104,8 @@ def main(asked: int, results: int) -> None:
 def _start() -> str:
     """Get the GPU; gives the sentence that says why there can be none."""
     try:
+        from streamrace.compiling import BuildError
         from streamrace.device import launch
-        from streamrace.device.compiling import BuildError
     except ModuleNotFoundError as error:
         from streamrace.device.extras import lacking
 

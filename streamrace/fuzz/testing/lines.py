@@ -8,9 +8,9 @@ from pathlib import Path
 from streamrace.detectors.order.races import Race, Side, describe
 from streamrace.detectors.streams import stream_named
 from streamrace.device.timing import Deviation, Jitter, Stretch, Timing
-from streamrace.device.trace import Frame
 from streamrace.fuzz.live.recorded import RecordedRun
 from streamrace.fuzz.watched import Value, difference
+from streamrace.trace.records import Frame
 
 _OURS = tuple(str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/forked.py", "testing/plugin.py"))
 _AT_MOST = 4

@@ -20,7 +20,6 @@ from streamrace.detectors.files import rests_on
 from streamrace.detectors.order.races import describe
 from streamrace.device.timing import Delay, Deviation, Place, Timing
 from streamrace.device.tokens import Stretch
-from streamrace.device.trace import TraceError
 from streamrace.fuzz.live.draw import draw
 from streamrace.fuzz.live.examine import Examination, LiveWitness
 from streamrace.fuzz.live.unwritten import confirm
@@ -31,6 +30,7 @@ from streamrace.fuzz.testing.lines import by_pytest, own, timing_lines
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
 from streamrace.fuzz.watched import NoTensors
+from streamrace.trace.files import TraceError
 
 _PLAIN = Timing()
 _AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued

@@ -26,10 +26,10 @@ from streamrace.detectors.places import is_there, meant
 from streamrace.device.extras import lacking
 from streamrace.device.processor import KERNELS
 from streamrace.device.timing import Delay, Timing
-from streamrace.device.trace import TraceError
 from streamrace.fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
 from streamrace.fuzz.testing.lines import race_lines
+from streamrace.trace.files import TraceError
 
 PATIENCE_S = 300.0  # a run that takes longer is ended
 

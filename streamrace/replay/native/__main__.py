@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamrace.device.compiling import BuildError
+from streamrace.compiling import BuildError
 from streamrace.replay.native.build import library
 
 try:

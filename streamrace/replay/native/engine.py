@@ -24,7 +24,7 @@ _Numbers = npt.NDArray[np.int64]
 class NativeNumbering:
     """See :class:`streamrace.replay.numbering.Numbering`. Spans must lie within their blocks.
 
-    Raises :class:`streamrace.device.compiling.BuildError` where the library is not there and cannot be built.
+    Raises :class:`streamrace.compiling.BuildError` where the library is not there and cannot be built.
     """
 
     def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
@@ -135,7 +135,7 @@ def _numbers(those: Iterable[int]) -> _Numbers:
 def load() -> Any:
     """The functions of ``csrc/api.cpp``.
 
-    Raises :class:`streamrace.device.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    Raises :class:`streamrace.compiling.BuildError`, and OSError where what was built cannot be loaded.
     """
     loaded = ctypes.PyDLL(str(library()))  # it calls effects: the lock of Python stays held
     it, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamrace.device import untrusted
 from streamrace.device.hardware.kernels import Signature
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.calibration import operators
+from streamrace.trace import untrusted
 
 Event = Mapping[str, Any]
 _LARGEST = 1 << 30  # bytes, unzipped: a minute of training

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from streamrace.device.trace import (
+from streamrace.studies.layers.order import Item, Order
+from streamrace.trace.records import (
     Alloc,
     Collective,
     End,
@@ -25,7 +26,6 @@ from streamrace.device.trace import (
     TraceRecord,
     Wait,
 )
-from streamrace.studies.layers.order import Item, Order
 
 
 class Course:

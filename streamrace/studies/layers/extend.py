@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.detectors import Race
-from streamrace.device.trace import Begin, TraceReader, begin
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime, TrafficMetrics
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
@@ -27,6 +26,8 @@ from streamrace.studies.crew import Crew, cores
 from streamrace.studies.layers.course import Course
 from streamrace.studies.layers.order import Growth, Irregular, Order, growth
 from streamrace.studies.rehearsed import Extension, Rehearsed, Tell, rehearse
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Begin, begin
 
 FEWEST, MOST = 3, 14
 """Layers that are recorded."""

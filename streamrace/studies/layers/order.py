@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamrace.device.trace import (
+from streamrace.trace.records import (
     Alloc,
     Collective,
     Export,
@@ -72,7 +72,7 @@ class Item(NamedTuple):
 
 @dataclass
 class PhaseOrder:
-    """What was done from one :class:`streamrace.device.trace.Phase` to the next."""
+    """What was done from one :class:`streamrace.trace.records.Phase` to the next."""
 
     phase: Phase
     items: list[Item] = field(default_factory=list)

@@ -15,8 +15,9 @@ from zero_cases import BF16, Case, simulate
 
 from streamrace.detectors import find_races
 from streamrace.detectors.order.races import Race
-from streamrace.device.trace import Access, Frame, Launch, Stack, TraceReader, file_of
 from streamrace.frameworks.deepspeed.exercised import SecondaryPartitions
+from streamrace.trace.files import TraceReader, file_of
+from streamrace.trace.records import Access, Frame, Launch, Stack
 
 pytestmark = pytest.mark.imports("tests.device.zero.zero_imports")
 # The longer biases are sharded too, so parameters are fetched together as well as alone.

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamrace.device.ranks.interrupts import held
+from streamrace.process.interrupts import held
 
 _OFTEN = (700, 10, 10)  # Python's own
 _SELDOM = (50_000, 20, 20)

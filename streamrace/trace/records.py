@@ -21,25 +21,14 @@ On disk: msgpack, one array per record, the first element says which. Nothing is
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, get_args
-
-from streamrace.device.asked import Asked
-from streamrace.device.onward import Onward, Seal, Unrepeatable
-from streamrace.device.packed import Packed
+from typing import Any, NamedTuple
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
-_READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
-
-
-class TraceError(Exception):
-    """The file is not a trace, is of an unknown version, or is damaged."""
+LEFT_OUT = "without "  # in front of the operation of a call that was not made
+READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
 class Access(NamedTuple):
@@ -343,103 +332,55 @@ class End(NamedTuple):
     time: int
 
 
+class Onward(NamedTuple):
+    """What follows stands in file ``part``, until it was judged (:mod:`streamrace.trace.parts`).
+
+    ``operations``: launches and collectives of this rank up to here; ``op``: the last one's number (-1: there is none).
+    """
+
+    part: int
+    operations: int
+    op: int
+
+    def sentence(self) -> str:
+        """What is there of the trace, and what to do: without a full stop."""
+        return (
+            f"it holds the first {self.operations:,} operations of its rank, and what came then was judged and not "
+            "kept. Run the program again with 'streamrace check --keep-trace 0', which keeps all"
+        )
+
+
+class Seal(NamedTuple):
+    """Behind :class:`streamrace.trace.records.End`: the SHA-256 of all bytes of the file before this record."""
+
+    digest: bytes
+
+
+class Unrepeatable(NamedTuple):
+    """The recording cannot be replayed, and why."""
+
+    reason: str
+
+
+class Asked(NamedTuple):
+    """The program makes a call that orders something, at this place: what it gave the device is recorded behind this.
+
+    ``operation``: one of :data:`streamrace.device.overrides.OPERATIONS`, behind :data:`LEFT_OUT` where the call was
+    left out, or empty: a library of the device's own asked. ``block``: of ``record_stream``, which is recorded once for
+    a block and a ``stream``, however many ask. Only written where the run was to tell its waits apart
+    (:func:`streamrace.device.overrides.tell`).
+    """
+
+    operation: str
+    file: str
+    line: int
+    function: str
+    stream: int
+    block: int = -1
+
+
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
     | Seal | Reuse | Export | Asked | Onward
 )  # fmt: skip
-
-_TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
-_CODES = {kind: code for code, kind in enumerate(_TYPES)}
-_new = tuple.__new__  # a NamedTuple's own way of being made takes four times as long
-_PLAIN = {_CODES[one]: (1 + len(one._fields), one) for one in _TYPES if one not in (Begin, Stack, Onward)}  # as is
-
-
-def file_of(folder: Path, rank: int) -> Path:
-    """Where ``rank``'s trace lies in a run's trace folder."""
-    return folder / f"rank{rank}.trace"
-
-
-class TraceWriter:
-    """Appends records to one rank's file."""
-
-    def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
-        import msgpack
-
-        self._file: BinaryIO = path.open("wb")
-        self._packer = msgpack.Packer()
-        self._digest = hashlib.sha256()
-        self.write([begin(rank, world, info)])
-
-    def write(self, records: Iterable[TraceRecord | Packed]) -> None:
-        """Write the records and hand them to the operating system, so that another process can read on."""
-        pack, left = self._packer.pack, iter(records)
-        while batch := [*islice(left, 4096)]:  # there may be very many
-            data = b"".join([one.data if isinstance(one, Packed) else pack((_CODES[type(one)], *one)) for one in batch])
-            self._digest.update(data)
-            self._file.write(data)
-        self._file.flush()
-
-    def close(self) -> None:
-        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
-        if not self._file.closed:
-            self.write([Seal(self._digest.digest())])
-            self._file.close()
-
-
-class TraceReader:
-    """Reads one rank's file, also while it is written; a part: ``device.parts``. Raises :class:`TraceError`."""
-
-    def __init__(self, path: Path) -> None:
-        import msgpack
-
-        self._path = path
-        self._damage: tuple[type[Exception], ...] = (msgpack.UnpackException, ValueError, TypeError)
-        try:
-            self._file: BinaryIO = path.open("rb")
-        except OSError as error:
-            raise TraceError(f"cannot read trace {path}: {error.strerror}") from error
-        self._unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=1 << 31, strict_map_key=False)
-        self._begun = False
-
-    def read(self) -> Iterator[TraceRecord]:
-        """What is new since the last call."""
-        while chunk := self._file.read(1 << 18):
-            self._unpacker.feed(chunk)
-            try:
-                for row in self._unpacker:
-                    plain = _PLAIN.get(row[0]) if self._begun and type(row) is tuple and row else None
-                    if plain is not None and len(row) == plain[0]:
-                        yield _new(plain[1], row[1:])
-                    elif isinstance(record := self._record(row), Onward):
-                        self._go_on(record)
-                    else:
-                        yield record
-            except self._damage as error:
-                if isinstance(error, TraceError):
-                    raise
-                raise TraceError(f"trace {self._path} is damaged: {error}") from error
-
-    def _record(self, row: Any) -> TraceRecord:
-        if not isinstance(row, tuple) or not row or row[0] not in range(len(_TYPES)):
-            raise TraceError(f"{self._path} is not a trace of this project")
-        record: TraceRecord = _TYPES[row[0]](*row[1:])
-        if isinstance(record, Stack):
-            record = record._replace(frames=tuple(Frame(*frame) for frame in record.frames))
-        if not self._begun:
-            if not isinstance(record, Begin) or record.format != FORMAT:
-                raise TraceError(f"{self._path} is not a trace of this project")
-            if record.version not in _READ:
-                raise TraceError(
-                    f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
-                    "run the scenario again, or use the release that wrote it"
-                )
-            self._begun = True
-        return record
-
-    def _go_on(self, record: Onward) -> None:
-        """The file ends here, and there was more."""
-        raise TraceError(f"trace {self._path} was thinned: {record.sentence()}")
-
-    def close(self) -> None:
-        self._file.close()

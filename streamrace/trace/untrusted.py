@@ -1,7 +1,7 @@
 """What comes from a file that anybody may have made: JSON and TOML within bounds, and text that a terminal can show.
 
 All that reads such a file reads it here (tables: :mod:`streamrace.reports.data.frames`; traces:
-:mod:`streamrace.device.trace`), so that what comes back can be walked, computed with and written again: it is nested no
+:mod:`streamrace.trace`), so that what comes back can be walked, computed with and written again: it is nested no
 deeper than :data:`DEEPEST`, its numbers are finite and fit into 64 bits, and its text is whole characters. Imports
 nothing but Python's own.
 """

@@ -27,6 +27,9 @@ _SANITIZERS = {
     "undefined": ("-O1", "-g", "-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"),
 }
 
+SCHEMA = Path(__file__).with_name("trace") / "csrc"
+"""The layout of a trace, for whoever writes or reads one (:mod:`streamrace.trace.schema`)."""
+
 
 class BuildError(Exception):
     """The library cannot be built here; the message says what to do."""
@@ -67,7 +70,7 @@ def place_of(sources: Path, name: str, options: tuple[str, ...] = ()) -> Path:
 
 
 def _given(sources: Path, options: tuple[str, ...]) -> list[str]:
-    return [*flags(), *options, f"-I{sources}"]
+    return [*flags(), *options, f"-I{sources}", f"-I{SCHEMA}"]
 
 
 def used(place: Path) -> Path:
@@ -104,7 +107,7 @@ def run_compiler(
 def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
     """A name for what the compiler makes of the files in ``sources`` with ``options``."""
     digest = hashlib.sha256()
-    for source in sorted(sources.iterdir()):
+    for source in [*sorted(sources.iterdir()), *sorted(SCHEMA.iterdir())]:
         digest.update(source.name.encode() + source.read_bytes())
     digest.update(" ".join(options).encode())
     if compiler is not None:

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from streamrace.device.onward import Onward
-from streamrace.device.packed import Packed
-from streamrace.device.trace import Collective, Launch, TraceError, TraceReader, TraceRecord, TraceWriter
+from streamrace.trace.files import Packed, TraceError, TraceReader, TraceWriter
+from streamrace.trace.records import Collective, Launch, Onward, TraceRecord
 
 _PART = 4 << 20  # bytes of a part that is not kept
 
@@ -54,7 +53,7 @@ class PartReader(TraceReader):
     ``thinned``: it came to where the next one is gone.
 
     ``kept``: of a trace that was thinned what is there is all that is wanted. Raises
-    :class:`streamrace.device.trace.TraceError`.
+    :class:`streamrace.trace.files.TraceError`.
     """
 
     def __init__(self, path: Path, *, kept: bool = False) -> None:

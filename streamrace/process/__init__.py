@@ -1,0 +1,1 @@
+"""Processes: forking them, ending them, and what becomes of signals."""

@@ -1,0 +1,141 @@
+"""The layout of a trace, once for all: how records are numbered in a file, and which words of the device make them.
+
+The C++ parts have it from ``schema.h``, which ``python -m streamrace.trace`` makes of this file and of
+:mod:`.records`. A new record is a class there, at the end of :data:`streamrace.trace.records.TraceRecord`; where the
+device's C++ part writes it, also a :class:`Kind` and a line of :data:`FIELDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from streamrace.trace.records import (
+    Access,
+    Alloc,
+    Export,
+    Free,
+    HostStep,
+    HostWait,
+    Record,
+    RecordStream,
+    Reuse,
+    TraceRecord,
+    Wait,
+)
+
+TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
+CODES = {kind: code for code, kind in enumerate(TYPES)}
+"""A record's first element in a file."""
+HOST = 65  # the device's number for what is no stream: what the host itself does to pinned memory
+HOW = ("synchronize", "read", "query", "asked", "copy", "met")
+"""Of :class:`HostWait` and :class:`HostStep`, by the number that stands in the words."""
+HEADER = Path(__file__).with_name("csrc") / "schema.h"
+
+
+class Kind(IntEnum):
+    """What the device's words say: this number, how many follow, and those."""
+
+    ALLOC = 0
+    FREE = 1
+    RECORD_STREAM = 2
+    LAUNCH = 3
+    COLLECTIVE = 4
+    RECORD = 5
+    WAIT = 6
+    HOST_WAIT = 7
+    HOST_STEP = 8
+    STREAM_NAME = 9
+    LAYOUT = 10
+    REUSE = 11
+    EXPORT = 12
+    MARK = 13
+    DEFINE = 14
+    CALL = 15
+    INITIAL = 16
+    UNREPEATABLE = 17
+
+
+class Field(NamedTuple):
+    """How a field of a record is made of a word. ``pack``: the method of the C++ packer that writes it."""
+
+    pack: str
+    make: Callable[[int, Callable[[int], str]], Any]
+
+
+class Constant(NamedTuple):
+    """A field that no word says."""
+
+    pack: str
+    value: Any
+
+
+_number = Field("number", lambda word, name: word)
+_stream = Field("stream", lambda word, name: -1 if word == HOST else word)
+_truth = Field("truth", lambda word, name: bool(word))
+_how = Field("how", lambda word, name: HOW[word])
+_name = Field("name", lambda word, name: name(word))
+
+FIELDS: dict[Kind, tuple[type[Any], tuple[Field | Constant, ...]]] = {
+    Kind.ALLOC: (Alloc, (_number, _number, _stream, _number, Constant('text("uint8")', "uint8"), _number)),
+    Kind.FREE: (Free, (_number, _number, Constant("truth(false)", False), Constant("truth(true)", True))),
+    Kind.RECORD_STREAM: (RecordStream, (_number, _number)),
+    Kind.RECORD: (Record, (_number, _number)),
+    Kind.WAIT: (Wait, (_number, _number, _number)),
+    Kind.HOST_WAIT: (HostWait, (_number, _how, _number, _number, _number)),
+    Kind.HOST_STEP: (HostStep, (_how, _number, _number, _number)),
+    Kind.REUSE: (Reuse, (_number, _number, _number, _number, _number, _number, _truth)),
+    Kind.EXPORT: (Export, (_number, _name, _number, _number)),
+}
+"""Records whose fields are words, one after the other. Launches and collectives have accesses, and stand beside it."""
+
+
+def record_of(kind: int, words: Sequence[int], name: Callable[[int], str]) -> Any:
+    """The record of these words. ``name``: the name that has a number. Raises KeyError where it has no layout."""
+    made, fields = FIELDS[Kind(kind)]
+    left = iter(words)
+    return made(*(field.value if isinstance(field, Constant) else field.make(next(left), name) for field in fields))
+
+
+def header() -> str:
+    """The text of ``schema.h``."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "// The layout of a trace. Made by `python -m streamrace.trace`, of records.py and schema.py."
+    yield "#pragma once\n\n#include <cstdint>\n\nnamespace schema {\n"
+    yield f"inline constexpr int64_t kHost = {HOST};"
+    yield f"enum class How : int64_t {{ {', '.join(_constant(how) for how in HOW)} }};"
+    yield f"inline constexpr const char* kHow[] = {{{', '.join(map(_quoted, HOW))}}};"
+    yield f"enum class Kind : int64_t {{\n  {', '.join(_constant(kind.name) for kind in Kind)}\n}};"
+    yield f"enum Code {{\n  {', '.join(f'k{one.__name__}' for one in TYPES)}, kCodes\n}};\n"
+    both: tuple[type[Any], ...] = (Access, *TYPES)
+    for one in both:
+        yield f"struct {one.__name__} {{ enum : int {{ {', '.join(one._fields)}, fields }}; }};"
+    yield "\n// Writes the record of these words; false where it takes more than its words."
+    yield "template <typename To>\nbool pack(To& to, Kind kind, const int64_t* words) {\n  switch (kind) {"
+    for kind, (one, fields) in FIELDS.items():
+        yield f"    case Kind::{_constant(kind.name)}: {_packs(one, fields)}; return true;"
+    yield "    default: return false;\n  }\n}\n\n}  // namespace schema"
+
+
+def _packs(one: type[Any], fields: Sequence[Field | Constant]) -> str:
+    made, at = f"to.record(k{one.__name__}, {len(fields)})", 0
+    for field in fields:
+        if isinstance(field, Constant):
+            made += f".{field.pack}"
+        else:
+            made += f".{field.pack}(words[{at}])"
+            at += 1
+    return made
+
+
+def _constant(name: str) -> str:
+    return "k" + "".join(word.capitalize() for word in name.split("_"))
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
