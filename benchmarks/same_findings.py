@@ -135,9 +135,9 @@ _DECODE = """
 import json, sys
 from pathlib import Path
 try:
-    from streamrace.repro.trace import TraceReader
+    from streamrace.trace.files import TraceReader
 except ModuleNotFoundError:
-    from streamrace.trace import TraceReader
+    from streamrace.device.trace import TraceReader
 
 for name in sys.argv[1:]:
     stacks = {}

@@ -16,9 +16,9 @@ from streamrace.detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES, RaceDetector
 from streamrace.process.interrupts import held
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
 from streamrace.trace.parts import PartReader
-from streamrace.trace.records import Begin, Onward, TraceRecord
+from streamrace.trace.records import Begin, Onward, TraceError, TraceRecord
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 _BITE = 1024  # ... while the program runs: who follows it has other things to look after
@@ -53,7 +53,7 @@ def read(
     thinned (:mod:`streamrace.trace.parts`) what is there will do; no verdict rests on that. A mirrored trace
     (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are those of
     its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes. Raises
-    :class:`streamrace.trace.files.TraceError` where the folder has no traces, a rank's is missing, or one is damaged,
+    :class:`streamrace.trace.records.TraceError` where the folder has no traces, a rank's is missing, or one is damaged,
     thinned or not of this run.
     """
     Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()

@@ -165,7 +165,7 @@ class RaceDetector(Detector):
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.trace.files.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.records.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if len(self._engines) > 1:
             records = list(records)

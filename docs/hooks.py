@@ -1,8 +1,8 @@
 """What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
 
 A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
-TEXT -->`` where a picture does. ``commands.md``, ``concepts/trace.md``, ``examples.md``, ``contributing.md``, ``changes.md`` and
-``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
+TEXT -->`` where a picture does. ``commands.md``, ``concepts/trace.md``, ``examples.md``, ``contributing.md``,
+``changes.md`` and ``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from typing import Any
 from streamrace.detectors.native.build import library
 from streamrace.detectors.order.races import Moment, Name, Occurrence, Side
 from streamrace.detectors.order.rank import PROBES, Report
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Frame, Phase, TraceRecord
+from streamrace.trace.records import Frame, Phase, TraceError, TraceRecord
 from streamrace.trace.schema import TYPES
 
 # In the order of `Part` in csrc/rank.h.
@@ -37,7 +36,7 @@ class NativeHappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.trace.files.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.records.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         self._library.order_feed(self._it, rank, records, self._found)
 

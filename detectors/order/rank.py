@@ -17,7 +17,6 @@ from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Sid
 from streamrace.detectors.order.rendezvous import Arrival, OpenCollectives
 from streamrace.detectors.order.reuse import Found, Freed, Inheritance
 from streamrace.detectors.order.streams import StreamOrder
-from streamrace.trace.files import TraceError
 from streamrace.trace.records import (
     Alloc,
     Begin,
@@ -34,6 +33,7 @@ from streamrace.trace.records import (
     Reuse,
     Stack,
     StreamName,
+    TraceError,
     TraceRecord,
     Wait,
 )

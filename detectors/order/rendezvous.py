@@ -27,8 +27,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamrace.detectors.order.clocks import Snapshot, Vector, join
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Collective
+from streamrace.trace.records import Collective, TraceError
 
 
 class Arrival(NamedTuple):

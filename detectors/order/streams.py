@@ -7,8 +7,7 @@ host to stream, a record and a wait stream to stream, a host wait stream to host
 from __future__ import annotations
 
 from streamrace.detectors.order.clocks import Snapshot, StreamClock, Threads
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import HostWait, Record, Wait
+from streamrace.trace.records import HostWait, Record, TraceError, Wait
 
 
 class StreamOrder:

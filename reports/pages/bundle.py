@@ -17,7 +17,8 @@ from streamrace.reports.data.whole import whole
 from streamrace.reports.pages import head, html, markdown, run_page, summary
 from streamrace.reports.text import replays, reversal
 from streamrace.reports.timelines import perfetto
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 FORMAT = "stream-race-comparison"
 VERSION = 1

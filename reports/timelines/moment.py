@@ -16,7 +16,6 @@ from streamrace.detectors.order.labels import Labels
 from streamrace.reports.timelines.lanes import HOST, host_time, lane
 from streamrace.reports.timelines.parameters import parameter_of
 from streamrace.reports.window import Slice, Window
-from streamrace.trace.files import TraceError
 from streamrace.trace.parts import PartReader
 from streamrace.trace.records import (
     Collective,
@@ -28,6 +27,7 @@ from streamrace.trace.records import (
     Phase,
     Stack,
     StreamName,
+    TraceError,
     TraceRecord,
 )
 

@@ -28,7 +28,6 @@ from streamrace.detectors.order.labels import Labels
 from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
 from streamrace.reports.timelines.lanes import host_time, lane
 from streamrace.reports.timelines.parameters import parameter_of
-from streamrace.trace.files import TraceError
 from streamrace.trace.parts import PartReader
 from streamrace.trace.records import (
     Access,
@@ -44,6 +43,7 @@ from streamrace.trace.records import (
     Phase,
     Stack,
     StreamName,
+    TraceError,
     TraceRecord,
 )
 

@@ -27,8 +27,18 @@ from streamrace.reports.data.known import Baseline
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import HOST_STREAM, Alloc, Collective, End, Free, Launch, Reuse, StreamName, TraceRecord
+from streamrace.trace.records import (
+    HOST_STREAM,
+    Alloc,
+    Collective,
+    End,
+    Free,
+    Launch,
+    Reuse,
+    StreamName,
+    TraceError,
+    TraceRecord,
+)
 from streamrace.trace.untrusted import Unreadable
 
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")

@@ -22,7 +22,8 @@ from streamrace.reports.data.witnesses import SeenElsewhere
 from streamrace.reports.text import duration, replays
 from streamrace.reports.timelines import moment
 from streamrace.repro.sessions.chosen import Chosen
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 _MOST = 400  # slices of a picture
 

@@ -121,8 +121,8 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
     """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
-    from streamrace.trace.files import TraceError, TraceReader, file_of
-    from streamrace.trace.records import Begin
+    from streamrace.trace.files import TraceReader, file_of
+    from streamrace.trace.records import Begin, TraceError
 
     for path in (Path(word) for word in words if os.path.isdir(word)):  # a token may be too long for a path
         for trace in (path / "trace", path):

@@ -49,7 +49,8 @@ def _load(folder: Path) -> Recording:
 
 
 def _recorded(trace: Path) -> bool:
-    from streamrace.trace.files import TraceError, TraceReader, file_of
+    from streamrace.trace.files import TraceReader, file_of
+    from streamrace.trace.records import TraceError
 
     try:
         reader = TraceReader(file_of(trace, 0))

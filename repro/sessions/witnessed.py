@@ -16,7 +16,7 @@ from streamrace.device.tokens import Stretch, TokenError
 from streamrace.process.interrupts import concluding
 from streamrace.reports.data.checked import Witnessed
 from streamrace.repro.sessions import sentences
-from streamrace.trace.files import TraceError
+from streamrace.trace.records import TraceError
 
 if TYPE_CHECKING:
     from streamrace.fuzz.live.examine import LiveWitness

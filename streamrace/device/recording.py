@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from streamrace.device import costs
 from streamrace.device.library import functions
 from streamrace.trace.records import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
-from streamrace.trace.schema import Kind
+from streamrace.trace.schema import WordKind
 
 DEVICE = "simgpu"  # as recordings of before have it
 """What :class:`streamrace.trace.records.Begin` says of a recording of this device, under ``device``."""
@@ -119,7 +119,7 @@ class Calls:
 
     def record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
         """The record of words that the C++ part wrote."""
-        if kind == Kind.CALL:
+        if kind == WordKind.CALL:
             op, number, kept, host = words
             self.reported(op)
             known = self._known[number]
@@ -127,7 +127,7 @@ class Calls:
             if known[0] == WROTE:
                 return _new(Call, (op, *known, None, True, bytes_))
             return _new(Call, (op, *known, bytes_, bool(host), None))
-        if kind == Kind.DEFINE:
+        if kind == WordKind.DEFINE:
             if words[0] % _MOST == 0:
                 self._known.clear()
             self._known[words[0]] = known = self._define(words[1:])
@@ -135,7 +135,7 @@ class Calls:
             if namespace and namespace not in _KNOWN:
                 return Unrepeatable(f"the operator {known[0]} is none of torch's own, and a replay does not know it")
             return None
-        if kind == Kind.INITIAL:
+        if kind == WordKind.INITIAL:
             return Initial(words[0], _take(words[1]))
         return Unrepeatable(self._name(words[0]))
 

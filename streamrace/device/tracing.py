@@ -33,7 +33,7 @@ from streamrace.trace.records import (
     TraceRecord,
     Transfer,
 )
-from streamrace.trace.schema import FIELDS, HOST, Kind, record_of
+from streamrace.trace.schema import FIELDS, HOST, WordKind, record_of
 
 _new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -196,7 +196,7 @@ class Tracer:
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
-            if words[at] == Kind.LAUNCH:  # most of them are
+            if words[at] == WordKind.LAUNCH:  # most of them are
                 launch = self._launch(words, at + 2, end)
                 records.append(launch)
                 if self._calls is not None:
@@ -235,14 +235,14 @@ class Tracer:
         if kind in FIELDS:
             record: TraceRecord = record_of(kind, words, self._kernel)
             return record
-        if kind == Kind.COLLECTIVE:
+        if kind == WordKind.COLLECTIVE:
             return self._collective(words)
-        if kind == Kind.STREAM_NAME:
+        if kind == WordKind.STREAM_NAME:
             self._named.add(words[0])
             return StreamName(words[0], _told(words[0]))
-        if kind == Kind.MARK:
+        if kind == WordKind.MARK:
             return self._marked(_marks.pop(words[0]))
-        if kind == Kind.LAYOUT:
+        if kind == WordKind.LAYOUT:
             sizes, strides = tuple(words[2::2]), tuple(words[3::2])
             _layouts[words[0]] = (words[1], sizes, strides)
             return None

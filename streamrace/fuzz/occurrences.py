@@ -26,7 +26,7 @@ def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
 
 def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, list[Occurrence]]:
     """The same of all occurrences of each of these races of a run, of which there may be very many: the traces are read
-    twice, and no more are kept than are given. Raises :class:`streamrace.trace.files.TraceError`.
+    twice, and no more are kept than are given. Raises :class:`streamrace.trace.records.TraceError`.
     """
     counts: dict[RaceKey, Counter[int]] = {key: Counter() for key in races}
 

@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Begin, Collective, Group, Phase, TraceRecord
+from streamrace.trace.records import Begin, Collective, Group, Phase, TraceError, TraceRecord
 
 # Bytes that each of n ranks sends, as a fraction of V: numerator, denominator.
 _RING: dict[str, Callable[[int], tuple[int, int]]] = {

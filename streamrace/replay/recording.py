@@ -15,8 +15,8 @@ from streamrace.device.seals import sealed
 from streamrace.replay.device_timing import Deviation, DeviceTiming
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.names import Names
-from streamrace.trace.files import TraceError, TraceReader
-from streamrace.trace.records import Begin, End, TraceRecord, Unrepeatable
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Begin, End, TraceError, TraceRecord, Unrepeatable
 
 _FILE = re.compile(r"rank(\d+)\.trace")
 

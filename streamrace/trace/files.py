@@ -8,15 +8,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from streamrace.trace.records import FORMAT, READ, VERSION, Begin, Frame, Onward, Seal, Stack, TraceRecord, begin
+from streamrace.trace.records import (
+    FORMAT,
+    READ,
+    VERSION,
+    Begin,
+    Frame,
+    Onward,
+    Seal,
+    Stack,
+    TraceError,
+    TraceRecord,
+    begin,
+)
 from streamrace.trace.schema import CODES, TYPES
 
 _new = tuple.__new__  # a NamedTuple's own way of being made takes four times as long
 _PLAIN = {CODES[one]: (1 + len(one._fields), one) for one in TYPES if one not in (Begin, Stack, Onward)}  # as is
-
-
-class TraceError(Exception):
-    """The file is not a trace, is of an unknown version, or is damaged."""
 
 
 class Packed(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from streamrace.trace.files import Packed, TraceError, TraceReader, TraceWriter
-from streamrace.trace.records import Collective, Launch, Onward, TraceRecord
+from streamrace.trace.files import Packed, TraceReader, TraceWriter
+from streamrace.trace.records import Collective, Launch, Onward, TraceError, TraceRecord
 
 _PART = 4 << 20  # bytes of a part that is not kept
 
@@ -53,7 +53,7 @@ class PartReader(TraceReader):
     ``thinned``: it came to where the next one is gone.
 
     ``kept``: of a trace that was thinned what is there is all that is wanted. Raises
-    :class:`streamrace.trace.files.TraceError`.
+    :class:`streamrace.trace.records.TraceError`.
     """
 
     def __init__(self, path: Path, *, kept: bool = False) -> None:

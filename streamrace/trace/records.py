@@ -31,6 +31,10 @@ LEFT_OUT = "without "  # in front of the operation of a call that was not made
 READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
+class TraceError(Exception):
+    """The file is not a trace, is of an unknown version, or is damaged."""
+
+
 class Access(NamedTuple):
     """Bytes ``lo`` (inclusive) to ``hi`` (exclusive) of a block.
 

@@ -2,7 +2,7 @@
 
 The C++ parts have it from ``schema.h``, which ``python -m streamrace.trace`` makes of this file and of
 :mod:`.records`. A new record is a class there, at the end of :data:`streamrace.trace.records.TraceRecord`; where the
-device's C++ part writes it, also a :class:`Kind` and a line of :data:`FIELDS`.
+device's C++ part writes it, also a :class:`WordKind` and a line of :data:`FIELDS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOW = ("synchronize", "read", "query", "asked", "copy", "met")
 HEADER = Path(__file__).with_name("csrc") / "schema.h"
 
 
-class Kind(IntEnum):
+class WordKind(IntEnum):
     """What the device's words say: this number, how many follow, and those."""
 
     ALLOC = 0
@@ -65,7 +65,7 @@ class Field(NamedTuple):
     make: Callable[[int, Callable[[int], str]], Any]
 
 
-class Constant(NamedTuple):
+class Always(NamedTuple):
     """A field that no word says."""
 
     pack: str
@@ -78,25 +78,25 @@ _truth = Field("truth", lambda word, name: bool(word))
 _how = Field("how", lambda word, name: HOW[word])
 _name = Field("name", lambda word, name: name(word))
 
-FIELDS: dict[Kind, tuple[type[Any], tuple[Field | Constant, ...]]] = {
-    Kind.ALLOC: (Alloc, (_number, _number, _stream, _number, Constant('text("uint8")', "uint8"), _number)),
-    Kind.FREE: (Free, (_number, _number, Constant("truth(false)", False), Constant("truth(true)", True))),
-    Kind.RECORD_STREAM: (RecordStream, (_number, _number)),
-    Kind.RECORD: (Record, (_number, _number)),
-    Kind.WAIT: (Wait, (_number, _number, _number)),
-    Kind.HOST_WAIT: (HostWait, (_number, _how, _number, _number, _number)),
-    Kind.HOST_STEP: (HostStep, (_how, _number, _number, _number)),
-    Kind.REUSE: (Reuse, (_number, _number, _number, _number, _number, _number, _truth)),
-    Kind.EXPORT: (Export, (_number, _name, _number, _number)),
+FIELDS: dict[WordKind, tuple[type[Any], tuple[Field | Always, ...]]] = {
+    WordKind.ALLOC: (Alloc, (_number, _number, _stream, _number, Always('text("uint8")', "uint8"), _number)),
+    WordKind.FREE: (Free, (_number, _number, Always("truth(false)", False), Always("truth(true)", True))),
+    WordKind.RECORD_STREAM: (RecordStream, (_number, _number)),
+    WordKind.RECORD: (Record, (_number, _number)),
+    WordKind.WAIT: (Wait, (_number, _number, _number)),
+    WordKind.HOST_WAIT: (HostWait, (_number, _how, _number, _number, _number)),
+    WordKind.HOST_STEP: (HostStep, (_how, _number, _number, _number)),
+    WordKind.REUSE: (Reuse, (_number, _number, _number, _number, _number, _number, _truth)),
+    WordKind.EXPORT: (Export, (_number, _name, _number, _number)),
 }
 """Records whose fields are words, one after the other. Launches and collectives have accesses, and stand beside it."""
 
 
 def record_of(kind: int, words: Sequence[int], name: Callable[[int], str]) -> Any:
     """The record of these words. ``name``: the name that has a number. Raises KeyError where it has no layout."""
-    made, fields = FIELDS[Kind(kind)]
+    made, fields = FIELDS[WordKind(kind)]
     left = iter(words)
-    return made(*(field.value if isinstance(field, Constant) else field.make(next(left), name) for field in fields))
+    return made(*(field.value if isinstance(field, Always) else field.make(next(left), name) for field in fields))
 
 
 def header() -> str:
@@ -110,22 +110,22 @@ def _lines() -> Iterator[str]:
     yield f"inline constexpr int64_t kHost = {HOST};"
     yield f"enum class How : int64_t {{ {', '.join(_constant(how) for how in HOW)} }};"
     yield f"inline constexpr const char* kHow[] = {{{', '.join(map(_quoted, HOW))}}};"
-    yield f"enum class Kind : int64_t {{\n  {', '.join(_constant(kind.name) for kind in Kind)}\n}};"
+    yield f"enum class WordKind : int64_t {{\n  {', '.join(_constant(kind.name) for kind in WordKind)}\n}};"
     yield f"enum Code {{\n  {', '.join(f'k{one.__name__}' for one in TYPES)}, kCodes\n}};\n"
     both: tuple[type[Any], ...] = (Access, *TYPES)
     for one in both:
         yield f"struct {one.__name__} {{ enum : int {{ {', '.join(one._fields)}, fields }}; }};"
     yield "\n// Writes the record of these words; false where it takes more than its words."
-    yield "template <typename To>\nbool pack(To& to, Kind kind, const int64_t* words) {\n  switch (kind) {"
+    yield "template <typename To>\nbool pack(To& to, WordKind kind, const int64_t* words) {\n  switch (kind) {"
     for kind, (one, fields) in FIELDS.items():
-        yield f"    case Kind::{_constant(kind.name)}: {_packs(one, fields)}; return true;"
+        yield f"    case WordKind::{_constant(kind.name)}: {_packs(one, fields)}; return true;"
     yield "    default: return false;\n  }\n}\n\n}  // namespace schema"
 
 
-def _packs(one: type[Any], fields: Sequence[Field | Constant]) -> str:
+def _packs(one: type[Any], fields: Sequence[Field | Always]) -> str:
     made, at = f"to.record(k{one.__name__}, {len(fields)})", 0
     for field in fields:
-        if isinstance(field, Constant):
+        if isinstance(field, Always):
             made += f".{field.pack}"
         else:
             made += f".{field.pack}(words[{at}])"

@@ -21,8 +21,8 @@ from streamrace.detectors.engines import EnginesDiffer
 from streamrace.detectors.order.rank import RankAccesses
 from streamrace.detectors.race_detector import _Race
 from streamrace.trace import records
-from streamrace.trace.files import TraceError, TraceWriter
-from streamrace.trace.records import Access, Collective, Launch, begin
+from streamrace.trace.files import TraceWriter
+from streamrace.trace.records import Access, Collective, Launch, TraceError, begin
 from tests.detectors.story import Story
 from tests.examples import examples
 

@@ -8,8 +8,8 @@ import msgpack
 import pytest
 
 from streamrace.detectors import find_races
-from streamrace.trace.files import TraceError, TraceWriter, file_of
-from streamrace.trace.records import Launch
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import Launch, TraceError
 from tests.detectors.story import Story
 
 

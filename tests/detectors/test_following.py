@@ -16,9 +16,9 @@ from streamrace.detectors.confidence.holding import Bare
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Following, read, rests_on
 from streamrace.repro.sessions.checked import Judging, judge
-from streamrace.trace.files import TraceError, TraceReader, file_of
+from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.parts import PartReader, PartWriter, part_of
-from streamrace.trace.records import End, Launch, Onward, TraceRecord
+from streamrace.trace.records import End, Launch, Onward, TraceError, TraceRecord
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import story_of, write
 from tests.examples import examples

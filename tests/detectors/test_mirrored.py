@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors import Race, RaceDetector, find_races
-from streamrace.trace.files import TraceError, TraceWriter, file_of
-from streamrace.trace.records import Begin, TraceRecord
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import Begin, TraceError, TraceRecord
 from tests.detectors.story import Story, StoryHost, StoryStream
 from tests.detectors.test_oracle import OPERATION, QUICK, SIZE, Graph, Oracle, parts, tell, view_of
 

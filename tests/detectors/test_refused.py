@@ -6,8 +6,7 @@ import pytest
 
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.engines import Engine
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Access, Alloc, Collective, Group, Label, Launch, Record, Wait, begin
+from streamrace.trace.records import Access, Alloc, Collective, Group, Label, Launch, Record, TraceError, Wait, begin
 
 pytestmark = pytest.mark.parametrize("engine", ["python", "native"])
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from streamrace.metrics import TrafficMetrics
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Phase, TraceRecord
+from streamrace.trace.records import Phase, TraceError, TraceRecord
 from tests.metrics.trace import begin, collective, groups
 
 WORLD = 64

@@ -104,7 +104,7 @@ before = set(sys.modules)
 from streamrace.detectors import RaceDetector
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_") and name != "cython_runtime"))
-from streamrace.trace import Access, Alloc, Begin, Launch, Stack
+from streamrace.trace.records import Access, Alloc, Begin, Launch, Stack
 both = (Access(1, 0, 8),)
 detector = RaceDetector()
 detector.feed(0, [

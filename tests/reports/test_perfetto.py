@@ -12,8 +12,8 @@ import pytest
 
 from streamrace.detectors import Race
 from streamrace.reports.timelines import perfetto
-from streamrace.trace.files import TraceError, TraceWriter
-from streamrace.trace.records import Alloc, Begin, End, Free, HostWait, Label, StreamName
+from streamrace.trace.files import TraceWriter
+from streamrace.trace.records import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError
 from tests.detectors.story import Story
 
 Event = dict[str, Any]

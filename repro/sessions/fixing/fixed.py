@@ -27,7 +27,7 @@ from streamrace.repro.sessions.fixing.candidates import HOST, Candidate, candida
 from streamrace.repro.sessions.fixing.proved import Proof, Prover
 from streamrace.repro.sessions.fixing.statements import Module
 from streamrace.repro.sessions.fixing.tried import AskedAgain, Trying, asked_again, work_of
-from streamrace.trace.files import TraceError
+from streamrace.trace.records import TraceError
 from streamrace.trace.untrusted import visible
 
 Told = Callable[[str], None]
@@ -41,7 +41,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
 
     ``folder`` takes the live runs while they run. Raises :class:`WrongUse`,
-    :class:`streamrace.trace.files.TraceError`.
+    :class:`streamrace.trace.records.TraceError`.
     """
     asked, race = asked_again(chosen), chosen.race
     found = _Files(chosen, asked)

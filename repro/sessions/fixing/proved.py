@@ -13,8 +13,8 @@ from streamrace.detectors.race_detector import RaceKey, key_of
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.retimed import Deadlock, Schedule
 from streamrace.repro.sessions.fixing.candidates import Candidate
-from streamrace.trace.files import TraceError, TraceReader
-from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceRecord
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceError, TraceRecord
 
 Records = Mapping[int, Sequence[TraceRecord]]
 

@@ -28,8 +28,7 @@ from streamrace.repro.sessions import apart
 from streamrace.repro.sessions.chosen import Chosen
 from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
 from streamrace.repro.sessions.fixing.proved import load
-from streamrace.trace.files import TraceError
-from streamrace.trace.records import Collective, Frame, Launch, Stack, TraceRecord
+from streamrace.trace.records import Collective, Frame, Launch, Stack, TraceError, TraceRecord
 
 _LIMIT_S = 600.0
 Work = Counter[tuple[int, int, str, Frame | None]]

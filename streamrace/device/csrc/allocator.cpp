@@ -327,7 +327,7 @@ Block* make_block(size_t nbytes, char* data, int64_t stream, int64_t site) {
   block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
   probes().made(block->number, data);
   dry().made(block->number, nbytes, stream == kHost);
-  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now, site});
+  trace().note(WordKind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now, site});
   return block;
 }
 
@@ -390,7 +390,7 @@ void record_stream(Block& block, int64_t stream) {
   auto& recorded = block.recorded;
   if (stream == block.stream || std::find(recorded.begin(), recorded.end(), stream) != recorded.end()) return;
   recorded.push_back(stream);
-  trace().note(Kind::kRecordStream, {block.number, stream});
+  trace().note(WordKind::kRecordStream, {block.number, stream});
 }
 
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {

@@ -5,7 +5,7 @@
 // touches nothing. Only memory that was never handed out is poisoned (bytes 0xFF: NaN, or -1).
 //
 // In the trace a block is an allocation. A free is recorded when the program lets go, and touches nothing. When the
-// memory is handed out again, the trace records which bytes of the new block were which of the former one (Kind::kReuse).
+// memory is handed out again, the trace records which bytes of the new block were which of the former one (WordKind::kReuse).
 #pragma once
 
 #include <ATen/core/Tensor.h>

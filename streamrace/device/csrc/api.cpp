@@ -306,7 +306,7 @@ const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at
 }
 void simgpu_mark(int64_t number) {  // here stands a record that Python made
   Lock lock;
-  trace().note(Kind::kMark, {number});
+  trace().note(WordKind::kMark, {number});
 }
 void simgpu_record(int on) {
   Lock lock;

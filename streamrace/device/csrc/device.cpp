@@ -58,20 +58,20 @@ void Device::name(int64_t stream) {
   if (stream >= static_cast<int64_t>(named_.size())) named_.resize(stream + 1);
   if (named_[stream]) return;
   named_[stream] = true;
-  trace().note(Kind::kStreamName, {stream});
+  trace().note(WordKind::kStreamName, {stream});
 }
 
 Marker Device::record(int64_t stream) {
   name(stream);
   Marker marker{++trace().markers, timeline().position(stream)};
-  trace().note(Kind::kRecord, {marker.number, stream});
+  trace().note(WordKind::kRecord, {marker.number, stream});
   return marker;
 }
 
 void Device::wait(int64_t stream, const Marker& marker, int64_t site) {
   name(stream);
   timeline().wait(stream, marker.instant);
-  trace().note(Kind::kWait, {stream, marker.number, site});
+  trace().note(WordKind::kWait, {stream, marker.number, site});
 }
 
 void Device::host_wait(const Marker& marker, How how, int64_t site) {
@@ -79,7 +79,7 @@ void Device::host_wait(const Marker& marker, How how, int64_t site) {
   int64_t before = timeline().now;
   timeline().synchronize(marker.instant);
   blocked += timeline().now - before;
-  trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(how), site, timeline().now, before});
+  trace().note(WordKind::kHostWait, {marker.number, static_cast<int64_t>(how), site, timeline().now, before});
   raise();
 }
 
@@ -89,10 +89,10 @@ bool Device::query(const Marker& marker, int64_t site) {
   int64_t now = timeline().now;
   if (passed) {
     timeline().catch_up();
-    trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
+    trace().note(WordKind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
     raise();
   } else {
-    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1, marker.number});
+    trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1, marker.number});
   }
   return passed;
 }
@@ -140,14 +140,14 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
   trace().launch(kHost, kernel, accesses, site, now, now, now, 0, nullptr);
   for (auto& access : accesses.reads) probes().read(trace().ops, access);
   int64_t marker = ++trace().markers;
-  trace().note(Kind::kRecord, {marker, kHost});
-  trace().note(Kind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});
+  trace().note(WordKind::kRecord, {marker, kHost});
+  trace().note(WordKind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});
 }
 
 void Device::meet(int64_t stream) {
   if (stream < 0) timeline().drain();
   else timeline().synchronize(timeline().position(stream));
-  trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream, -1});
+  trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream, -1});
 }
 
 Effect Device::guarded(int64_t kernel, Effect effect) {

@@ -105,7 +105,7 @@ void sees(Block& block, const Accesses& accesses, const std::string& name, const
   if (pinned && (how == "numpy" || how == "dlpack")) recorder().given(block);
   if (pinned && (how == "numpy released" || how == "dlpack released")) recorder().released(block);
   if (!how.empty() && !pinned) unwritten().dropped(block.number);  // who has its address may write there
-  if (!how.empty()) trace().note(Kind::kExport, {block.number, name_id(how), site, timeline().now});
+  if (!how.empty()) trace().note(WordKind::kExport, {block.number, name_id(how), site, timeline().now});
 }
 
 void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view how) {

@@ -94,8 +94,8 @@ void launch(Packer& to, const int64_t* words) {
 }
 
 // False where the rest of the record is known in Python.
-bool pack_one(Packer& to, Kind kind, const int64_t* words) {
-  if (kind != Kind::kLaunch) return schema::pack(to, kind, words);
+bool pack_one(Packer& to, WordKind kind, const int64_t* words) {
+  if (kind != WordKind::kLaunch) return schema::pack(to, kind, words);
   launch(to, words);
   return true;
 }
@@ -105,8 +105,8 @@ bool pack_one(Packer& to, Kind kind, const int64_t* words) {
 void pack(const int64_t* words, int64_t count, int64_t& at, Packed& packed) {
   packed = {};
   Packer to(packed.bytes);
-  while (at < count && pack_one(to, static_cast<Kind>(words[at]), words + at + 2)) {
-    if (static_cast<Kind>(words[at]) == Kind::kLaunch) ++packed.operations, packed.op = words[at + 2];
+  while (at < count && pack_one(to, static_cast<WordKind>(words[at]), words + at + 2)) {
+    if (static_cast<WordKind>(words[at]) == WordKind::kLaunch) ++packed.operations, packed.op = words[at + 2];
     at += 2 + words[at + 1];
   }
 }

@@ -33,7 +33,7 @@ int64_t Recorder::keep(std::string bytes) {
 }
 
 void Recorder::refuse(const std::string& why) {
-  if (on && refused_.insert(why).second) trace().note(Kind::kUnrepeatable, {name_id(why)});
+  if (on && refused_.insert(why).second) trace().note(WordKind::kUnrepeatable, {name_id(why)});
 }
 
 void Recorder::view(std::vector<int64_t>& words, int64_t block, const at::Tensor& tensor, int64_t offset) {
@@ -70,7 +70,7 @@ void Recorder::part(std::vector<int64_t>& words, Part part) {
   }
   // Memory that the host brought along has a number below those of the device's blocks.
   auto bytes = keep({static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes()});
-  trace().note(Kind::kInitial, {-1 - bytes, bytes});
+  trace().note(WordKind::kInitial, {-1 - bytes, bytes});
   view(words, -1 - bytes, tensor, tensor.storage_offset());
 }
 
@@ -134,9 +134,9 @@ void Recorder::write(int64_t op, std::vector<int64_t> words, int64_t numbers, bo
   auto [place, fresh] = known_.try_emplace(std::move(words), calls_);
   if (fresh) {
     ++calls_;
-    trace().note(Kind::kDefine, place->second, place->first);
+    trace().note(WordKind::kDefine, place->second, place->first);
   }
-  trace().note(Kind::kCall, {op, place->second, numbers, host});
+  trace().note(WordKind::kCall, {op, place->second, numbers, host});
 }
 
 void Recorder::copy(int64_t op, Part to, Part from) {

@@ -32,7 +32,7 @@ bool lose(int64_t block, int64_t pieces) {  // was it the last?
 }  // namespace
 
 void let_go(const Block& block) {
-  trace().note(Kind::kFree, {block.number, timeline().now});
+  trace().note(WordKind::kFree, {block.number, timeline().now});
   formers().pieces[block.data] = {block.number, block.data, block.data + block.nbytes};
   formers().count[block.number] = 1;
 }
@@ -50,14 +50,14 @@ void hand_out(const Block& block, int64_t site) {
     if (former.end > end) --lost, place = pieces.emplace(end, former).first;
     bool last = lost > 0 ? lose(former.block, lost) : (formers().count[former.block] -= lost, false);
     char *from = std::max(lo, begin), *to = std::min(former.end, end);
-    trace().note(Kind::kReuse, {block.number, former.block, from - begin, to - begin, from - former.data, site, last});
+    trace().note(WordKind::kReuse, {block.number, former.block, from - begin, to - begin, from - former.data, site, last});
   }
 }
 
 void take_away(char* data, size_t size) {
   auto& pieces = formers().pieces;
   for (auto place = pieces.lower_bound(data); place != pieces.end() && place->first < data + size; place = pieces.erase(place))
-    if (lose(place->second.block, 1)) trace().note(Kind::kReuse, {-1, place->second.block, 0, 0, 0, 0, 1});
+    if (lose(place->second.block, 1)) trace().note(WordKind::kReuse, {-1, place->second.block, 0, 0, 0, 0, 1});
 }
 
 }  // namespace simgpu

@@ -12,7 +12,7 @@ Trace& trace() {
   return *one;
 }
 
-void Trace::note(Kind kind, std::initializer_list<int64_t> words) {
+void Trace::note(WordKind kind, std::initializer_list<int64_t> words) {
   if (!on) return;
   words_.push_back(static_cast<int64_t>(kind));
   words_.push_back(static_cast<int64_t>(words.size()));
@@ -20,7 +20,7 @@ void Trace::note(Kind kind, std::initializer_list<int64_t> words) {
   if (words_.size() >= full_at_) full_ = true;
 }
 
-void Trace::note(Kind kind, int64_t first, const std::vector<int64_t>& rest) {
+void Trace::note(WordKind kind, int64_t first, const std::vector<int64_t>& rest) {
   if (!on) return;
   words_.insert(words_.end(), {static_cast<int64_t>(kind), static_cast<int64_t>(rest.size()) + 1, first});
   words_.insert(words_.end(), rest.begin(), rest.end());
@@ -80,7 +80,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   Accesses few;
   auto &read = in_few(accesses.reads, few.reads), &written = in_few(accesses.writes, few.writes);
   auto reads = static_cast<int64_t>(read.size()), writes = static_cast<int64_t>(written.size());
-  words_.push_back(static_cast<int64_t>(met ? Kind::kCollective : Kind::kLaunch));
+  words_.push_back(static_cast<int64_t>(met ? WordKind::kCollective : WordKind::kLaunch));
   words_.push_back(10 + (met ? 4 : 0) + 4 * (reads + writes));
   if (work) open_.emplace_back(words_.size() + 5, work);
   words_.insert(words_.end(), {ops, stream, kernel, stack, issued, start, end, nominal, reads, writes});
@@ -97,7 +97,7 @@ int64_t Trace::layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, 
   auto [place, fresh] = layouts_.try_emplace(key, static_cast<int64_t>(layouts_.size()) + 1);
   if (fresh) {
     keys_.push_back(&place->first);
-    words_.push_back(static_cast<int64_t>(Kind::kLayout));
+    words_.push_back(static_cast<int64_t>(WordKind::kLayout));
     words_.push_back(static_cast<int64_t>(key.size()) + 1);
     words_.push_back(place->second);
     words_.insert(words_.end(), key.begin(), key.end());

@@ -10,7 +10,7 @@
 
 namespace simgpu {
 
-using schema::Kind;
+using schema::WordKind;
 
 // Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
 struct Access {
@@ -26,8 +26,8 @@ class Trace {
   bool on = false;
   int64_t ops = 0, markers = 0;
 
-  void note(Kind kind, std::initializer_list<int64_t> words);
-  void note(Kind kind, int64_t first, const std::vector<int64_t>& rest);
+  void note(WordKind kind, std::initializer_list<int64_t> words);
+  void note(WordKind kind, int64_t first, const std::vector<int64_t>& rest);
   // `work` null: the times are known.
   void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
               int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);

@@ -18,7 +18,8 @@ from streamrace.device.timing import Timing
 from streamrace.fuzz.live.examine import Examination, LiveWitness
 from streamrace.fuzz.live.recorded import load
 from streamrace.fuzz.live.runs import LiveOutcome, Runner
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
 """Of the environment of a :class:`streamrace.fuzz.live.runs.Runner`."""

@@ -108,7 +108,7 @@ def examine(
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
-    it writes again. Raises :class:`streamrace.trace.files.TraceError` where the folder has no traces.
+    it writes again. Raises :class:`streamrace.trace.records.TraceError` where the folder has no traces.
     """
     if not races:
         return []

@@ -268,8 +268,8 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     """The traces of a run. ``kept``: what is there of some that were thinned will do.
 
-    Raises :class:`streamrace.trace.files.TraceError`, and OSError where no temporary file takes what there is too much
-    of.
+    Raises :class:`streamrace.trace.records.TraceError`, and OSError where no temporary file takes what there is too
+    much of.
     """
     run: RecordedRun = {}
     spill = Spill()

@@ -17,7 +17,8 @@ from streamrace.device.timing import Timing
 from streamrace.fuzz.live.recorded import RecordedRun, difference, load
 from streamrace.process.lifetime import command, module
 from streamrace.process.sigstop import readable
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 # A launcher's words to the rank that asks; the runs here fork their ranks themselves.
 _OF_LAUNCHERS = (

@@ -14,7 +14,8 @@ from streamrace.detectors.race_detector import RaceDetector, key_of
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.examine import LiveWitness, examine
 from streamrace.fuzz.live.runs import Runner
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 
 @dataclass(frozen=True)

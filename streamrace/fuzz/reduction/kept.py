@@ -18,7 +18,7 @@ from streamrace.fuzz.live.alone import Alone, standing
 from streamrace.fuzz.live.examine import LiveWitness
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.reduction.search import Files
-from streamrace.trace.files import TraceError
+from streamrace.trace.records import TraceError
 
 
 class SideKey(NamedTuple):

@@ -34,7 +34,8 @@ from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.watched import Value, mostly_other, seeing, watch_result
 from streamrace.process.interrupts import held as interrupts_held
-from streamrace.trace.files import TraceError, file_of
+from streamrace.trace.files import file_of
+from streamrace.trace.records import TraceError
 
 NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork

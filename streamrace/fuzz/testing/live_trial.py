@@ -30,7 +30,7 @@ from streamrace.fuzz.testing.lines import by_pytest, own, timing_lines
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
 from streamrace.fuzz.watched import NoTensors
-from streamrace.trace.files import TraceError
+from streamrace.trace.records import TraceError
 
 _PLAIN = Timing()
 _AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued

@@ -29,7 +29,7 @@ from streamrace.device.timing import Delay, Timing
 from streamrace.fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
 from streamrace.fuzz.testing.lines import race_lines
-from streamrace.trace.files import TraceError
+from streamrace.trace.records import TraceError
 
 PATIENCE_S = 300.0  # a run that takes longer is ended
 

@@ -8,7 +8,7 @@ namespace schema {
 inline constexpr int64_t kHost = 65;
 enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };
 inline constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met"};
-enum class Kind : int64_t {
+enum class WordKind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable
 };
 enum Code {
@@ -46,17 +46,17 @@ struct Onward { enum : int { part, operations, op, fields }; };
 
 // Writes the record of these words; false where it takes more than its words.
 template <typename To>
-bool pack(To& to, Kind kind, const int64_t* words) {
+bool pack(To& to, WordKind kind, const int64_t* words) {
   switch (kind) {
-    case Kind::kAlloc: to.record(kAlloc, 6).number(words[0]).number(words[1]).stream(words[2]).number(words[3]).text("uint8").number(words[4]); return true;
-    case Kind::kFree: to.record(kFree, 4).number(words[0]).number(words[1]).truth(false).truth(true); return true;
-    case Kind::kRecordStream: to.record(kRecordStream, 2).number(words[0]).number(words[1]); return true;
-    case Kind::kRecord: to.record(kRecord, 2).number(words[0]).number(words[1]); return true;
-    case Kind::kWait: to.record(kWait, 3).number(words[0]).number(words[1]).number(words[2]); return true;
-    case Kind::kHostWait: to.record(kHostWait, 5).number(words[0]).how(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
-    case Kind::kHostStep: to.record(kHostStep, 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
-    case Kind::kReuse: to.record(kReuse, 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
-    case Kind::kExport: to.record(kExport, 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kAlloc: to.record(kAlloc, 6).number(words[0]).number(words[1]).stream(words[2]).number(words[3]).text("uint8").number(words[4]); return true;
+    case WordKind::kFree: to.record(kFree, 4).number(words[0]).number(words[1]).truth(false).truth(true); return true;
+    case WordKind::kRecordStream: to.record(kRecordStream, 2).number(words[0]).number(words[1]); return true;
+    case WordKind::kRecord: to.record(kRecord, 2).number(words[0]).number(words[1]); return true;
+    case WordKind::kWait: to.record(kWait, 3).number(words[0]).number(words[1]).number(words[2]); return true;
+    case WordKind::kHostWait: to.record(kHostWait, 5).number(words[0]).how(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
+    case WordKind::kHostStep: to.record(kHostStep, 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kReuse: to.record(kReuse, 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
+    case WordKind::kExport: to.record(kExport, 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
     default: return false;
   }
 }
