@@ -74,7 +74,8 @@ def _load_stubs(file: Path) -> bool:
 
 def _stubs(file: Path, wanted: list[str], bundled: list[Path]) -> Path:
     """The folder that has them. Raises OSError, as where a library cannot be loaded."""
-    digest = hashlib.sha256(file.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    how = Path(stubs.__file__).read_bytes()
+    digest = hashlib.sha256(file.read_bytes() + torch.__version__.encode() + how).hexdigest()[:16]
     place = cache() / "stubs" / f"{file.name.partition('.')[0]}-{digest}"
 
     def make() -> None:

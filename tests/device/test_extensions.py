@@ -12,27 +12,43 @@ from judged import story
 
 from streamrace.device.packages.beside import built_for
 
+WANTED = "namespace c10::cuda { signed char current_device(); } "
 
-def test_a_library_that_is_linked_with_cuda_is_loaded_and_says_by_name_what_is_not_there(tmp_path: Path) -> None:
-    cuda, runtime, file = tmp_path / "libc10_cuda.so", tmp_path / "libcudart.so.13", tmp_path / "_C.so"
+
+def built(folder: Path, mine: str) -> Path:
+    """A library of this code, linked with CUDA's, which are not there any more."""
+    cuda, runtime, file = folder / "libc10_cuda.so", folder / "libcudart.so.13", folder / "_C.so"
     build = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-x", "none", "-Wl,--no-as-needed"]
-    wanted = "namespace c10::cuda { signed char current_device(); } "
-    theirs = wanted + "signed char c10::cuda::current_device() { return 7; }"
-    mine = wanted + 'extern "C" int cudaGetLastError(); extern "C" int asked() { return cudaGetLastError(); }'
-    mine += ' extern "C" int tried() { try { return c10::cuda::current_device(); } catch (...) { return -1; } }'
+    theirs = WANTED + "signed char c10::cuda::current_device() { return 7; }"
     for target, code, with_ in (
         (cuda, theirs, []),
         (runtime, 'extern "C" int cudaGetLastError() { return 0; }', []),
-        (file, mine, [str(cuda), str(runtime)]),
+        (file, WANTED + mine, [str(cuda), str(runtime)]),
     ):
         command = [*build, *with_, f"-Wl,-soname,{target.name}", "-o", str(target)]
         subprocess.run(command, input=code, text=True, check=True)
     cuda.unlink()
     runtime.unlink()
+    return file
+
+
+def test_a_library_that_is_linked_with_cuda_is_loaded_and_says_by_name_what_is_not_there(tmp_path: Path) -> None:
+    mine = 'extern "C" int cudaGetLastError(); extern "C" int asked() { return cudaGetLastError(); }'
+    mine += ' extern "C" int tried() { try { return c10::cuda::current_device(); } catch (...) { return -1; } }'
+    file = built(tmp_path, mine)
     with pytest.raises(OSError, match="cannot open shared object|undefined symbol"):
         ctypes.CDLL(str(file))
     torch.ops.load_library(str(file))
     assert (ctypes.CDLL(str(file)).asked(), ctypes.CDLL(str(file)).tried()) == (100, -1)  # 100: cudaErrorNoDevice
+
+
+def test_a_library_for_another_torch_is_not_loaded_as_on_a_gpu(tmp_path: Path) -> None:
+    """Whoever loads it catches that and goes on without, as torchao does."""
+    mine = 'namespace torch { void of_another_release(); } extern "C" int cudaGetLastError(); extern "C" int asked() '
+    file = built(tmp_path, mine + "{ torch::of_another_release(); return cudaGetLastError(); }")
+    with pytest.raises(OSError, match="Could not load|undefined symbol") as raised:
+        torch.ops.load_library(str(file))
+    assert "undefined symbol" in "".join(map(str, (raised.value, raised.value.__cause__)))
 
 
 def test_an_operators_own_kernel_for_cuda_gives_way_to_the_cpus_and_is_judged_as_any_other() -> None:

@@ -22,6 +22,7 @@ from streamrace.device.build import STUBBED
 OF_CUDA = ("libcaffe2_nvrtc", "libcublas", "libcud", "libcuf", "libcupti", "libcurand", "libcusolver", "libcusparse",
            "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem",
            "libtorch_cuda", "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
+_OF_CUDAS_CODE = re.compile("cu(da|dnn|blas|sparse|fft|solver|rand)|nccl|nvrtc|nvtx", re.IGNORECASE)
 # What torch asks without a need for CUDA, and the answer. The first two are asked for while torch is imported.
 _ANSWERS = {
     "_ZN4c10d15get_gil_checkerEv": "static void* none[8]; return none;",  # written to, and never used
@@ -150,10 +151,15 @@ def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: P
     main = min(wanted, key=lambda name: (not name.startswith("libtorch_cuda"), name))
     symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, version in _missing([file, *own], system=rest):
-        if version in wanted or not version:
+        if version in wanted or not (version or _of_another_torch(name)):
             symbols[version or main].append((name, version))
     for library in sorted(wanted):
         _compile(folder, library, symbols[library])
+
+
+def _of_another_torch(name: str) -> bool:
+    """Is what torch lacks none of CUDA's? Then the file is for another release, and is not loaded on a GPU either."""
+    return name.startswith("_Z") and not _OF_CUDAS_CODE.search(name)
 
 
 def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str, str]]:
