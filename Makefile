@@ -23,13 +23,13 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --di
 
 DEFAULT := not wide and not release and not ray and not package and not index
 
-LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture
+LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture && $(BIN)/python tools/budget.py
 
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -100,6 +100,11 @@ test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every 
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
+# Another quarter each day, so that none of them fails for long before somebody knows.
+PART ?= $(shell expr `date +%s` / 86400 % 4)
+test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, another each day (PART=0 to 3, or PART=all)
+	@$(PYTEST) -m "wide and not release and not ray and not package and not index" $(if $(filter all,$(PART)),,--part $(PART)/4) $(ARGS)
+
 test-papers: $(READY) ## The tests of papers/, which `make test` leaves out: the studies of both papers
 	@$(PYTEST) -m "$(DEFAULT)" tests/papers $(ARGS)
 
@@ -152,7 +157,7 @@ $(BROWSER): tests/pages/package.json tests/pages/package-lock.json tests/pages/u
 	@cd .browser && TMPDIR="$(CURDIR)/.browser" "$(CURDIR)/$(BIN)/node" unpack.mjs > /dev/null
 	@touch $@
 
-lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), types (mypy)
+lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), lines (tools/budget.py), types (mypy)
 	@$(LINT)
 	@$(BIN)/mypy
 

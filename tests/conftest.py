@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import zlib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ _HERE = Path(__file__).parent
 _FIRST = ("runs", "sharding", "studies", "papers", "fuzz", "pages", "live", "replay", "check", "device")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="only these of the tests: N parts make all of them, K is 0 to N - 1")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     choose(config.getoption("--hypothesis-profile"), config.getoption("--hypothesis-seed"))
 
@@ -49,8 +54,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.path))
+    if part := config.getoption("--part"):
+        which, parts = map(int, part.split("/"))
+        left = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != which]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 @pytest.hookimpl(tryfirst=True)
