@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
-from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
-from streamrace.detectors.streams import first_made
-from streamrace.trace.records import Frame, TraceRecord
+from streamrace.detectors.identity import RaceKey, identity_of
+from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side
+from streamrace.trace.records import TraceRecord
 
 EXAMPLES = 8
 Counts = Callable[[Occurrence], bool]
 _Answer = TypeVar("_Answer")
 
 
-class RaceKey(NamedTuple):
-    """What the occurrences of one race have in common."""
-
-    first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream (:func:`first_made`)
-    second: tuple[str, str, Frame | None, str]
-    allocated: Frame | None  # of memory that was handed out again: where
-    reused: bool
-
-
 Noticed = Callable[[RaceKey, Occurrence], None]
-
-
-def key_of(first: Side, second: Side) -> RaceKey:
-    return RaceKey(
-        (first.kernel, first.access, site(first.stack), first_made(first.stream)),
-        (second.kernel, second.access, site(second.stack), first_made(second.stream)),
-        site(second.allocated or ()),
-        second.allocated is not None,
-    )
 
 
 class _OfRank:
@@ -119,7 +101,7 @@ class _Tally:
 
     def add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
         """Count an occurrence; returns the race it belongs to."""
-        key = key_of(first, second)
+        key = identity_of(first, second)
         race = self._by_key.get(key)
         if race is None:
             race = self._by_key[key] = _Race()

@@ -17,8 +17,9 @@ from typing import Any
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
+from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Occurrence, Race, describe
-from streamrace.detectors.race_detector import RaceDetector, RaceKey, key_of
+from streamrace.detectors.race_detector import RaceDetector
 from streamrace.trace.records import TraceRecord
 
 MOST_SITES = 16
@@ -165,4 +166,4 @@ def _fewest(
 
 
 def _key(race: Race) -> RaceKey:
-    return key_of(race.first, race.second)
+    return identity(race)

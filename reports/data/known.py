@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamrace.detectors import Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
-from streamrace.detectors.order.races import Race, Side, site
+from streamrace.detectors.identity import LastingKey, lasting
+from streamrace.detectors.order.races import Race, site
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
 from streamrace.reports.data.schema import KeptSuppression, ReportError, first_problem
@@ -77,9 +78,8 @@ def findings(
         seen[short := fingerprint(parts)] += 1
         return f"{short}:{seen[short]}"
 
-    def pair(race: Race) -> list[Any]:
-        sides = [_lasting(race.first, own), _lasting(race.second, own)]
-        return [race.kind, *sides, _where(site(race.second.allocated or ()), own)]
+    def pair(race: Race) -> LastingKey:
+        return lasting(race, file=lambda file: portable(file, own), text=plain_text)
 
     def frames(race: Race) -> tuple[Frame, ...]:
         return (*race.first.stack, *race.second.stack, *(race.second.allocated or ()))
@@ -90,12 +90,12 @@ def findings(
     ]
     for sites, pairs in held:
         places = tuple(one.frame for one in sites if one.frame)
-        lasting = [_where(one, own) for one in places]
+        where = [_where(one, own) for one in places]
         made += [
             Discovery(
                 "fragile",
                 FRAGILE,
-                numbered("fragile", lasting, *pair(race)),
+                numbered("fragile", where, *pair(race)),
                 f"Only {' and '.join(map(str, sites))} orders two accesses, and is there for another reason: "
                 f"the {race.first} and the {race.second}.",
                 (*places, *frames(race)),
@@ -125,10 +125,6 @@ def fingerprint(parts: Sequence[Any]) -> str:
 
 def _race_message(race: Race) -> str:
     return f"Nothing orders the {race.first} and the {race.second}. Missing: {race.missing_wait}."
-
-
-def _lasting(side: Side, own: Mapping[str, str]) -> list[Any]:
-    return [plain_text(side.kernel), side.access, _where(site(side.stack), own)]
 
 
 def _where(frame: Frame | None, own: Mapping[str, str]) -> list[str] | None:

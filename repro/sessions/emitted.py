@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from streamrace.detectors.identity import lasting
 from streamrace.detectors.order.races import Race, Side
 from streamrace.detectors.places import between as lies_between
 from streamrace.detectors.places import meant
@@ -29,7 +30,7 @@ from streamrace.device.timing import Timing
 from streamrace.fuzz.live.alone import SAME_ORDER, Alone, standing
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.reduction import modules
-from streamrace.fuzz.reduction.kept import Look, Shows, pair_of
+from streamrace.fuzz.reduction.kept import Look, Shows
 from streamrace.fuzz.reduction.search import Files, Reduced, reduce
 from streamrace.fuzz.reduction.text import Text
 from streamrace.fuzz.testing.programs import judged
@@ -187,7 +188,7 @@ def _shown(program: Alone, found: Chosen, timing: Timing, runner: Runner) -> Sho
     look = Look()
     for ranks in [program.ranks] if program.ranks else [None, 1]:
         one = replace(program, ranks=ranks)
-        shows = Shows(one, pair_of(found.race), timing, runner, _FIRST_S)
+        shows = Shows(one, lasting(found.race), timing, runner, _FIRST_S)
         began = time.monotonic()
         look = shows.look(program.files, twice=True)
         if look.race is not None:

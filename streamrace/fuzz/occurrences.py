@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from streamrace.detectors.files import read
+from streamrace.detectors.identity import RaceKey
 from streamrace.detectors.order.races import Occurrence
-from streamrace.detectors.race_detector import RaceDetector, RaceKey
+from streamrace.detectors.race_detector import RaceDetector
 
 
 def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:

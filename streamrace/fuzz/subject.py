@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from streamrace.detectors import RaceDetector
+from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Occurrence, Race
-from streamrace.detectors.race_detector import EXAMPLES, RaceKey, key_of
+from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.device.hardware import HardwareTiming
 from streamrace.fuzz.verdict import ReplayVerdict, judge
 from streamrace.replay.beginning import beginning
@@ -80,11 +81,11 @@ class Subject:
 
     def occurrences(self, race: Race) -> Sequence[Occurrence]:
         """All of the race: it carries its first few only."""
-        return self._occurrences[key_of(race.first, race.second)]
+        return self._occurrences[identity(race)]
 
     @cached_property
     def _occurrences(self) -> dict[RaceKey, Sequence[Occurrence]]:
-        return {key_of(one.first, one.second): one.examples for one in _races(self.recording, examples=None)}
+        return {identity(one): one.examples for one in _races(self.recording, examples=None)}
 
     @cached_property
     def operations(self) -> tuple[OperationName, ...]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from streamrace.detectors.identity import LastingKey
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.alone import Alone, standing
 from streamrace.fuzz.live.runs import Runner
-from streamrace.fuzz.reduction.kept import PairKey, Shows, SideKey
+from streamrace.fuzz.reduction.kept import Shows
 from streamrace.fuzz.testing import programs
 from streamrace.fuzz.testing.programs import Judgement, StreamRaceWarning, judged
 from streamrace.repro.__main__ import main
@@ -62,10 +63,11 @@ PROGRAM = """
         a.zero_()
         print(c.item())
 """
-PAIR = PairKey(
+PAIR = LastingKey(
     "write-read",
-    SideKey("aten::mm", "write", "near.py", "produce"),
-    SideKey("aten::sum", "read", "near.py", "consume"),
+    ("aten::mm", "write", ("near.py", "produce")),
+    ("aten::sum", "read", ("near.py", "consume")),
+    None,
 )
 SYNCHRONIZE = "torch.cuda.synchronize()  # or steps race"
 WAIT = "side.wait_stream(torch.cuda.current_stream())"

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from streamrace.detectors import find_races
-from streamrace.detectors.race_detector import key_of
+from streamrace.detectors.identity import identity
 from streamrace.device.timing import Place
 from streamrace.fuzz.live.recorded import HostWaited, Recorded, Works, begins
 from streamrace.fuzz.live.rows import Rows, Spill
@@ -138,7 +138,7 @@ def test_the_occurrences_that_are_tried_are_those_of_all(tmp_path: Path) -> None
     write(story_of(3, steps=41), tmp_path)
     races = find_races(tmp_path, examples=None)
     assert [race.occurrences for race in races] == [3 * 41]
-    keys = [key_of(race.first, race.second) for race in races]
+    keys = [identity(race) for race in races]
     assert spread_of(tmp_path, keys) == {key: spread(race.examples) for key, race in zip(keys, races, strict=True)}
     assert len({one.rank for one in spread_of(tmp_path, keys)[keys[0]]}) == 2
     assert spread_of(tmp_path, []) == {}

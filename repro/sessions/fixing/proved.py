@@ -8,8 +8,8 @@ from pathlib import Path
 
 from streamrace.detectors.confidence.edges import put_in, races_of
 from streamrace.detectors.confidence.waits import Waits, but_for
+from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Race, Side, site
-from streamrace.detectors.race_detector import RaceKey, key_of
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.retimed import Deadlock, Schedule
 from streamrace.repro.sessions.fixing.candidates import Candidate
@@ -50,7 +50,7 @@ class Prover:
     def __init__(self, folder: Path) -> None:
         self._records = load(folder)
         self._base = races_of(self._records)
-        self._keys = {key_of(one.first, one.second) for one in self._base}
+        self._keys = {identity(one) for one in self._base}
         begins = [those[0] for those in self._records.values() if those]
         mirrored = any(isinstance(one, Begin) and bool(one.info.get("mirrored")) for one in begins)
         self._schedule: Schedule | None = None
@@ -76,15 +76,15 @@ class Prover:
 
     def has(self, race: Race) -> bool:
         """Is it in these traces?"""
-        return key_of(race.first, race.second) in self._keys
+        return identity(race) in self._keys
 
     def prove(self, race: Race, candidate: Candidate) -> Proof:
         """Judge the records with the candidate's lines."""
-        key = key_of(race.first, race.second)
+        key = identity(race)
         changed = put_in(self._records, candidate.lines)
         if not all(changed.reached):
             return Proof(candidate, reached=changed.reached, why="the run does not come by there")
-        after = {key_of(one.first, one.second) for one in changed.races}
+        after = {identity(one) for one in changed.races}
         longer: int | None = None
         if self._schedule is not None:
             try:
@@ -115,11 +115,11 @@ class Prover:
             put_in(bare, candidate.lines).races,
             lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
         )
-        return key in {key_of(one.first, one.second) for one in left}
+        return key in {identity(one) for one in left}
 
     def formers(self, race: Race) -> set[tuple[int, int]]:
         """Rank and number of the blocks that were freed, and whose memory the race is about."""
-        base = next(one for one in self._base if key_of(one.first, one.second) == key_of(race.first, race.second))
+        base = next(one for one in self._base if identity(one) == identity(race))
         got = {(one.rank, one.block) for one in base.examples}
         return {
             (rank, one.former)

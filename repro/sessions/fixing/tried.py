@@ -17,8 +17,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from streamrace.detectors.identity import identity
 from streamrace.detectors.order.races import Race, describe, site
-from streamrace.detectors.race_detector import key_of
 from streamrace.device import naming, overlay
 from streamrace.device.scripts import WrongUse
 from streamrace.replay.retimed import end_of
@@ -150,16 +150,16 @@ class Trying:
         return sorted(able, key=lambda one: -len(has[one] & blocks))
 
     def _judge(self, found: FindingsFile, trace: Path) -> LiveTry:
-        key = key_of(self.race.first, self.race.second)
-        now = {key_of(one.first, one.second): one for one in found.races}
+        key = identity(self.race)
+        now = {identity(one): one for one in found.races}
         if key in now:
             return LiveTry("race", "the race is still there")
-        known = {key_of(one.first, one.second) for one in self.base}
+        known = {identity(one) for one in self.base}
         if new := [one for other, one in now.items() if other not in known]:
             first, second = (describe(side.kernel, side.stack) for side in (new[0].first, new[0].second))
             return LiveTry("race", f"the race is gone, and another comes: {first} and {second}")
         held = [one for each in (found.checked.held if found.checked else []) for one in each.races]
-        if any(key_of(one.first, one.second) == key for one in held):
+        if any(identity(one) == key for one in held):
             return LiveTry("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
         try:
             records = load(trace)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Occurrence, Race, Side
-from streamrace.detectors.race_detector import RaceKey, key_of
 from streamrace.device.timing import Delay, Place, Timing
 from streamrace.device.tokens import Stretch, rounded
 from streamrace.fuzz.live.recorded import RecordedRun, Touch, begins, load
@@ -175,7 +175,7 @@ class Examination:
         if other:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
-        self._wanted = [key_of(race.first, race.second) for race in races[:limit]]
+        self._wanted = [identity(race) for race in races[:limit]]
         made: list[LiveWitness] = []
         for race in races[:limit]:
             one = self._examined(race)
@@ -215,7 +215,7 @@ class Examination:
             return spread(race.examples)
         if self._occurrences is None:
             self._occurrences = spread_of(self._folder, self._wanted)
-        return self._occurrences[key_of(race.first, race.second)]
+        return self._occurrences[identity(race)]
 
     def _pair(self, race: Race, occurrence: Occurrence) -> RacingPair | None:
         rank = self._judged.run.get(occurrence.rank)

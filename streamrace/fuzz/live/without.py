@@ -10,7 +10,8 @@ from pathlib import Path
 from streamrace.detectors import Race
 from streamrace.detectors.confidence.waits import Waits, place_of
 from streamrace.detectors.files import read
-from streamrace.detectors.race_detector import RaceDetector, key_of
+from streamrace.detectors.identity import identity
+from streamrace.detectors.race_detector import RaceDetector
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.examine import LiveWitness, examine
 from streamrace.fuzz.live.runs import Runner
@@ -70,10 +71,10 @@ class Leaving:
             if why := _not_left_out(waits, places):
                 return WithoutWaits(status=status, failure=why)
             found = detector.races
-            known = {key_of(one.first, one.second) for one in self.base}
-            races = [one for one in found if key_of(one.first, one.second) not in known]
-            keys = {key_of(one.first, one.second) for one in wanted}
-            again = [one for one in races if key_of(one.first, one.second) in keys]
+            known = {identity(one) for one in self.base}
+            races = [one for one in found if identity(one) not in known]
+            keys = {identity(one) for one in wanted}
+            again = [one for one in races if identity(one) in keys]
             shown = None
             if again and witness:
                 (shown,) = examine(

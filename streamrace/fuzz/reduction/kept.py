@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from streamrace.detectors.files import find_races
-from streamrace.detectors.order.races import Race, Side, site
+from streamrace.detectors.identity import LastingKey, lasting
+from streamrace.detectors.order.races import Race
 from streamrace.detectors.places import between
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.alone import Alone, standing
@@ -19,25 +19,6 @@ from streamrace.fuzz.live.examine import LiveWitness
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.reduction.search import Files
 from streamrace.trace.records import TraceError
-
-
-class SideKey(NamedTuple):
-    kernel: str
-    access: str
-    file: str
-    function: str
-
-
-class PairKey(NamedTuple):
-    """What a race is whatever lines it is at."""
-
-    kind: str
-    first: SideKey
-    second: SideKey
-
-
-def pair_of(race: Race) -> PairKey:
-    return PairKey(race.kind, _side(race.first), _side(race.second))
 
 
 @dataclass(frozen=True)
@@ -49,7 +30,7 @@ class Look:
 
     race: Race | None = None
     races: tuple[Race, ...] = ()
-    keys: frozenset[PairKey] = frozenset()
+    keys: frozenset[LastingKey] = frozenset()
     witness: LiveWitness | None = None
     why: str = ""
 
@@ -62,12 +43,12 @@ class Shows:
     """
 
     program: Alone
-    wanted: PairKey
+    wanted: LastingKey
     timing: Timing
     runner: Runner
     patience_s: float
     harm: str = ""
-    known: frozenset[PairKey] | None = None
+    known: frozenset[LastingKey] | None = None
     mended: tuple[Runner, tuple[str, str]] | None = None
 
     def __call__(self, files: Files) -> bool:
@@ -93,7 +74,7 @@ class Shows:
             except TraceError as problem:
                 return f"left no traces: {problem}"
         known = (self.known or frozenset()) - {self.wanted}
-        wrong = [one for one in races if between(one, places) or pair_of(one) not in known]
+        wrong = [one for one in races if between(one, places) or lasting(one) not in known]
         return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
@@ -109,8 +90,8 @@ class Shows:
                 races = find_races(traces)
             except TraceError as problem:
                 return Look(why=str(problem))
-            keys = frozenset(map(pair_of, races))
-            race = next((one for one in races if pair_of(one) == self.wanted), None)
+            keys = frozenset(map(lasting, races))
+            race = next((one for one in races if lasting(one) == self.wanted), None)
             if race is None:
                 return Look(keys=keys, why=f"it has {_many(len(races), 'race')}, and not this one")
             if self.known is not None and not keys <= self.known:
@@ -120,11 +101,6 @@ class Shows:
                 control = runs.run(self.timing) if twice else first
                 witness = runs.witness(race, first, control, self.timing, traces)
             return Look(race, tuple(races), keys, witness)
-
-
-def _side(side: Side) -> SideKey:
-    frame = site(side.stack)
-    return SideKey(side.kernel, side.access, frame.file if frame else "", frame.function if frame else "")
 
 
 def _many(count: int, what: str) -> str:

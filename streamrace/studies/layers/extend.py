@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.detectors import Race
+from streamrace.detectors.identity import identity
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime, TrafficMetrics
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
@@ -249,7 +250,7 @@ def _again(order: Order) -> tuple[StepTime, ...]:
 
 def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
     """The same races; how often they occur, and are reversed, grows with each layer by the same."""
-    by_place = [{_place(race): race for race in races} for races in found]
+    by_place = [{identity(race): race for race in races} for races in found]
     if len({frozenset(one) for one in by_place}) > 1 or any(
         len(one) != len(races) for one, races in zip(by_place, found, strict=True)
     ):
@@ -260,11 +261,6 @@ def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
         manifested = _grown([one[place].manifested for one in by_place], times, "how often a race shows")
         made.append(replace(race, occurrences=occurrences, manifested=manifested))
     return tuple(made)
-
-
-def _place(race: Race) -> tuple[Any, ...]:
-    sides = [(side.kernel, side.access, side.stream, side.stack[:1]) for side in (race.first, race.second)]
-    return race.kind, *sides
 
 
 def _grown(three: Sequence[int], times: int, what: str) -> int:
