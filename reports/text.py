@@ -49,7 +49,7 @@ def clean(claim: str, unexercised: Sequence[str]) -> str:
 
 
 def not_exercised(sentences: Sequence[str]) -> str:
-    """Return the sentence that follows such a verdict if the page does not list these features."""
+    """Return the sentence about features that were never used, for reports that list them nowhere else."""
     return f"Not exercised, so nothing is known of it: {'; '.join(sentences)}."
 
 

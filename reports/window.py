@@ -32,9 +32,7 @@ class Slice:
         return self.kind == "collective"
 
     def effect(self, side: Side) -> int:
-        """Return when the work touches memory as this side of a race, by the detector's rule: collectives read at
-        start.
-        """
+        """Return when the work touches memory as this side, by the detector's rule: a collective reads at its start."""
         at_start = self.kind == "free" or (self.is_collective and side.access == "read")
         return self.start if at_start else self.end
 

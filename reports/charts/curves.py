@@ -70,7 +70,7 @@ class _Series:
 
     @property
     def spread(self) -> bool:
-        """Whether ranks differ in any step."""
+        """Return whether ranks differ in any step."""
         return bool((self.values["low"] < self.values["high"]).any())
 
     @property

@@ -71,7 +71,7 @@ def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:
     down = target > begin
     stop = target if target == bent else target - _HIGH // 2 if down else target + _HIGH // 2
     parts.append(_line(into, begin, into, stop, _BAD, "5 4", out))
-    anchor, x = ("start", into + 8) if len(wait) < 10 else ("end", into - 8)  # there is more room to the left
+    anchor, x = ("start", into + 8) if len(wait) < 10 else ("end", into - 8)  # the left side has more room
     parts.append(_text(x, (begin + stop) // 2 + 4, anchor, _BAD, f"missing: {wait}", bold=True))
     return parts
 

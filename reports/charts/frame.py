@@ -94,9 +94,9 @@ def over_steps(steps: Sequence[int], y_range: Any, height: int, **more: Any) -> 
 
 
 def explored(drawn: Any, dimensions: Literal["both", "width"] = "both") -> None:
-    """Give a complete figure, created with ``toolbar_location="above"``, the tools to zoom and pan.
+    """Add the tools to zoom and pan to a complete figure that was created with ``toolbar_location="above"``.
 
-    No tool is active until it is chosen: wheel and finger scroll the page.
+    No tool is active until chosen: wheel and finger scroll the page.
     """
     drawn.add_tools(
         BoxZoomTool(dimensions=dimensions),

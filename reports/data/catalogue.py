@@ -24,10 +24,10 @@ class _Part(BaseModel):
 class RanSide(_Part):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``streamrace check``.
 
-    ``races``: their count. ``accesses`` and ``lines``: of the race that the entry describes (write-read); empty if that
-    race was not found. ``evidence``: the first wrong value, if any. ``harm``, ``token``, ``command``: of the race's
-    witness. ``failure``: why no verdict was reached. ``virtual_ns``: when the last work of all ranks ended, in virtual
-    time.
+    ``races``: their count. ``accesses`` (such as write-read) and ``lines``: of the race that the entry describes; empty
+    if that race was not found. ``evidence``: the first wrong value, if any. ``harm``, ``token``, ``command``: of the
+    race's witness. ``failure``: why no verdict was reached. ``virtual_ns``: virtual time at the end of the last work of
+    all ranks.
     """
 
     ran: str

@@ -177,13 +177,13 @@ class Checked:
 
     @property
     def suppressed(self) -> list[KeptSuppression | None]:
-        """For each finding, the reason why it does not count; None if it counts."""
+        """The reason, per finding, why the finding does not count; None if it counts."""
         given = self.known.suppressed
         return list(given) if given else [None] * len(self.found)
 
     @property
     def uncertain(self) -> bool:
-        """Whether parts of the program were not seen, so that the absence of findings proves nothing."""
+        """Return whether parts of the program were not seen, so that the absence of findings proves nothing."""
         return bool(self.failure or not self.seen.launches or self.unseen)
 
     @property

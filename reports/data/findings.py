@@ -71,8 +71,8 @@ class Findings:
     cost: Cost | None
     steps_done: int
     failure: str | None = None
-    watch: Finding | None = None  # the NaN watch's finding, if it ran, too
-    witnesses: Sequence[WitnessOf] = ()  # one per race
+    watch: Finding | None = None  # the NaN watch's finding, if the watch was on
+    witnesses: Sequence[WitnessOf] = ()  # one witness per race
     profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are from, its rates
     distance: float = 0.0  # largest, of the secondary from the primary, between backward and forward pass
     holding: Holding = field(default_factory=Holding)  # the waits that a clean verdict depends on

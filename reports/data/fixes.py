@@ -79,7 +79,7 @@ class FixRow(_Part):
 
 class FixFile(_Part):
     """``fix.json``, of race ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, whose
-    live run was clean; None: no such row. ``no_schedule``: why no cost is known. ``untried``: why nothing was tried
+    live run was clean; None: none qualifies. ``no_schedule``: why no cost is known. ``untried``: why nothing was tried
     live.
     """
 

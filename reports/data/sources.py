@@ -48,7 +48,7 @@ def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> 
 
 
 def _frames(races: Iterable[Race]) -> Iterable[Frame]:
-    """Yield the frames without their functions, so that equal lines are equal frames."""
+    """Yield the frames without their functions: a line counts once, in whichever function."""
     for race in races:
         for side in (race.first, race.second):
             for frame in side.stack[:_DEPTH]:

@@ -25,9 +25,10 @@ PARAMETERS = {
 
 
 def metrics(run: Values, reference: Values) -> pd.DataFrame:
-    """Return a row per loss: step, micro_batch, rank, loss, reference_loss, equal, and both gradient norms.
+    """Return a row per loss.
 
-    The norms are those of the whole step, in the row of its last micro-batch.
+    Columns: step, micro_batch, rank, loss, reference_loss, equal, gradient_norm, reference_gradient_norm. The norms are
+    those of the whole step, in the row of its last micro-batch.
     """
     rows = []
     for rank, losses in sorted(run.losses.items()):

@@ -122,7 +122,7 @@ class RaceTelling:
         return Section("What happens", tuple(told))
 
     def _given(self, side: Side) -> str:
-        """Return ``gives `add` (train.py:6 step) to stream 'default'``."""
+        """Return the clause that issues an access: ``gives `add` (train.py:6 step) to stream 'default'``."""
         if side.stream == HOST_STREAM:
             return f"uses memory by the host itself, in {self._named(side)}"
         what = "the collective " if side.kernel.startswith("nccl::") else ""

@@ -53,8 +53,8 @@ class WaitRow(_Part):
 
     ``races``: those that appear without the line. ``pair``: the pair that it would order if it were alone, and
     ``chain``, the edges that order the pair instead; ``by_chance``: without the line, only incidental waits keep the
-    order. ``why``: a sentence without a full stop if neither exists. ``live``: whether a live run without the line
-    agrees; ``says``: in words. ``harm``, ``token``, ``command``: of a witness of its race.
+    order. ``why``: the reason of a verdict that these do not explain, a sentence without a full stop. ``live``: whether
+    a live run without the line agrees; ``says``: in words. ``harm``, ``token``, ``command``: of a witness of its race.
     """
 
     how: str

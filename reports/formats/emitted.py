@@ -163,7 +163,7 @@ def _made(one: EmittedTest) -> str:
 
 
 def _short(side: Side, program: str) -> str:
-    """Return ``all_gather in _dist_allgather_fn``."""
+    """Return an access in short: ``all_gather in _dist_allgather_fn``."""
     what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
     frame = meant(side.stack)
     if frame is None:

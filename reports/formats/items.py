@@ -56,7 +56,7 @@ class Result:
 
     @property
     def fails(self) -> bool:
-        """Whether the finding makes the command fail."""
+        """Return whether the finding makes the command fail."""
         return self.suppressed is None and self.rule.level == "error"
 
     @property
@@ -87,7 +87,7 @@ class CheckedRun:
 
     @property
     def unknown(self) -> bool:
-        """Whether not all of the program was seen."""
+        """Return whether parts of the program were not seen."""
         return self.status in (3, 4)
 
 
@@ -105,7 +105,7 @@ def load(folder: Path) -> CheckedRun:
 
 
 def told(found: FindingsFile) -> CheckedRun:
-    """Return the run described by a ``findings.json``."""
+    """Return the run described by the contents of ``findings.json``."""
     basis = found.checked
     assert basis is not None
     own = basis.own
@@ -156,7 +156,7 @@ def _item(
 
 
 def _unknown(found: FindingsFile, script: SourceLine) -> list[Result]:
-    """Return a finding that says that not all was seen: without it the list would look clean."""
+    """Return a finding for a program that was not seen in full: without it the list would look clean."""
     basis = found.checked
     if not (found.verdict == Verdict.UNKNOWN or found.failure or (basis and basis.unseen)):
         return []

@@ -46,7 +46,7 @@ def load(folder: Path) -> Study:
 
 
 def _load(folder: Path, read: StudyMetadata) -> Study:
-    # A page imports its study, which takes seconds: import only the one that is needed.
+    # A page imports its study, which takes seconds: import only the page that is needed.
     if read.study == "sweep":
         from streamrace.reports.pages.sweep_page import load as read_sweep
 

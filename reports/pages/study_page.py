@@ -193,9 +193,7 @@ def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[s
 
 
 def said_of_exercise(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with ``unexercised`` (features that were on and never used) empty where an earlier study lacks
-    it.
-    """
+    """Return the frame with ``unexercised`` (features that were on and never used), empty for earlier studies."""
     return frame.assign(unexercised=frame.unexercised.astype(object).fillna(""))
 
 

@@ -106,7 +106,7 @@ def _edge(window: Window, race: Race, width: int) -> str:
 
 
 def _scale(window: Window, zero: int, width: int) -> str:
-    """Return a scale with time 0, the beginning of the earlier access, and the duration from there to the end."""
+    """Return a scale with time 0, the beginning of the earlier access, and the duration from then to the end."""
     span = max(window.end - window.start, 1)
     at = min(max((zero - window.start) * width // span, 0), width - 2)
     whole = f"|{duration(max(window.end - zero, 0))}"

@@ -1,6 +1,6 @@
 """Builds the window around the same two accesses in another timing of the program: that of a witness.
 
-Such a run leaves no trace; its accesses and their neighbours are taken from memory while the run exists
+A witness's run leaves no trace; its accesses and their neighbours are taken from memory while the run exists
 (:mod:`streamrace.fuzz.live.recorded`).
 """
 
