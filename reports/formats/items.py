@@ -145,7 +145,7 @@ def _item(
     sides = (one.race.first, one.race.second) if one.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
     sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
-    # Choose the place to show: the incidental wait, else the access that does not wait, else the innermost own line.
+    # In order of preference, own lines first: an incidental wait, the second access, the first, any other frame.
     candidates = [*sites, *(_innermost(places) for _, places in reversed(accesses))]
     candidates += [_innermost([_place(frame, own) for frame in one.frames])]
     there = [place for place in candidates if place]

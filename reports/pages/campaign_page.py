@@ -34,7 +34,9 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
-    """Return the campaign that a report describes: the first of those with the most diverged timings."""
+    """Return the campaign that a report describes: the most diverged timings, else a harmful witness; the first of
+    equals.
+    """
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 

@@ -53,8 +53,8 @@ def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
 
 
 def environment() -> Environment:
-    """Return the environment of this package's templates: values are escaped and shortened (except by the filter
-    ``whole``), and an undefined name is an error.
+    """Return the environment of this package's templates: values are escaped, and shortened except by the filters
+    ``whole`` and ``command``; an undefined name is an error.
     """
     made = Environment(
         loader=PackageLoader("streamrace.reports.pages", "templates"),

@@ -64,7 +64,7 @@ def write_page(incident: Incident, target: Path, *, when: str = "") -> None:
 
 
 def page(incident: Incident, *, when: str = "") -> str:
-    """Return the page, reproducible bit for bit as the first of a process. ``when``: the incident was written."""
+    """Return the page, reproducible as the first of a process. ``when``: the time at which the incident was written."""
     finding = incident.finding
     probes = incident.statistics.get(finding.rank, [])
     whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)

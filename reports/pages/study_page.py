@@ -135,7 +135,7 @@ def brief(study: Study) -> str:
 
 
 def findings(study: Study) -> dict[str, Any]:
-    """Return the verdict and the rows, for programs. Numbers that are not finite are null, for lack of JSON numbers."""
+    """Return the verdict and the rows, for programs; null for numbers that are not finite, which JSON lacks."""
     return {
         "format": FORMAT,
         "version": VERSION,

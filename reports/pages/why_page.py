@@ -39,7 +39,7 @@ COLUMNS = {
     "verdict": "bool",
     "flips": "bool",
 }
-_OTHER = ("release", "another release's way", "network", "timing")  # changes of more than a setting
+_OTHER = ("release", "another release's way", "network", "timing")  # not settings of the same release
 _WORDS = (
     "race", "latent", "manifested", "harmful", "slack", "unordered pairs", "network", "micro-batch", "hpZ", "phase",
     "secondary partition", "all-gather", "release", "virtual time", "hardware profile", "stream", "rank",

@@ -1,4 +1,4 @@
-"""Prints timings: the effect of one on training, the results of a campaign."""
+"""Prints timings: the effect of a timing on training, the results of a campaign."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamrace.reports.text import duration, replays, typed, ways_of
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
-    """Print one timing."""
+    """Print a timing: its deviations, its effect, and whether a live run agrees."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
     if not token.deviations:

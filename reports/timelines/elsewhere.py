@@ -16,7 +16,7 @@ from streamrace.reports.timelines.moment import around
 from streamrace.reports.window import Kind, Slice, Window
 from streamrace.trace.records import Frame
 
-MOST = 400  # slices, as a file keeps so many per race
+MOST = 400  # slices; few, as a file keeps so many per race
 
 
 def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | None:
