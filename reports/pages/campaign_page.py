@@ -34,7 +34,7 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
-    """Return the campaign that a report describes: the most diverged timings, else a harmful witness; the first of
+    """Return the campaign to describe: the one with most diverged timings, else a harmful witness; the first of
     equals.
     """
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
