@@ -34,9 +34,7 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
-    """Return the campaign to describe: the one with most diverged timings, else a harmful witness; the first of
-    equals.
-    """
+    """Return the campaign with the most diverged timings, else with a harmful race; the first of equals."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 
