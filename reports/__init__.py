@@ -1,7 +1,7 @@
-"""What a person reads: findings, tables, the terminal, pages.
+"""Renders results for people: findings, tables, the terminal, pages.
 
-For a notebook: ``from streamrace import reports; run = reports.load("runs/unstable"); run.steps``. What reads runs
-needs pandas, and is only imported when it is asked for.
+For a notebook: ``from streamrace import reports; run = reports.load("runs/unstable"); run.steps``. The code that reads
+runs needs pandas and is imported on first use only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not __name__.startswith("streamrace."):  # a second copy of each class, unequal to the first
+if not __name__.startswith("streamrace."):  # otherwise each class would exist twice, and the copies are unequal
     raise ImportError("import streamrace.reports: the folder reports of the checkout is a part of that package")
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""A table, described once: columns with their formats, and rows of values.
+"""Defines tables, described once: columns with their formats, and rows of values.
 
-Three renderers draw it: the terminal (``console.print(table)``, by rich), pages (the macro ``table`` of
+Three renderers draw a table: the terminal (``console.print(table)``, by rich), pages (the macro ``table`` of
 ``pages/templates/parts.html``) and Markdown (:func:`streamrace.reports.pages.markdown.table`).
 """
 
@@ -17,14 +17,14 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
-_NAME = 24  # characters of a row's name that is not wrapped
+_NAME = 24  # characters up to which a row's name is not wrapped
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
 
 
 class Cell(NamedTuple):
-    """A value that is not like the others of its column.
+    """A value with a tone or a second line.
 
-    ``tone``: good, warn or bad for a verdict, soft for an aside, strong for a sum. ``below``: a second line, soft.
+    ``tone``: good, warn or bad for a verdict, soft for an aside, strong for a sum. ``below``: the second line, soft.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class Column(str):
-    """A column's name. ``form`` formats what is no text, as ``.2f`` or ``{:.2f} s``; its column stands on the right."""
+    """A column's name. ``form`` formats values that are no text, as ``.2f`` or ``{:.2f} s``, and aligns them right."""
 
     form: str
     right: bool
@@ -50,10 +50,10 @@ class Column(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values: text, a :class:`Cell`, or what the format of the column is for; None and NaN are empty.
+    """A table of values: text, a :class:`Cell`, or a value for the column's format; None and NaN are empty.
 
-    A column by its name alone is text. ``key``: the id of the table on a page. ``brief``: in the text for an issue,
-    too. ``sides``: the first column has the names of the rows, and the table needs no head.
+    A column given as a plain string holds text. ``key``: the id of the table on a page. ``brief``: included in the text
+    for an issue. ``sides``: the first column has the names of the rows, and the table needs no head.
     """
 
     title: str
@@ -76,7 +76,7 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn = self._rich(1)
         if Measurement.get(console, options.update(width=10_000), drawn).maximum > options.max_width:
-            drawn = self._rich(1 if self.sides else 0)  # 80 columns, which is what a pipe has; a box has its own space
+            drawn = self._rich(1 if self.sides else 0)  # for a pipe's 80 columns; a box has its own space
         yield drawn
         if self.note:
             yield Text(self.note)

@@ -1,4 +1,4 @@
-"""Times, commands, and what a clean verdict claims, in words that are the same in all reports."""
+"""Formats times, commands and the claim of a clean verdict in the same words for all reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def plain_text(text: str) -> str:
-    """``text`` with half characters as their codes, as files have it (:mod:`streamrace.trace.untrusted`)."""
+    """Return ``text`` with lone surrogates as their codes, as files have it (:mod:`streamrace.trace.untrusted`)."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -24,14 +24,14 @@ def duration(ns: int) -> str:
 
 
 def closeness(slack_ns: int) -> str:
-    """How close the two accesses of a race came; below zero: in the wrong order."""
+    """Return the distance in time of a race's two accesses; below zero: in the wrong order."""
     if slack_ns < 0:
         return f"reversed by up to {duration(-slack_ns)}"
     return f"closest: {duration(slack_ns)} apart"
 
 
 def slack(microseconds: float) -> str:
-    """The same of the closest pair, in short; empty where none is known."""
+    """Return the slack of the closest pair, in short; empty if unknown."""
     if not math.isfinite(microseconds):
         return ""
     text = duration(round(abs(microseconds) * 1000))
@@ -39,9 +39,9 @@ def slack(microseconds: float) -> str:
 
 
 def clean(claim: str, unexercised: Sequence[str]) -> str:
-    """A clean verdict's sentence, which never claims what did not happen.
+    """Return a clean verdict's sentence, which never claims what did not happen.
 
-    ``claim``: without a full stop; ``unexercised``: what was on and never happened.
+    ``claim``: without a full stop; ``unexercised``: features that were on and never used.
     """
     if unexercised:
         return f"Clean as far as it went: {claim}, but not all that it has was exercised."
@@ -49,17 +49,17 @@ def clean(claim: str, unexercised: Sequence[str]) -> str:
 
 
 def not_exercised(sentences: Sequence[str]) -> str:
-    """What stands behind such a verdict where nothing else lists it."""
+    """Return the sentence about features that were never used, for reports that list them nowhere else."""
     return f"Not exercised, so nothing is known of it: {'; '.join(sentences)}."
 
 
 def more(rows: int, file: str) -> str:
-    """What stands below a table that was cut; nothing where it is whole."""
+    """Return the note below a table that was cut; empty if it is complete."""
     return f"And {rows:,} more: see {file}." if rows > 0 else ""
 
 
 def differing(value: float, other: float) -> tuple[str, str]:
-    """Two numbers in so many digits that they can be told apart, and at least six."""
+    """Format two numbers with at least six digits, and as many as distinguish the two."""
     for digits in range(6, 17):
         texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1] or value == other:
@@ -68,41 +68,41 @@ def differing(value: float, other: float) -> tuple[str, str]:
 
 
 def ways_of(outcomes: int) -> str:
-    """In how many ways training went wrong."""
+    """Return in how many ways training went wrong."""
     return f"{outcomes:,} way{'' if outcomes == 1 else 's'}"
 
 
 def reversal(token: str) -> str:
-    """What the timing of a race's witness is. Of the deviations that a token may have none has a = in it."""
+    """Describe the timing of a race's witness. A token's deviations contain no "=", unlike its other parts."""
     if token and all("=" in part for part in token.split(",")[2:]):
         return "as recorded, the two accesses come the other way round already"
     return "the two accesses the other way round"
 
 
 def replays(token: str) -> str:
-    """The command that executes a timing again, as a page has it: for the environment's own shell."""
+    """Return the command that executes a timing again, for the environment's own shell."""
     return f"streamrace replay {token}"
 
 
 def reports_on(folder: Path) -> str:
-    """The command that makes a page of a run's folder."""
+    """Return the command that builds the page of a run's folder."""
     return f"streamrace report {shlex.quote(str(folder))}"
 
 
 def typed(command: str) -> str:
-    """``command`` as it runs in the shell in which it is printed.
+    """Return ``command`` as it runs in the shell in which it is printed.
 
-    A command that begins with ``streamrace`` or ``python`` is one of this environment. Its bare name runs only where
-    the environment is activated. ``make`` does not do that, and then the path from here stands for the name.
+    A command that begins with ``streamrace`` or ``python`` is one of this environment. Its bare name runs only if the
+    environment is activated; if not (``make`` does not activate it), the name is replaced by its path from here.
     """
     name, _, rest = command.partition(" ")
     return f"{_here(name)} {rest}" if name in ("streamrace", "python") else command
 
 
 def _here(name: str) -> str:
-    python = Path(sys.executable)  # not resolved: an environment's is a link to the one that made it
+    python = Path(sys.executable)  # not resolved: an environment's is a link to its base
     ours = python.with_name(name)
-    if name != "python" and not ours.exists():  # the package is in the import path, and was not installed
+    if name != "python" and not ours.exists():  # the package is on the import path, but not installed
         return f"{_here('python')} -m {name}"
     found = shutil.which(name)
     if found and Path(found).parent.resolve() == python.parent.resolve():

@@ -1,4 +1,4 @@
-"""What one sees around two racing accesses: the streams of a rank as lanes, and what each did when."""
+"""Defines the window around two racing accesses: the streams of a rank as lanes, and the work of each over time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Kind = Literal["kernel", "collective", "wait", "free"]
 class Slice:
     """A piece of work, or the host's wait. ``start`` and ``end`` in virtual nanoseconds.
 
-    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" without a label).
-    ``op`` is its number in the trace (-1: the host's). ``place`` is the innermost line of source.
+    ``kernel``: without its namespace. ``parameter``: the one that it writes, else the one that it reads ("" without a
+    label). ``op``: its number in the trace (-1: the host's). ``place``: the innermost line of source.
     """
 
     lane: str
@@ -32,7 +32,7 @@ class Slice:
         return self.kind == "collective"
 
     def effect(self, side: Side) -> int:
-        """When it touches memory as this side of a race, as the detector has it: a collective reads when it starts."""
+        """Return when the work touches memory as this side, by the detector's rule: a collective reads at its start."""
         at_start = self.kind == "free" or (self.is_collective and side.access == "read")
         return self.start if at_start else self.end
 
@@ -41,8 +41,8 @@ class Slice:
 class Window:
     """The window of one example of a race, all on one rank.
 
-    ``lanes`` in the order in which one reads them: host, compute, what helps it, groups. ``slices`` by start; ``first``
-    and ``second`` are two of them, as they were issued. ``left_out`` counts slices of the window that are not kept.
+    ``lanes``: in reading order: host, compute, its helper streams, groups. ``slices``: by start; ``first`` and
+    ``second`` are two of them, in the order of issue. ``left_out``: count of the window's slices that are not kept.
     """
 
     start: int
@@ -54,7 +54,7 @@ class Window:
     left_out: int
 
     def shown(self, most: int) -> list[str]:
-        """At most so many lanes: those of the two accesses, and of the others those in which something is."""
+        """Return at most ``most`` lanes: those of the two accesses, and of the others those with slices."""
         busy = {one.lane for one in self.slices}
         racing = list(dict.fromkeys((self.first.lane, self.second.lane)))
         wanted = {*racing, *[lane for lane in self.lanes if lane in busy and lane not in racing][: most - len(racing)]}

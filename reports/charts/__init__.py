@@ -1,1 +1,1 @@
-"""The charts of pages, as SVG that can be explored."""
+"""Draws the charts of pages as interactive SVG."""

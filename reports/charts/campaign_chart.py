@@ -1,4 +1,4 @@
-"""What each timing of a campaign did: how many values were wrong, in the order in which timings were tried."""
+"""Draws the number of wrong values under each timing of a campaign, in the order in which timings were tried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 5000  # points
 
 
 def draw(campaign: CampaignFolder) -> Chart | None:
-    """A point for each timing; None where none was executed. At most 5000, those that diverged first."""
+    """Draw a point per timing, at most 5000 (diverged ones first); None if no timing was executed."""
     table = campaign.timings
     if not len(table):
         return None

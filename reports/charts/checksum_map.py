@@ -1,11 +1,10 @@
-"""Which parameters were not what the reference has, and when: a map of parameters by steps.
+"""Draws which parameters differed from the reference, and when: a map of parameters by steps.
 
-Each use of a parameter was compared with the reference's, by checksum. A cell shows the worst that was met in its step,
-or in its steps where there are more than the map has columns. Colours differ in lightness, for printers
-without colours.
+Each use of a parameter was compared with the reference's by checksum. A cell shows the worst result of its step, or of
+its steps if there are more steps than columns. Colours differ in lightness, for printers without colours.
 
-Each row is an image of one line: Bokeh's tooltips then take what belongs to the row from the row, and what belongs to a
-cell from arrays, so a map of 80 x 400 cells is a tenth of what it would be with a box for each.
+Each row is an image one pixel high: Bokeh's tooltips then read row data from the row and cell data from arrays, so a
+map of 80 x 400 cells takes a tenth of the space that one box per cell would take.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from streamrace.reports.charts.frame import Chart, Key, explored, over_steps, ta
 from streamrace.reports.data.loading import Run
 
 _ROWS, _COLUMNS = 80, 400  # at most
-_LABEL = 26  # characters of a name beside the map
+_LABEL = 26  # characters of a name next to the map
 _TOLD = 400  # characters of a name in the tooltip, which wraps
-_UNKNOWN, _EQUAL, _OLDER, _OTHER, _NOT_FINITE = range(5)  # from the best to the worst
+_UNKNOWN, _EQUAL, _OLDER, _OTHER, _NOT_FINITE = range(5)  # from best to worst
 _PALETTE = ("#00000000", "#8585853d", "#e9bd47", "#cf6a26", "#93243d")
 _KEYS = (
     Key("box", "equal to the reference", _PALETTE[_EQUAL]),
@@ -39,14 +38,14 @@ _COUNTS = ("uses", "wrong", "older", "not_finite")
 
 @dataclass(frozen=True)
 class _Table:
-    """The run's checksums as arrays, one entry per parameter and step. ``code`` says which of ``names``."""
+    """The run's checksums as arrays, one entry per parameter and step. ``code``: index into ``names``."""
 
     names: npt.NDArray[Any]
     code: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
     counts: dict[str, npt.NDArray[np.int64]]
     rank: npt.NDArray[np.int64]
-    turn: npt.NDArray[np.int64]  # within the step; -1: none, or not known
+    turn: npt.NDArray[np.int64]  # within the step; -1: no wrong use, or unknown
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> _Table:
@@ -54,7 +53,7 @@ class _Table:
 
         def whole(name: str) -> npt.NDArray[np.int64]:
             values = frame[name].to_numpy()
-            if values.dtype.kind not in "iub":  # a rank that nobody is may be nan
+            if values.dtype.kind not in "iub":  # a rank may be nan where no use was wrong
                 values = pd.to_numeric(frame[name], errors="coerce").fillna(-1).to_numpy()
             return values.astype(np.int64)
 
@@ -63,7 +62,7 @@ class _Table:
         return cls(np.asarray(names), code, whole("step"), counts, whole("first_rank"), turn)
 
     def first_wrong(self) -> npt.NDArray[np.int64]:
-        """The entry that is each parameter's first wrong one; -1 for none."""
+        """Return, per parameter, the index of the first wrong entry; -1 if no entry is wrong."""
         wrong = np.flatnonzero(self.counts["wrong"] > 0)
         wrong = wrong[np.argsort(self.step[wrong], kind="stable")]
         code, at = np.unique(self.code[wrong], return_index=True)
@@ -73,7 +72,7 @@ class _Table:
 
 
 def draw(run: Run) -> Chart | None:
-    """The map of ``run.checksums``; None if no parameter was compared."""
+    """Draw the map of ``run.checksums``; None if no parameter was compared."""
     if run.checksums.empty:
         return None
     table = _Table.of(run.checksums)
@@ -94,7 +93,7 @@ def draw(run: Run) -> Chart | None:
     drawn.yaxis.ticker = FixedTicker(ticks=list(range(len(rows))))
     drawn.yaxis.major_label_overrides = {at: _label(str(table.names[row])) for at, row in enumerate(rows)}
     starts = begin + width * np.arange(columns)
-    # An older version may be not finite itself: then it is both.
+    # A value can be both an older version and not finite.
     other = np.maximum(counts["wrong"] - counts["older"] - counts["not_finite"], 0)
     source = ColumnDataSource(
         {
@@ -125,12 +124,12 @@ def draw(run: Run) -> Chart | None:
 
 
 def _label(name: str) -> str:
-    """Nearly all end with ``.weight``: what stands before that distinguishes more of them."""
+    """Return the name without ``.weight``, with which nearly all end: the part before it distinguishes more."""
     return tail(name.removesuffix(".weight"), _LABEL)
 
 
 def _relevant(table: _Table, first: npt.NDArray[np.int64]) -> list[int]:
-    """The wrong parameters in the order in which they went wrong, then the others."""
+    """Return the wrong parameters in the order in which they went wrong, then the others; at most ``_ROWS``."""
     never = int(table.step.max()) + 1
     began = np.where(first >= 0, table.step[first], never)
     turn = np.where(first >= 0, table.turn[first], -1)
@@ -140,21 +139,21 @@ def _relevant(table: _Table, first: npt.NDArray[np.int64]) -> list[int]:
 def _cells(
     table: _Table, rows: Sequence[int], begin: int, width: int, columns: int
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """The counts, summed by row and column."""
+    """Return the counts, summed by row and column."""
     place = np.full(len(table.names), -1)
     place[rows] = np.arange(len(rows))
     chosen = place[table.code] >= 0
     cell = place[table.code[chosen]] * columns + (table.step[chosen] - begin) // width
     size = len(rows) * columns
     return {
-        # In float64, which bincount sums in, counts are exact up to 2**53.
+        # bincount sums in float64, in which counts are exact up to 2**53.
         name: np.bincount(cell, weights=values[chosen], minlength=size).astype(np.int64).reshape(len(rows), columns)
         for name, values in table.counts.items()
     }
 
 
 def _kinds(counts: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.uint8]:
-    """The worst in each cell."""
+    """Return the worst kind in each cell."""
     kinds = np.where(counts["uses"] > 0, _EQUAL, _UNKNOWN)
     kinds[counts["older"] > 0] = _OLDER
     kinds[counts["wrong"] > counts["older"] + counts["not_finite"]] = _OTHER
@@ -163,11 +162,11 @@ def _kinds(counts: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.uint8]:
 
 
 def _small(values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """In the least room that holds them: there are thousands, and the page is one file."""
+    """Return the values in the smallest dtype that holds them: there are thousands, and the page is one file."""
     for kind in (np.uint8, np.uint16, np.int32):
         if values.min() >= np.iinfo(kind).min and values.max() <= np.iinfo(kind).max:
             return values.astype(kind)
-    return values.astype(np.float64)  # JavaScript's numbers
+    return values.astype(np.float64)  # the number type of JavaScript
 
 
 def _first(table: _Table, entry: int) -> str:
@@ -198,5 +197,5 @@ def _text(table: _Table, first: npt.NDArray[np.int64], rows: int, width: int) ->
 
 
 def _quality(wrong: int, rows: int) -> str:
-    """Of those that are left out: how many of them were wrong."""
+    """Return the end of the sentence about omitted parameters: how many of them were wrong."""
     return f", {wrong - rows} of them wrong" if wrong > rows else ", none of them wrong" if wrong else ""

@@ -1,11 +1,11 @@
-"""Loss and gradient norm by step, of all runs beside their reference.
+"""Draws loss and gradient norm by step, for all runs and their reference.
 
 The reference is the same for all runs, so it is drawn once, dashed, on top: a run that equals it shows between its
-dashes. Runs differ in colour, dash and marker, for eyes and printers without colours. What is not finite has no place
-on an axis and is a cross at the top edge.
+dashes. Runs differ in colour, dash and marker, for readers and printers without colours. A value that is not finite has
+no position on an axis and is drawn as a cross at the top edge.
 
-Each quantity is drawn twice, linear and logarithmic, from one source of data: the page shows one of the two. (Bokeh's
-own switches need its widgets or scripts in text form, which the page's Content Security Policy forbids.)
+Each quantity is drawn twice, linear and logarithmic, from one data source: the page shows one of the two. (Bokeh's own
+switches need its widgets or scripts in text form, which the page's Content Security Policy forbids.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamrace.reports.data.loading import Run
 
 _COLOURS = ("#3b82d6", "#d0661f", "#2f9e63", "#a663cc", "#b58900", "#1f9aa8", "#cf4f7d", "#7c83a3")
 _DASHES: tuple[list[int], ...] = ([], [9, 4], [2, 3], [9, 3, 2, 3], [16, 4], [5, 5], [14, 3, 2, 3, 2, 3], [1, 2])
-# Bokeh's markers, and the same in a key (Key.marker).
+# Bokeh's markers, each with the same shape for the key (Key.marker).
 _MARKERS = (
     ("circle", "M11 2a4 4 0 1 0 .01 0z"),
     ("square", "M7.5 2.5h7v7h-7z"),
@@ -39,11 +39,11 @@ _MARKERS = (
 )
 _GREY, _GREY_DASH = "#8b8f98", [6, 4]
 _NAME = 24  # characters of a run's name
-_HEIGHT, _ROOM = 330, 240  # pixels of a chart, and about how many the values have
-_ROW = 15  # pixels of the label's row, and of one run's crosses
-_MARKED = 20  # markers on a line of many steps
-_FEW = 50  # steps: all are marked
-_BEYOND = 1e300  # an axis that ends here can still be computed with
+_HEIGHT, _ROOM = 330, 240  # pixels: height of a chart, and approximate height of its plot area
+_ROW = 15  # height in pixels of the label's row, and of the row of one run's crosses
+_MARKED = 20  # number of markers on a line of many steps
+_FEW = 50  # up to so many steps, all are marked
+_BEYOND = 1e300  # axis ends up to this limit do not overflow in computations
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class _Series:
     """One line: ``values`` by step, with mean (nan if a value is not finite), low, high, count, bad."""
 
     name: str
-    place: int  # among the runs that were asked for, so that a run looks the same in every chart
+    place: int  # index among the requested runs, so that a run looks the same in every chart
     values: pd.DataFrame
 
     @property
     def spread(self) -> bool:
-        """Do ranks differ anywhere?"""
+        """Return whether ranks differ in any step."""
         return bool((self.values["low"] < self.values["high"]).any())
 
     @property
@@ -87,9 +87,9 @@ class _Series:
 
 
 def draw(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Charts "loss", "loss-log", "norm", "norm-log": those of them for which ``runs`` have values.
+    """Draw the charts "loss", "loss-log", "norm" and "norm-log" for which ``runs`` have values.
 
-    Both of a pair hold the same data, so they belong into one document.
+    The two charts of a pair share their data source, so both belong in one document.
     """
     charts = {}
     for name, quantity in _QUANTITIES.items():
@@ -104,19 +104,19 @@ def draw(runs: Sequence[Run]) -> dict[str, Chart]:
     return charts
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- data -----------------------------------------------------------------------------------------
 
 
 def _series(runs: Sequence[Run], quantity: _Quantity) -> Iterator[_Series]:
     for place, run in enumerate(runs):
         rows = _rows(run, quantity)
         known = rows[[quantity.column, f"reference_{quantity.column}"]].notna().any(axis=None)
-        if not rows.empty and (known or quantity.column == "loss"):  # norms that nobody knows are nan, as bad ones are
+        if not rows.empty and (known or quantity.column == "loss"):  # unknown norms are nan, as bad ones are
             yield _Series(run.name, place, _by_step(rows["step"], rows[quantity.column]))
 
 
 def _reference(runs: Sequence[Run], quantity: _Quantity) -> pd.DataFrame:
-    """The same for all runs, so the longest is taken. Where it is nan and nothing equals it, it is not known."""
+    """Return the reference's values from the longest run; a nan that no loss equals is an unknown value."""
     longest = _by_step(pd.Series(dtype=np.int64), pd.Series(dtype=np.float64))
     for run in runs:
         rows = _rows(run, quantity)
@@ -130,36 +130,36 @@ def _reference(runs: Sequence[Run], quantity: _Quantity) -> pd.DataFrame:
 
 
 def _rows(run: Run, quantity: _Quantity) -> pd.DataFrame:
-    """Those rows that hold the quantity. A norm belongs to a step, and stands with its last micro-batch."""
+    """Return the rows that hold the quantity. A norm belongs to a step and is in the row of its last micro-batch."""
     steps = run.steps
     if quantity.column == "loss" or steps.empty:
         return steps
     whole = steps["micro_batch"] == steps["micro_batch"].max()
-    whole &= steps["step"] <= run.file.steps_done  # a run that broke off within a step has no norm there
+    whole &= steps["step"] <= run.file.steps_done  # a run that ended within a step has no norm for it
     rows: pd.DataFrame = steps[whole]
     return rows
 
 
 def _by_step(steps: pd.Series, values: pd.Series) -> pd.DataFrame:
-    """By step: mean, low, high (nan where they are not finite), count, and bad, how many are not finite."""
+    """Return by step: mean, low, high (nan if not finite), count, and bad, the number of values that are not finite."""
     finite = values.where(np.isfinite(values))
     grouped = finite.groupby(steps.to_numpy())
     with np.errstate(over="ignore"):
         mean = grouped.mean()
     table = pd.DataFrame({"mean": mean, "low": grouped.min(), "high": grouped.max(), "count": grouped.size()})
     table["bad"] = table["count"] - grouped.count()
-    # The mean of huge values may be beyond what is finite, though they are not.
+    # The mean of huge finite values may overflow.
     table["mean"] = table["mean"].where((table["bad"] == 0) & np.isfinite(table["mean"]))
     return table
 
 
 def _first_difference(runs: Sequence[Run], quantity: _Quantity) -> tuple[int, str] | None:
-    """The first step in which this quantity of a run differs from the reference's, and which run."""
+    """Return the first step in which this quantity of a run differs from the reference, and the run's name."""
     found = []
     for run in runs:
         rows = _rows(run, quantity)
         ours, theirs = rows[quantity.column], rows[f"reference_{quantity.column}"]
-        differs = (ours != theirs) & theirs.notna()  # a reference that is not known differs from nothing
+        differs = (ours != theirs) & theirs.notna()  # an unknown reference value differs from nothing
         if quantity.column == "loss":
             differs = ~rows["equal"].astype(bool) & ~(ours.isna() & theirs.isna())
         if differs.any():
@@ -168,13 +168,13 @@ def _first_difference(runs: Sequence[Run], quantity: _Quantity) -> tuple[int, st
 
 
 def _first_parameter(runs: Sequence[Run]) -> int | None:
-    """The first step in which a parameter of any run is not the reference's."""
+    """Return the first step in which a parameter of any run differs from the reference."""
     wrong = (run.file.divergence.parameter for run in runs if run.file.divergence)
     return min((one.step for one in wrong if one), default=None)
 
 
 def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
-    """What the tooltip says, by step. As text, for only text can say that there is no number."""
+    """Return the tooltip's text by step. Text, because a number cannot express a missing value."""
     at = table.reindex(steps)
     texts = []
     for mean, low, high, count, bad in at[["mean", "low", "high", "count", "bad"]].itertuples(index=False, name=None):
@@ -190,7 +190,7 @@ def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _lean(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """In half the room where nothing is lost: extremes are losses of single precision as a rule."""
+    """Return the values as float32 if that is exact: most extremes are single-precision losses."""
     with np.errstate(over="ignore"):
         half = values.astype(np.float32)
     return half if np.array_equal(half.astype(np.float64), values, equal_nan=True) else values
@@ -200,7 +200,7 @@ def _lean(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 class _Drawing:
-    """One quantity: the data, and its charts."""
+    """The data of one quantity, and its charts."""
 
     def __init__(
         self,
@@ -223,9 +223,8 @@ class _Drawing:
         self._crossed = [one for one in series if one.values["mean"].isna().any()]
 
     def _data(self) -> ColumnDataSource:
-        """One row per step: columns mean0, low0, high0, told0 for the first line, and so on; reference, told.
-
-        low and high are left out where they say no more than the mean: a norm is the same on all ranks.
+        """Return a row per step: columns mean0, low0, high0, told0 for the first line, and so on; reference, told. low
+        and high are omitted where they equal the mean everywhere: a norm is the same on all ranks.
         """
         columns: dict[str, Any] = {"step": self._steps.astype(np.int32)}
         for at, one in enumerate(self._series):
@@ -274,8 +273,9 @@ class _Drawing:
         return Chart(drawn, self._quantity.title, self._text(log=log), self._keys())
 
     def _ends(self, *, log: bool) -> tuple[float, float, list[float]]:
-        """The ends of the axis, and the places of the rows above the values: the label's, and one for each run's
-        crosses, from the top down."""
+        """Return the ends of the axis, and the positions of the rows above the values: the label's and one for each
+        run's crosses, from the top down.
+        """
         if log:
             low, high = log10(self.positive.min()), log10(self.positive.max())
         else:
@@ -316,7 +316,7 @@ class _Drawing:
         )
 
     def _hover(self, drawn: Any, low: float, high: float) -> None:
-        """One tooltip for all lines at a step: those of lines that coincide would cover each other."""
+        """Add one tooltip for all lines at a step: separate tooltips of coinciding lines would cover each other."""
         width = float(np.diff(self._steps).min()) if len(self._steps) > 1 else 1.0
         bars = drawn.vbar("step", width, top=high, bottom=low, source=self._source, fill_alpha=0, line_color=None)
         lines = ["<b>step @step</b>"]

@@ -1,7 +1,7 @@
-"""The missing edge as a picture: which stream takes its order from which, and where the wait is that nothing makes.
+"""Draws the missing edge of a race: the stream from which each stream takes its order, and where a wait is missing.
 
-A lane for each stream, time of issue from left to right. It is SVG without scripts or ids, so that it may stand on a
-page several times; its colours are the page's. Words are set for the width of a phone.
+A lane per stream, time of issue from left to right. The picture is SVG without scripts or ids, so that a page may hold
+several; its colours are the page's. Text is sized for the width of a phone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from streamrace.detectors import Race, Side
 from streamrace.detectors.order.races import site
 from streamrace.reports.charts.frame import FIRST, SECOND, tame
 
-_WIDTH, _LANE, _TOP = 360, 86, 44  # of the picture; of a lane; the first lane's middle
-_BOX, _HIGH = 184, 38  # of an access
+_WIDTH, _LANE, _TOP = 360, 86, 44  # width of the picture; height of a lane; middle of the first lane
+_BOX, _HIGH = 184, 38  # width and height of an access's box
 _BAD = "var(--bad, #cf3a3a)"
 _STREAM, _KERNEL, _PLACE = 26, 16, 31  # characters
 
 
 def svg(race: Race) -> Markup:
-    """The picture of one race."""
+    """Return the picture of one race."""
     first, second = race.first, race.second
     streams = list(dict.fromkeys([first.stream, second.issuer, second.stream]))
     streams = [one for one in streams if one] or [""]
@@ -29,7 +29,7 @@ def svg(race: Race) -> Markup:
     begin, end = lane.get(first.stream, _TOP), lane.get(second.stream, _TOP)
     issuer = second.issuer
     bent = lane[issuer] if issuer in lane and issuer != second.stream else None
-    if begin == end and bent is None:  # both on one line, as with a stream that nobody named
+    if begin == end and bent is None:  # both accesses in one lane, as with an unnamed stream
         end = begin + _LANE
     height = max(*lane.values(), end) + 34
     wait = "wait or record_stream" if race.kind in {"freed", "reused"} else "wait"
@@ -46,7 +46,7 @@ def svg(race: Race) -> Markup:
 
 
 def _lane(y: int, stream: str) -> Markup:
-    """The line, and its name above it."""
+    """Return the lane's line, with its name above."""
     return Markup(
         '<line x1="0" y1="{y}" x2="{width}" y2="{y}" stroke="currentColor" stroke-opacity=".35"/>'
         '<text x="{x}" y="{above}" font-size="11" fill-opacity=".75" style="unicode-bidi:isolate">{name}</text>'
@@ -54,7 +54,7 @@ def _lane(y: int, stream: str) -> Markup:
 
 
 def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:
-    """The missing edge from the first access, and, with a lane ``bent`` that issues, the one that there is."""
+    """Return the missing edge from the first access, and the existing one from the issuer's lane ``bent``, if given."""
     out = 4 + _BOX
     if bent is None or bent == begin:
         target = end
@@ -71,13 +71,13 @@ def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:
     down = target > begin
     stop = target if target == bent else target - _HIGH // 2 if down else target + _HIGH // 2
     parts.append(_line(into, begin, into, stop, _BAD, "5 4", out))
-    anchor, x = ("start", into + 8) if len(wait) < 10 else ("end", into - 8)  # there is more room to the left
+    anchor, x = ("start", into + 8) if len(wait) < 10 else ("end", into - 8)  # the left side has more room
     parts.append(_text(x, (begin + stop) // 2 + 4, anchor, _BAD, f"missing: {wait}", bold=True))
     return parts
 
 
 def _line(x1: int, y1: int, x2: int, y2: int, colour: str, dash: str, begin: int | None = None) -> Markup:
-    """An arrow down or up to (x2, y2); from the side, if it begins at ``begin``."""
+    """Return an arrow down or up to (x2, y2); it starts with a horizontal part if ``begin`` is given."""
     down = 1 if y2 > y1 else -1
     path = f"M{x1} {y1}V{y2}" if begin is None else f"M{begin} {y1}H{x1}V{y2}"
     return Markup(
@@ -93,7 +93,7 @@ def _text(x: int, y: int, anchor: str, colour: str, text: str, *, bold: bool = F
 
 
 def _access(x: int, y: int, colour: str, number: str, side: Side) -> Markup:
-    """A box on its lane: what it does, and where in the source. The inner picture cuts off words that are too wide."""
+    """Return the access's box: operation and source line. The inner picture clips text that is too wide."""
     place = _place(side)
     below = Markup(
         '<text x="8" y="30" font-size="10.5" fill-opacity=".85" style="unicode-bidi:isolate">{}</text>'
@@ -126,6 +126,6 @@ def _what(side: Side) -> str:
 
 
 def _place(side: Side) -> str:
-    """The innermost line: ``partition_parameters.py:1946``."""
+    """Return the innermost line, as ``partition_parameters.py:1946``."""
     frame = site(side.stack)
     return f"{tame(PurePath(frame.file).name, _PLACE - 6)}:{frame.line}" if frame else ""

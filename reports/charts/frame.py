@@ -1,6 +1,6 @@
-"""What the charts on all pages share: their frame, their key, and names that are safe to draw.
+"""Holds the parts shared by the charts of all pages: frame, key, and names that are safe to draw.
 
-Colours are of middle lightness on a transparent ground, so that they can be read in the light and in the dark.
+Colours are of middle lightness on a transparent ground, so that they are readable in light and dark mode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BAD = "#cf3a3a"
 class Key(NamedTuple):
     """A line of a chart's key.
 
-    ``shape``: line, box, frame or cross; ``dash``: lengths on and off, in pixels. ``marker``: what stands on the line,
+    ``shape``: line, box, frame or cross; ``dash``: lengths on and off, in pixels. ``marker``: the marker on the line,
     as the path of an SVG of 22 by 12.
     """
 
@@ -50,7 +50,7 @@ class Key(NamedTuple):
 class Chart:
     """A figure of Bokeh or of matplotlib, its title and a sentence about it.
 
-    ``keys``: of Bokeh's; the page draws them itself, so that they wrap on a phone.
+    ``keys``: for a Bokeh figure; the page draws them, so that they wrap on a phone.
     """
 
     figure: Any
@@ -60,7 +60,7 @@ class Chart:
 
 
 def framed(**more: Any) -> Any:
-    """A figure on a transparent ground, without a toolbar. ``more``: as for Bokeh's ``figure``."""
+    """Return a figure on a transparent ground, without a toolbar. ``more``: arguments of Bokeh's ``figure``."""
     drawn = figure(
         **{
             "sizing_mode": "stretch_width",
@@ -83,20 +83,20 @@ def framed(**more: Any) -> Any:
 
 
 def over_steps(steps: Sequence[int], y_range: Any, height: int, **more: Any) -> Any:
-    """A figure with the steps (ascending) below."""
+    """Return a figure with the steps (ascending) on the x axis."""
     x_range = Range1d(start=steps[0] - 0.6, end=steps[-1] + 0.6)
     drawn = framed(x_range=x_range, y_range=y_range, height=height, **more)
     drawn.xaxis.axis_label = "step"
-    drawn.xaxis.major_label_policy = NoOverlap()  # on a phone there is no room for steps of seven digits
+    drawn.xaxis.major_label_policy = NoOverlap()  # a phone is too narrow for steps of seven digits
     drawn.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     return drawn
 
 
 def explored(drawn: Any, dimensions: Literal["both", "width"] = "both") -> None:
-    """Give a figure (made with ``toolbar_location="above"``, and complete) the tools to zoom and pan.
+    """Add the tools to zoom and pan to a complete figure that was created with ``toolbar_location="above"``.
 
-    None is active before it is chosen: the wheel and the finger scroll the page.
+    No tool is active until chosen: wheel and finger scroll the page.
     """
     drawn.add_tools(
         BoxZoomTool(dimensions=dimensions),
@@ -107,32 +107,32 @@ def explored(drawn: Any, dimensions: Literal["both", "width"] = "both") -> None:
         ResetTool(),
     )
     for tool in drawn.select(HoverTool):
-        tool.visible = False  # there is nothing to choose
+        tool.visible = False  # the hover tool needs no button
     drawn.yaxis.minor_tick_line_color = None
     drawn.toolbar.active_drag = drawn.toolbar.active_scroll = None
     drawn.toolbar.logo = None
 
 
 def tooltip(*lines: str) -> str:
-    """A tooltip of these lines, for Bokeh: ``@column`` is put in, escaped. As a string, for only that can wrap.
+    """Return a Bokeh tooltip of these lines, in which ``@column`` is replaced, escaped. Only a string can wrap.
 
-    Bokeh hangs it beside the pointer, on the wider side: so it is less wide than half a phone.
+    Bokeh places the tooltip on the wider side of the pointer, so its width stays below half a phone's.
     """
     return f'<div style="max-width:min(22rem,44vw);overflow-wrap:anywhere">{"<br>".join(lines)}</div>'
 
 
 def swatch(colour: str) -> str:
-    """A colour in a tooltip."""
+    """Return a square of the colour, for a tooltip."""
     return f'<span style="color:{colour}">■</span>'
 
 
 def literal(text: str) -> str:
-    """``text`` to stand in a tooltip as it is."""
+    """Escape ``text`` so that a tooltip shows it literally."""
     return escape(text).replace("@", "&#64;").replace("$", "&#36;")
 
 
 def tail(name: str, most: int) -> str:
-    """``name``, tame and of at most about ``most`` characters: the end of a path says more than its beginning."""
+    """Return ``name``, safe and cut to about ``most`` characters: the end of a path says more than its beginning."""
     name = tame(name, 4 * most)
     if len(name) <= most:
         return name
@@ -142,7 +142,7 @@ def tail(name: str, most: int) -> str:
 
 
 def tame(text: str, most: int) -> str:
-    """Without characters that turn text around, and without TeX: Bokeh would fetch a library to set it."""
+    """Return ``text`` without bidirectional controls and TeX: Bokeh would fetch a library to typeset it."""
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[-most // 2 :]}"
     text = "".join("·" if unicodedata.category(one)[0] == "C" else one for one in text)

@@ -1,6 +1,6 @@
-"""The two charts of an incident: extremes by step, and which points were bad when.
+"""Draws the two charts of an incident: extremes by step, and which points were bad when.
 
-Colours are of middle lightness on a transparent ground, so that they can be read in the light and in the dark.
+Colours are of middle lightness on a transparent ground, so that they are readable in light and dark mode.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from streamrace.detectors.live.finding import Finding, Kind, ProbePoint, ProbeRe
 from streamrace.reports.charts.frame import Chart, Key, over_steps, tail, tame
 
 _POINTS = 60  # rows of the map
-_LABEL, _DETAIL = 27, 10  # characters of a name beside the map, and of what tells two of a name apart
-_TOLD = 48  # characters of a name in a tooltip: a phone has room for no more
+_LABEL, _DETAIL = 27, 10  # characters of a name next to the map, and of the detail that distinguishes equal names
+_TOLD = 48  # characters of a name in a tooltip: a phone is no wider
 _GOOD, _FOUND, _BEYOND = "#8585853d", "#3b82d6", "#9a6fd8"
-# Fewer bad values than the first number: this colour.
+# Colour by upper limit of the count of bad values (exclusive).
 _BAD = ((10, "#e3b23c", "1 to 9"), (1000, "#e07b39", "10 to 999"), (math.inf, "#cf3a3a", "1000 and more"))
 _LINES = {
     Kind.INPUT: ("#7c83a3", [2, 2]),
@@ -34,7 +34,7 @@ _LINES = {
 
 
 def draw(finding: Finding, probes: Sequence[ProbeResult]) -> dict[str, Chart]:
-    """The charts that the statistics of one rank are enough for."""
+    """Draw the charts for which the statistics of one rank suffice."""
     drawn = {"extremes": _extremes(finding, probes), "map": _map(finding, probes)}
     return {name: chart for name, chart in drawn.items() if chart is not None}
 
@@ -43,7 +43,7 @@ def _extremes(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     largest: dict[Kind, dict[int, float]] = {}
     for probe in probes:
         value = max((abs(one) for one in (probe.low, probe.high) if math.isfinite(one)), default=0.0)
-        if value > 0:  # there is no 0 on a log scale
+        if value > 0:  # a log scale has no 0
             by_step = largest.setdefault(probe.point.kind, {})
             by_step[probe.step] = max(by_step.get(probe.step, 0.0), value)
     if not largest:
@@ -132,8 +132,8 @@ def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
 
 
 def _relevant(finding: Finding, found: ProbePoint, probes: Sequence[ProbeResult]) -> list[ProbePoint]:
-    """``found``, the bad points in the order of execution, then good ones by their distance from the finding."""
-    bad = [probe.point for probe in probes if probe.point == found]  # not bad by itself if it is finite and wrong
+    """Return ``found``, the bad points in the order of execution, then good points by distance from the finding."""
+    bad = [probe.point for probe in probes if probe.point == found]  # a finite wrong value does not count as bad
     bad += [probe.point for probe in probes if probe.bad and probe.step == finding.step]
     bad += [probe.point for probe in probes if probe.bad]
     here = [probe for probe in probes if probe.step == finding.step] or list(probes)
@@ -153,7 +153,7 @@ def _colour(bad: int, *, beyond: bool) -> str:
 
 
 def _name(point: ProbePoint) -> str:
-    """Short enough to stand beside the map: the end of a path says more than its beginning."""
+    """Return a name short enough for the map's axis: the end of a path says more than its beginning."""
     name = tail(point.parameter or point.module or "the model", _LABEL)
-    kind = point.kind.removesuffix(" partition")  # a phone's width is what the names leave to the map
+    kind = point.kind.removesuffix(" partition")  # the map gets the width of a phone that the names leave
     return f"{name} · {kind} {tame(point.detail, _DETAIL)}".strip()

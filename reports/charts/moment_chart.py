@@ -1,8 +1,8 @@
-"""The timeline of a race: all streams of a rank around the two accesses, joined by an arrow.
+"""Draws the timeline of a race: all streams of a rank around the two accesses, joined by an arrow.
 
-The arrow runs from the access that was issued first to the one that was issued second. Where it runs backwards, the
-timing shows the race. Kernels last microseconds and the two may lie a third of a second apart: so every slice has an
-outline, which is a pixel wide however short it is, and the tools zoom along the time.
+The arrow runs from the access that was issued first to the one issued second. Where the arrow runs backwards, the
+timing shows the race. Kernels last microseconds and the two may be a third of a second apart: so every slice has an
+outline, which is a pixel wide however short the slice is, and the tools zoom along the time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from streamrace.detectors import Race, Side
 from streamrace.reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
 from streamrace.reports.window import Kind, Slice, Window
 
-_LANES = 16  # more would be another program than ours
+_LANES = 16  # our programs have no more
 _LANE = 44  # pixels of a lane
-_THICK = 0.21  # of a lane, above and below its middle
-_EDGE = 0.35  # part of the width at whose end a label would not fit around its slice
+_THICK = 0.21  # of a lane's height, above and below its middle
+_EDGE = 0.35  # fraction of the width; nearer to the edge a label is aligned towards the middle
 _LABEL = 18  # characters of a lane's name
 _TOLD, _PLACE = 160, 90  # characters in a tooltip, which wraps
 _COLOURS: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
@@ -36,7 +36,7 @@ _TOOLTIP = tooltip(
 
 
 def draw(window: Window, race: Race) -> Chart:
-    """The timeline. ``race``: what its two sides are called."""
+    """Draw the timeline. ``race``: names the two sides."""
     zero = min(window.first.start, window.second.start)
     lanes = _lanes(window)
     row = {lane: at for at, lane in enumerate(lanes)}
@@ -64,9 +64,9 @@ def draw(window: Window, race: Race) -> Chart:
     for one, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
         shown.append(_boxes(drawn, [one], row, zero, colour, f"issued {word}"))
     _arrow(drawn, [(one.effect(side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
-    lower = int(row[window.second.lane] > row[window.first.lane])  # below it, the arrow does not cross its label
+    lower = int(row[window.second.lane] > row[window.first.lane])  # the label below this slice does not cross the arrow
     for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
-        text = f"{('first', 'second')[at]}: {_access(side)}"  # a phone has room for no more
+        text = f"{('first', 'second')[at]}: {_access(side)}"  # a phone is too narrow for more
         _label(drawn, window, one, row[one.lane], zero, colour, text, below=at == lower)
     drawn.add_tools(HoverTool(renderers=shown, tooltips=_TOOLTIP, limit=1, point_policy="follow_mouse"))
     explored(drawn, "width")
@@ -80,7 +80,7 @@ def _lanes(window: Window) -> list[str]:
 
 
 def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: int, colour: str, role: str) -> Any:
-    """Slices of one colour. Times in microseconds from ``zero`` (nanoseconds)."""
+    """Draw slices of one colour. Times in microseconds from ``zero`` (nanoseconds)."""
     thick = 1.35 * _THICK if role else _THICK
     source = ColumnDataSource(
         {
@@ -110,7 +110,7 @@ def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: in
 
 
 def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
-    """From the first-issued effect to the second-issued one: (nanoseconds, row) each."""
+    """Draw the arrow from the first-issued effect to the second-issued one. ``ends``: (nanoseconds, row) of each."""
     (begin, above), (end, below) = ends
     if above == below:
         out = into = above - 1.35 * _THICK
@@ -121,7 +121,7 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
         "line_color": BAD,
         "line_width": 2,
         "line_dash": [6, 3],
-    }  # Bokeh's types call these otherwise
+    }  # a dict, as Bokeh's type stubs name these arguments differently
     drawn.add_layout(
         Arrow(
             x_start=(begin - zero) / 1000,
@@ -135,7 +135,7 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
 
 
 def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
-    """Above or below the slice, where there is room to its sides; at an edge of the chart, towards the middle."""
+    """Label the slice above or below it; near an edge of the chart, aligned towards the middle, as space allows."""
     part = ((one.start + one.end) / 2 - window.start) / max(window.end - window.start, 1)
     align: Literal["left", "center", "right"] = "center"
     x, offset = (one.start + one.end) / 2, 0
@@ -160,7 +160,7 @@ def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: 
 
 
 def _access(side: Side) -> str:
-    """In short: ``write by copy_``."""
+    """Return the access in short: ``write by copy_``."""
     return "memory freed" if side.access == "free" else f"{side.access} by {tame(side.kernel.rpartition('::')[2], 18)}"
 
 

@@ -1,1 +1,1 @@
-"""What a run, a campaign or a study leaves in its folder: written, and read again with nothing trusted."""
+"""Writes the files of a run, campaign or study folder, and reads them again with nothing trusted."""

@@ -1,4 +1,4 @@
-"""The folder of a fuzzing campaign, read: ``timings.json``. Nothing in it is trusted."""
+"""Reads the folder of a fuzzing campaign (``timings.json``). Nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CampaignWitness(_Part):
 
 
 class TimingsFile(_Part):
-    """``timings.json``, as :func:`streamrace.reports.screen.timings.write` makes it."""
+    """``timings.json``, as :func:`streamrace.reports.screen.timings.write` writes it."""
 
     format: str
     version: _Count
@@ -97,11 +97,11 @@ class TimingsFile(_Part):
 class CampaignFolder:
     """A campaign's folder, read.
 
-    ``data``: ``timings.json``, checked; ``witnesses``: of its races.
+    ``data``: ``timings.json``, checked; ``witnesses``: of the campaign's races.
 
-    ``timings``: a row for each timing that was executed: number, diverged, wrong_values, bad_numbers (not finite),
-    loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read another value, so its program might go
-    another way). ``sources``: as of a run (:class:`streamrace.reports.data.loading.Run`).
+    ``timings``: a row per executed timing: number, diverged, wrong_values, bad_numbers (not finite), loss_difference
+    (NaN: a loss is NaN), first_wrong, departed (the host read another value, so its program might take another branch).
+    ``sources``: as of a run (:class:`streamrace.reports.data.loading.Run`).
     """
 
     name: str
@@ -113,12 +113,12 @@ class CampaignFolder:
 
     @property
     def fix(self) -> str:
-        """What was switched: see :func:`streamrace.reports.data.switched.switched`."""
+        """The switch of the campaign: see :func:`streamrace.reports.data.switched.switched`."""
         return switched(self.data["scenario"], self.data["versions"], self.name)
 
     @property
     def tried(self) -> Tried:
-        """For the matrix of fixes and timings."""
+        """The campaign's entry in the matrix of fixes and timings."""
         found = self.data["campaign"]
         return Tried(self.fix, RANDOM, found["diverged"], found["timings"])
 

@@ -1,4 +1,4 @@
-"""What the catalogue's command found, as data: ``catalogue.json``, a row for each entry."""
+"""Writes and reads the results of the catalogue's command: ``catalogue.json``, a row per entry."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _Part(BaseModel):
 class RanSide(_Part):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``streamrace check``.
 
-    ``races``: how many there are. ``accesses`` and ``lines``: of the one that is meant (write-read); empty where it
-    is not among them. ``evidence``: the first wrong value, where there is one.
-    ``harm``, ``token``, ``command``: of its witness. ``failure``: why there is no verdict.
-    ``virtual_ns``: when the last work of all ranks ended, in virtual time.
+    ``races``: their count. ``accesses`` (such as write-read) and ``lines``: of the race that the entry describes; empty
+    if that race was not found. ``evidence``: the first wrong value, if any. ``harm``, ``token``, ``command``: of the
+    race's witness. ``failure``: why no verdict was reached. ``virtual_ns``: virtual time at the end of the last work of
+    all ranks.
     """
 
     ran: str
@@ -45,7 +45,7 @@ class RanSide(_Part):
 
 
 class EntryRow(_Part):
-    """An entry, both sides, and what came out otherwise than expected: ``differs``, sentences without full stops."""
+    """An entry, both sides, and deviations from the expected result: ``differs``, sentences without full stops."""
 
     id: str
     library: str
@@ -70,14 +70,14 @@ class EntryRow(_Part):
 
     @property
     def cost(self) -> float | None:
-        """Of an open bug: by how much of its virtual time the smallest fix makes the program longer."""
+        """The cost of an open bug's smallest fix: the fraction by which it lengthens the program's virtual time."""
         if self.kind != "open" or not (self.affected and self.fixed and self.affected.virtual_ns):
             return None
         return self.fixed.virtual_ns / self.affected.virtual_ns - 1
 
 
 class CatalogueFile(_Part):
-    """``versions``: of what all entries share."""
+    """``catalogue.json``. ``versions``: of the software that all entries share."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -86,7 +86,7 @@ class CatalogueFile(_Part):
 
 
 def write(rows: Sequence[EntryRow], versions: dict[str, str], folder: Path) -> Path:
-    """Write ``catalogue.json``: the same for the same findings, whoever ran them and however fast. Raises OSError."""
+    """Write ``catalogue.json``: same findings, same bytes, independent of machine and speed. Raises OSError."""
     made = CatalogueFile(versions=versions, entries=list(rows))
     file = folder / FILE
     beside = file.with_name(f".{FILE}.part")
@@ -96,13 +96,13 @@ def write(rows: Sequence[EntryRow], versions: dict[str, str], folder: Path) -> P
 
 
 def read(folder: Path) -> CatalogueFile:
-    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Read ``catalogue.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
 def cell(ran: RanSide | None) -> Cell:
-    """A side's verdict, with what ran."""
+    """Return a table cell with a side's verdict and the program that ran."""
     if ran is None:
         return Cell("")
     tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
@@ -110,6 +110,6 @@ def cell(ran: RanSide | None) -> Cell:
 
 
 def short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`streamrace.reports.data.catalogue.RanSide`."""
+    """Shorten a line of :class:`RanSide` to ``copy_ partition_parameters.py:1643``."""
     found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
     return f"{found[1]} {found[2]}" if found else line

@@ -1,8 +1,7 @@
-"""The verdict on a program of the user's own, as data: the ``findings.json`` that ``streamrace check`` writes.
+"""Holds the verdict on a program of the user's own, as ``streamrace check`` writes it to ``findings.json``.
 
-Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
-nothing is said of values but where the program says itself what they must be
-(:mod:`streamrace.detectors.values.answers`).
+The format is that of a scenario's run, so all readers of runs accept the file. Without a reference, values are judged
+only where the program states the expected ones (:mod:`streamrace.detectors.values.answers`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from streamrace.reports.text import clean
 from streamrace.trace.untrusted import visible
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
-FAILED = 3  # the exit status where the program failed
+FAILED = 3  # the exit status if the program failed
 STATUSES = {
     Verdict.CLEAN: 0,
     Verdict.FRAGILE: 0,
@@ -41,7 +40,7 @@ _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithm
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a program was examined. ``virtual_ns``: when its last work ended, in virtual time."""
+    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time."""
 
     ranks: int = 0
     launches: int = 0
@@ -56,10 +55,10 @@ class Seen:
 
 
 class Witnessed(NamedTuple):
-    """What became of a race in a timing that executes its pair in the other order.
+    """The result of a race in a timing that executes its pair in the other order.
 
-    ``verdict``: harmful, benign or not confirmed; ``says``: what that rests on, a sentence without a full stop.
-    ``token`` names the timing, and ``command`` runs the program in it; both empty where none was found.
+    ``verdict``: harmful, benign or not confirmed; ``says``: the evidence, a sentence without a full stop. ``token``
+    names the timing, and ``command`` runs the program in it; both empty if no such timing was found.
     """
 
     verdict: str
@@ -72,7 +71,7 @@ class Witnessed(NamedTuple):
 
 
 def kept(examples: Sequence[Occurrence], ends: Mapping[int, int]) -> list[Occurrence]:
-    """Those in the part of the traces that is kept. ``ends``: see :class:`Thinned`."""
+    """Return the examples in the part of the traces that is kept. ``ends``: see :class:`Thinned`."""
 
     def last(one: Occurrence) -> int:
         return max(-1 if side.op is None else side.op for side in (one.first, one.second))
@@ -82,8 +81,8 @@ def kept(examples: Sequence[Occurrence], ends: Mapping[int, int]) -> list[Occurr
 
 @dataclass(frozen=True)
 class Thinned:
-    """Of a long run only the beginning of the traces is kept. ``operations``: in what is kept, of so many that
-    were judged (``of``). ``ends``: by rank whose trace goes on behind it, the last operation that is kept.
+    """Describes a long run of whose traces only the beginning is kept: ``operations`` of the ``of`` that were judged.
+    ``ends``: the last kept operation, for each rank whose trace was cut.
     """
 
     operations: int
@@ -91,11 +90,11 @@ class Thinned:
     ends: Mapping[int, int]
 
     def has(self, race: Race) -> bool:
-        """Do the traces that are kept hold an occurrence of the race, of those that are told?"""
+        """Check whether the kept traces hold one of the race's reported occurrences."""
         return bool(kept(race.examples, self.ends))
 
     def sentences(self, races: Sequence[Race]) -> tuple[str, ...]:
-        """For a person, without full stops: what is kept, and which of the run's races are not in it."""
+        """Return sentences for a person, without full stops: the kept part, and the run's races that are not in it."""
         said = [
             f"Kept of the traces: the first {self.operations:,} operations of {self.of:,}. The others were judged like "
             "them, and thinned out (--keep-trace 0 keeps all)"
@@ -115,8 +114,8 @@ class Thinned:
 class Dry:
     """A program that ran dry, as rank 0 of ``ranks`` on ``nodes``.
 
-    ``peak`` and ``capacity``: bytes of memory that were allocated at most, and that a GPU has (0: not known).
-    ``step_ns``: an optimizer step's virtual time, the last one's; 0 where the program made fewer than two.
+    ``peak`` and ``capacity``: bytes of memory allocated at most, and available on a GPU (0: unknown). ``step_ns``: the
+    virtual time of the last optimizer step; 0 if the program took fewer than two steps.
     """
 
     ranks: int
@@ -126,7 +125,7 @@ class Dry:
     step_ns: int
 
     def sentences(self) -> tuple[str, ...]:
-        """For a person, without full stops."""
+        """Return sentences for a person, without full stops."""
         others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
         nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
         said = [
@@ -145,11 +144,11 @@ class Dry:
 
 @dataclass(frozen=True)
 class Checked:
-    """All that is known about a program that ran. ``asked``: the command, its ranks, what was made slow.
+    """All that is known about a program that ran. ``asked``: the command, its ranks, the slowed operations.
 
-    ``failure``: why it ended early, if it did. ``unexercised``: what was on and never happened. ``unseen``: accesses
-    that escaped, of which the verdict knows nothing. All are sentences without a full stop. ``answers``: what the
-    program said that tensors must be.
+    ``failure``: why it ended early, if it did. ``unexercised``: features that were on and never used. ``unseen``:
+    accesses that were not recorded, which the verdict does not cover. All are sentences without a full stop.
+    ``answers``: the program's statements about the values of tensors.
     """
 
     asked: Mapping[str, Any]
@@ -160,17 +159,15 @@ class Checked:
     unseen: Sequence[str] = ()
     seen: Seen = field(default_factory=Seen)
     failure: str | None = None
-    witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
+    witnesses: Sequence[Witnessed] = ()  # one per race, or none at all
     dry: Dry | None = None
     answers: Sequence[Answer] = ()
-    own: Mapping[str, str] = field(
-        default_factory=dict
-    )  # which files are the program's: streamrace.reports.data.checkout
+    own: Mapping[str, str] = field(default_factory=dict)  # the program's own files: streamrace.reports.data.checkout
     known: Known = field(default_factory=Known)
-    failed: bool = False  # the program itself, whatever was found until then
+    failed: bool = False  # the program itself failed, whatever was found before
     thinned: Thinned | None = None
     uninitialised: Sequence[Uninitialised] = ()
-    seeded: str = ""  # what was seeded as the program does not, a sentence without a full stop
+    seeded: str = ""  # the seeding that the program itself does not do, a sentence without a full stop
 
     @property
     def found(self) -> list[Discovery]:
@@ -180,18 +177,18 @@ class Checked:
 
     @property
     def suppressed(self) -> list[KeptSuppression | None]:
-        """Of each finding why it does not count, if it does not."""
+        """The reason, per finding, why the finding does not count; None if it counts."""
         given = self.known.suppressed
         return list(given) if given else [None] * len(self.found)
 
     @property
     def uncertain(self) -> bool:
-        """Not all that the program does was seen, so nothing can be said of what was not found."""
+        """Return whether parts of the program were not seen, so that the absence of findings proves nothing."""
         return bool(self.failure or not self.seen.launches or self.unseen)
 
     @property
     def counting(self) -> Verdict:
-        """The verdict on what counts: on all that was found, but for what is known."""
+        """The verdict on the findings that count: all but the suppressed ones."""
         left = {one.group for one, why in zip(self.found, self.suppressed, strict=True) if why is None}
         if "race" in left:
             return Verdict.RACE
@@ -228,11 +225,11 @@ class Checked:
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
 
     def ran_with(self) -> str:
-        """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+        """Return the releases that replaced the environment's, a sentence without a full stop; empty if none did."""
         return ran_with(self.asked)
 
     def sentence(self) -> str:
-        """The verdict for a person."""
+        """Return the verdict as a sentence for a person."""
         ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
         if self.verdict == Verdict.RACE:
             count = "A race" if len(self.races) == 1 else f"{len(self.races)} races"
@@ -273,7 +270,7 @@ class Checked:
         return f"{count} of them {'is' if count == 1 else 'are'}"
 
     def as_dict(self) -> dict[str, Any]:
-        aside = iter([one and asdict(one) for one in self.suppressed])  # in the order of what is written below
+        aside = iter([one and asdict(one) for one in self.suppressed])  # in the order of the findings below
         races = [
             {**race.as_dict(), "witness": witness.as_dict() if witness else None, "suppressed": next(aside)}
             for race, witness in zip_longest(self.races, self.witnesses)
@@ -315,11 +312,11 @@ class Checked:
 
 
 def ran_with(asked: Mapping[str, Any]) -> str:
-    """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+    """Return the releases that replaced the environment's, a sentence without a full stop; empty if none did."""
     releases = asked.get("packages", {})
     words = {"not tried": " (not tried here before)"}
     named = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in releases.items() if word != "beside"]
-    beside = len(releases) - len(named)  # each was told when it was put there
+    beside = len(releases) - len(named)  # each was reported when it was installed
     more = f", and {beside} package{'' if beside == 1 else 's'} that they ask for" if beside else ""
     return f"With {', '.join(named)}{more}" if named else ""
 

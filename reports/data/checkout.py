@@ -1,7 +1,7 @@
-"""Which of the files that a program executed are its own, and what they are called in its checkout.
+"""Finds which of the files that a program executed belong to its checkout, and their paths in it.
 
-A trace names a file below the folder that it is imported from, the same on every machine. What shows findings beside
-the code (GitHub, an editor) wants it from the top of the checkout. That is found out where the program ran, and kept.
+A trace names a file relative to the folder that it is imported from, the same on every machine. Tools that show code
+(GitHub, an editor) need the path from the top of the checkout, so it is determined where the program ran, and kept.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pathlib import Path
 
 from streamrace.reports.data.sources import file_of
 
-_INSTALLED = {"site-packages", "dist-packages", ".cache", ".releases"}  # folders of what is no part of a checkout
+_INSTALLED = {"site-packages", "dist-packages", ".cache", ".releases"}  # folders that are not part of a checkout
 
 
 def top(start: Path) -> Path:
-    """The top of the checkout around ``start``; ``start`` itself where there is none."""
+    """Return the top of the checkout around ``start``; ``start`` itself if there is no checkout."""
     start = start.resolve()
     return next((one for one in (start, *start.parents) if (one / ".git").exists()), start)
 
 
 def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str, str]:
-    """The names of files as in a trace, each with its path from the top of the checkout, where it lies in there.
+    """Map names of files as in a trace to their paths from the top of the checkout, for the files that lie in it.
 
-    ``folders``: where files are looked for first, before the places that modules are imported from. ``start``: a folder
-    of the checkout.
+    ``folders``: searched for files before the places that modules are imported from. ``start``: a folder of the
+    checkout.
     """
     above = top(start)
     found = {}
@@ -40,7 +40,7 @@ def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str,
 
 
 def portable(name: str, places: Mapping[str, str]) -> str:
-    """A name that says the same of the file on another machine. ``places``: as :func:`own` gives them."""
+    """Return a name of the file that is the same on another machine. ``places``: as :func:`own` returns them."""
     if not name.startswith("/"):
         return name
     return places.get(name) or name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Which parameters were wrong in which step: the uses of all ranks, counted.
+"""Counts which parameters were wrong in which step, over the uses of all ranks.
 
 A run has a row for each use of each parameter on each rank; a report looks at parameters and steps. So the run counts
 once, and the report reads 2 million rows instead of some hundred million.
@@ -24,15 +24,15 @@ COLUMNS = {
     "first_rank": "int64",
     "turn": "int64",
 }
-_LATER = {"turn": -1}  # which earlier versions did not write
+_LATER = {"turn": -1}  # columns that earlier versions did not write
 
 
 def of(uses: pd.DataFrame) -> pd.DataFrame:
-    """A row per parameter and step, of :func:`parameters`; in the order of their names, then steps.
+    """Return a row per parameter and step, of :func:`parameters`, ordered by name, then step.
 
-    A use is wrong where it has a reference and differs from it; not_finite, if it then holds values that are not; else
-    older, if every wrong part holds what that part held in the reference in an earlier step, on any rank. turn: which
-    of its rank's uses in that step, from 0, was the first that is wrong; -1: none is.
+    A use is wrong if it has a reference and differs from it. A wrong use is not_finite if it holds values that are not
+    finite; else older, if every wrong part equals that part of the reference in an earlier step, on any rank. turn:
+    index, from 0, of the first wrong use among its rank's uses in that step; -1: no use is wrong.
     """
     keys = ["parameter", "step"]
     wrong = ~uses["equal"] & uses["reference_checksums"].notna()
@@ -60,13 +60,13 @@ def of(uses: pd.DataFrame) -> pd.DataFrame:
 
 
 def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """For each of the suspects, whether every part that is wrong is of an earlier step."""
+    """Return, per suspect, whether every wrong part is from an earlier step."""
     if suspects.empty:
         return np.zeros(0, dtype=np.bool_)
     named = uses["parameter"].isin(suspects["parameter"].unique()) & uses["reference_checksums"].notna()
     known = _parts(uses[named].drop_duplicates(["parameter", "step", "reference_checksums"]), "reference_checksums")
     since = known.groupby(["parameter", "part", "word"], sort=False)["step"].min().rename("since").reset_index()
-    # Ranks and micro-batches mostly hold the same: each set of words is looked at once.
+    # Ranks and micro-batches mostly hold the same values: each distinct set of words is examined once.
     same = suspects.groupby(["parameter", "step", "checksums", "reference_checksums"], sort=False).ngroup()
     once = suspects[~same.duplicated()]
     ours, theirs = _parts(once, "checksums"), _parts(once, "reference_checksums")
@@ -79,7 +79,7 @@ def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int],
 
 
 def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A row for each part of each use: row (of ``uses``), parameter, step, part, word (its checksum)."""
+    """Return a row for each part of each use: row (of ``uses``), parameter, step, part, word (its checksum)."""
     words = uses[column].str.split(" ").explode()
     frame = pd.DataFrame({"row": words.index, "word": words.to_numpy()})
     frame["part"] = frame.groupby("row", sort=False).cumcount()
@@ -87,13 +87,13 @@ def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def write(table: pd.DataFrame, file: Path) -> None:
-    """Write what :func:`of` gives, whole or not at all. The same table gives the same bytes. Raises OSError."""
-    packed = table.assign(parameter=table["parameter"].astype("category"))  # names repeat, and so take no room
+    """Write a table of :func:`of`, whole or not at all. The same table gives the same bytes. Raises OSError."""
+    packed = table.assign(parameter=table["parameter"].astype("category"))  # repeated names take no space
     whole(file, lambda beside: packed.to_parquet(beside, engine="pyarrow", index=False))
 
 
 def read(file: Path) -> pd.DataFrame:
-    """What :func:`write` wrote. Raises :class:`streamrace.reports.data.schema.ReportError` for any other file."""
+    """Read a file of :func:`write`. Raises :class:`streamrace.reports.data.schema.ReportError` for any other file."""
     table = frames.read_parquet(file, COLUMNS, later=_LATER)
     counts = ["uses", "wrong", "older", "not_finite"]
     if (

@@ -1,4 +1,4 @@
-"""``# stream-race: ok REASON`` at a line: whoever wrote the program says that a race there is meant, and why."""
+"""Reads ``# stream-race: ok REASON`` comments, by which a program's author declares a race intended, with a reason."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ENDS = (tokenize.NEWLINE, tokenize.ENDMARKER)
 
 
 class Comment(NamedTuple):
-    """Where it stands, and what it says; ``reason`` is empty where it says nothing."""
+    """The comment's line and its reason; ``reason`` is empty if the comment states none."""
 
     line: int
     reason: str
 
 
 def comments(lines: Sequence[str]) -> dict[int, Comment]:
-    """The comments of a file, by the lines that they speak of: all of the statement in which they stand.
+    """Return the comments of a file, by each line of the statement in which they are.
 
-    A statement may take several lines, and Python says of a call on which of them it is. Found by Python's own
-    tokenizer, as the words may stand in a string, too. A comment on a line of its own speaks of nothing.
+    A statement may span several lines, and Python reports a call on one of them. Comments are found by Python's own
+    tokenizer, as the words may also be in a string. A comment on a line of its own applies to nothing.
     """
     found: dict[int, Comment] = {}
     began, said = 0, None
@@ -43,5 +43,5 @@ def comments(lines: Sequence[str]) -> dict[int, Comment]:
             elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT) and not began:
                 began = token.start[0]
     except (tokenize.TokenError, SyntaxError, ValueError):
-        pass  # another file than the one that ran stands there by now: what was found until then
+        pass  # the file was replaced after the run: keep the comments found so far
     return found

@@ -1,4 +1,4 @@
-"""The folder of a dry run, read: ``dry.json``, in which nothing is trusted; the tables that terminal and page share."""
+"""Reads the folder of a dry run (``dry.json``, nothing trusted), and builds the tables that terminal and page share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamrace.reports.data.loading import Source
 
 FILE = "dry.json"
-FORMAT, VERSION = "stream-race-dry-run", 1  # as streamrace/studies/rehearsed.py has them, which needs torch
+FORMAT, VERSION = "stream-race-dry-run", 1  # as in streamrace/studies/rehearsed.py, which needs torch
 GIB = 1 << 30
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -36,7 +36,7 @@ class _Group(_Part):
 
 
 class _Step(_Part):
-    """As :class:`metrics.StepTime`."""
+    """Same fields as :class:`metrics.StepTime`."""
 
     time: Annotated[int, Field(gt=0, le=2**53)]
     compute: _Count
@@ -54,7 +54,7 @@ class _Moment(_Part):
 
 
 class _Memory(_Part):
-    """As :class:`metrics.MemoryUse`."""
+    """Same fields as :class:`metrics.MemoryUse`."""
 
     peak: _Count
     moment: _Moment | None
@@ -62,7 +62,7 @@ class _Memory(_Part):
 
 
 class Told(_Part):
-    """What the command said: verdict and sentence, and what stood below them."""
+    """The command's output: verdict and sentence, and the notes below them."""
 
     verdict: str
     tone: str
@@ -71,7 +71,7 @@ class Told(_Part):
 
 
 class DryFile(_Part):
-    """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` makes it. What was said came later."""
+    """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` builds it. Early files lack ``said``."""
 
     format: str
     version: _Count
@@ -107,7 +107,7 @@ class DryFolder:
 
 
 def said(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command said; of a folder that is older than that: what its races tell, and whether it fits."""
+    """Return the command's output; for a folder of an earlier version, built from its races and whether it fits."""
     if data.get("said"):
         return dict(data["said"])
     verdict = "race" if data["races"] else "clean" if data["fits"] else "does not fit"
@@ -118,13 +118,13 @@ def said(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_dry(folder: Path) -> bool:
-    """A dry run of a job. (A program's that was checked dry had a file of that name once, too.)"""
+    """Check whether the folder is a job's dry run. (Programs checked dry formerly had a file of that name, too.)"""
     return (folder / FILE).is_file() and not (folder / "findings.json").is_file()
 
 
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    from streamrace.reports.data.loading import sources_of  # with pandas, which a dry run itself does not need
+    from streamrace.reports.data.loading import sources_of  # imports pandas, which a dry run itself does not need
 
     data = schema.read_json(folder / FILE)
     file = schema.checked(DryFile, folder / FILE, data, named=FORMAT, version=VERSION)
@@ -132,7 +132,7 @@ def load(folder: Path) -> DryFolder:
 
 
 def time_table(step: StepTime | _Step) -> Table:
-    """Where an optimizer step's time goes."""
+    """Return the table of how an optimizer step spends its time."""
     parts = [
         ("computing", step.compute),
         ("communication that nothing hides", step.exposed),
@@ -147,7 +147,7 @@ def time_table(step: StepTime | _Step) -> Table:
 
 
 def memory_table(memory: MemoryUse | _Memory) -> Table:
-    """What the memory was made of when most was allocated."""
+    """Return the table of memory by kind at its peak."""
     kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
     rows: list[list[Any]] = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]
     moment = memory.moment

@@ -1,4 +1,4 @@
-"""A race explained, as data: what ``streamrace explain`` tells, draws, and writes for other programs."""
+"""Holds a race's explanation as data: the content that ``streamrace explain`` prints, draws and writes as JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FILE = "explanation.json"
 
 @dataclass(frozen=True)
 class Explained:
-    """Race ``number`` of ``run``. ``headline``: in one sentence; ``sections``: what is told.
+    """Race ``number`` of ``run``. ``headline``: one sentence; ``sections``: the text.
 
-    ``own``: what was around the two in the run; ``other``: in the other timing, in which their ``order`` is reversed,
-    or the program's. None: nobody kept it; ``lacks`` says so, in sentences. ``command``: runs the witness again.
+    ``own``: the window around the two accesses in the run; ``other``: in the other timing, in which their ``order`` is
+    reversed, or the program's. None: not kept; ``lacks`` says so, in sentences. ``command``: runs the witness again.
     """
 
     run: Run
@@ -47,7 +47,7 @@ class Explained:
         return self.run.folder
 
     def titles(self) -> tuple[str, str]:
-        """What the two timings are called, the run's own first."""
+        """Return the titles of the two timings, the run's own first."""
         shown = self.occurrence is not None and self.occurrence.manifested
         mine = "This run, in which it shows" if shown else "This run, in which it does not show"
         return mine, "The witness, in which it shows" if self.order == "reversed" else "In the program's order"
@@ -72,5 +72,5 @@ class Explained:
         }
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the explanation as JSON."""
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"

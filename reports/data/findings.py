@@ -1,4 +1,4 @@
-"""The verdict on one run, as data: ``findings.json``."""
+"""Holds the verdict on one run as data, and writes it: ``findings.json``."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ VERSION = 1
 
 
 class Verdict(StrEnum):
-    """What was found, in a word."""
+    """The verdict of a run, in a word."""
 
     UNSTABLE = "unstable"  # a race, and this timing shows it: values differ from the reference
     HIDDEN = "hidden"  # a race that this timing does not show
-    STALE = "stale"  # all accesses are ordered, and yet an older version of a parameter is used
-    UNCOVERED = "uncovered"  # a part of a partition is read that nothing wrote
+    STALE = "stale"  # all accesses are ordered, yet an older version of a parameter is used
+    UNCOVERED = "uncovered"  # a part of a partition is read that was never written
     DIVERGED = "diverged"  # values differ, and no race explains it
-    CLEAN = "clean"  # neither
-    # Of a program of the user's own, whose values are compared with nothing (streamrace.reports.data.checked):
+    CLEAN = "clean"  # none of these
+    # For a program of the user's own, whose values have no reference (streamrace.reports.data.checked):
     RACE = "race"
-    FRAGILE = "fragile"  # ordered, and by nothing but waits that are there for another reason
-    UNKNOWN = "unknown"  # nothing was found, and not all was seen; or the run was killed
-    # All is ordered, and a value is not what the program says that it must be (``stale`` is a third kind):
+    FRAGILE = "fragile"  # ordered only by waits that exist for another reason
+    UNKNOWN = "unknown"  # nothing was found but not all was seen, or the run was killed
+    # All is ordered, and a value is not what the program states that it must be (``stale`` is a third kind):
     ARITHMETIC = "wrong arithmetic"
     BOUNDS = "wrong bounds"
-    UNINITIALISED = "uninitialised"  # all is ordered, and something depends on memory that nothing wrote
+    UNINITIALISED = "uninitialised"  # all is ordered, and a result depends on memory that was never written
 
     @property
     def tone(self) -> str:
-        """As of a :class:`streamrace.reports.table.Cell`."""
+        """The tone of a :class:`streamrace.reports.table.Cell`."""
         return {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}.get(self, "bad")
 
 
 class WitnessOf(NamedTuple):
-    """The token of a timing that executes a race's pair in the other order, or the reason why there is none."""
+    """The token of a timing that executes a race's pair in the other order, or the reason why no timing does."""
 
     token: str
     reason: str
@@ -52,7 +52,7 @@ class WitnessOf(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took in virtual time: nanoseconds per optimizer step, on average over ranks."""
+    """The cost of a run in virtual time: nanoseconds per optimizer step, on average over ranks."""
 
     step_ns: float
     blocked_ns: float
@@ -71,12 +71,12 @@ class Findings:
     cost: Cost | None
     steps_done: int
     failure: str | None = None
-    watch: Finding | None = None  # what the NaN watch said, where it ran beside
-    witnesses: Sequence[WitnessOf] = ()  # one for each race
-    profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are of, its rates
-    distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
-    holding: Holding = field(default_factory=Holding)  # what a clean run rests on
-    unexercised: Sequence[str] = ()  # what was on and never happened in it: sentences without a full stop
+    watch: Finding | None = None  # the NaN watch's finding, if the watch was on
+    witnesses: Sequence[WitnessOf] = ()  # one witness per race
+    profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are from, its rates
+    distance: float = 0.0  # largest, of the secondary from the primary, between backward and forward pass
+    holding: Holding = field(default_factory=Holding)  # the waits that a clean verdict depends on
+    unexercised: Sequence[str] = ()  # features that were on and never used: sentences without a full stop
 
     @property
     def verdict(self) -> Verdict:
@@ -91,12 +91,12 @@ class Findings:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """All that was found, not the gravest alone: race, stale, uncovered."""
+        """All causes found, not only the gravest: race, stale, uncovered."""
         found = {"race": self.races, "stale": self.stale, "uncovered": self.uncovered}
         return tuple(cause for cause, what in found.items() if what)
 
     def sentence(self) -> str:
-        """The verdict for a person."""
+        """Return the verdict as sentences for a person."""
         parts = [
             {
                 Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
@@ -130,7 +130,7 @@ class Findings:
             "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
             "watch": _told(self.watch) if self.watch else None,
-            "checked": None,  # of a program of the user's own
+            "checked": None,  # only for a program of the user's own
             "rests": self._rests(),
             "races": [
                 {**race.as_dict(), "witness": witness._asdict() if witness else None}
@@ -158,12 +158,12 @@ def _told(found: Stale | Uncovered | Finding) -> dict[str, Any]:
 
 
 def write(findings: Findings, folder: Path) -> Path:
-    """Write ``findings.json``, whole or not at all: who reads it may come while the run ends. Raises OSError."""
+    """Write ``findings.json``, whole or not at all: a reader may come while the run ends. Raises OSError."""
     return put(findings.as_dict(), folder)
 
 
 def put(data: Mapping[str, Any], folder: Path) -> Path:
-    """What :func:`write` writes, as data."""
+    """Write the data of ``findings.json``, as :func:`write` does."""
     path = folder / "findings.json"
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))

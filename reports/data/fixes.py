@@ -1,4 +1,4 @@
-"""What ``streamrace fix`` found, as data: ``fix.json``, a row for each candidate, and ``fix.diff``, the one to take."""
+"""Holds the result of ``streamrace fix``: ``fix.json``, a row per candidate, and ``fix.diff``, the chosen change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE, DIFF = "fix.json", "fix.diff"
 FORMAT, VERSION = "stream-race-fix", 1
 Count = Annotated[int, Field(ge=0)]
 Live = Literal["clean", "race", "fails", "unknown", "not tried"]
-"""What a live run with the lines said: the race is gone and none came; it or another is there; it did not end well."""
+"""Result of a live run with the changed lines: no race; this race or another; the run failed; no verdict; not run."""
 
 TONES = {"clean": "good", "race": "bad", "fails": "bad", "unknown": "warn", "not tried": "soft"}
 _NOT = {"race": "tried: NOT", "fails": "tried: it fails", "unknown": "tried: unknown", "not tried": "by the trace"}
@@ -30,13 +30,13 @@ class _Part(BaseModel):
 
 
 class FixRow(_Part):
-    """A candidate. ``words``: what it is; ``supposes``: what has to be so, that no trace says.
+    """A candidate. ``words``: its description; ``supposes``: an assumption that no trace can confirm.
 
-    ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, where it does not. ``longer_ns``:
-    by how much the run ends later then. ``more``: other races that are gone with it. ``by_chance``: gone only with
-    waits that are there for another reason; ``this_owner``: only for the one who got the memory in this run.
-    ``unwritten``: why there is no ``diff``. ``live``: what a live run with it said, ``says`` in words,
-    ``live_longer_ns``: by how much that ended later.
+    ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, if it does not. ``longer_ns``: by
+    how much the run then ends later. ``more``: count of further races removed. ``by_chance``: sufficient only with
+    waits that exist for another reason; ``this_owner``: only for the owner that got the memory in this run.
+    ``unwritten``: why no ``diff`` exists. ``live``: the result of a live run, ``says`` in words, ``live_longer_ns``: by
+    how much that run ended later.
     """
 
     how: str
@@ -56,20 +56,20 @@ class FixRow(_Part):
 
     @property
     def cost(self) -> str:
-        """In virtual time, for a person."""
+        """The cost in virtual time, for a person."""
         if self.longer_ns is None:
             return "not known"
         return ("-" if self.longer_ns < 0 else "") + duration(abs(self.longer_ns)) if self.longer_ns else "0"
 
     @property
     def limits(self) -> list[str]:
-        """Where it is no cure, ends of sentences."""
+        """The reasons why the candidate is no complete cure, as ends of sentences."""
         said = ["enough only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
         return said + (["enough only for the one who got the memory in this run"] if self.this_owner else [])
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be known of it, sentences without a full stop."""
+        """Remarks on the candidate, sentences without a full stop."""
         said = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
         said += [f"{self.more} more race{'s' * (self.more > 1)} gone with it"] if self.holds and self.more else []
         said += [self.why] if self.why else []
@@ -78,9 +78,9 @@ class FixRow(_Part):
 
 
 class FixFile(_Part):
-    """``race``: number ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, which was
-    tried live and is clean; None: there is none. ``no_schedule``: why no cost is known. ``untried``: why nothing was
-    tried live.
+    """``fix.json``, of race ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, whose
+    live run was clean; None: none qualifies. ``no_schedule``: why no cost is known. ``untried``: why nothing was tried
+    live.
     """
 
     format: str = FORMAT
@@ -104,14 +104,14 @@ class FixFile(_Part):
 
     @property
     def host_ns(self) -> int | None:
-        """What the cheapest synchronisation of the host costs that holds in the trace."""
+        """The cost of the cheapest host synchronisation that holds in the trace."""
         return min(
             (one.longer_ns for one in self.rows if one.holds and on_host(one) and one.longer_ns is not None),
             default=None,
         )
 
     def sentence(self) -> str:
-        """What came out, in one."""
+        """Return the result in one sentence."""
         held = [one for one in self.rows if one.holds]
         if self.taken is not None:
             row, host = self.taken, self.host_ns
@@ -129,12 +129,12 @@ class FixFile(_Part):
 
 
 def on_host(row: FixRow) -> bool:
-    """Does it make the host wait?"""
+    """Check whether the candidate makes the host wait."""
     return row.how.endswith("synchronisation")
 
 
 def write(found: FixFile, folder: Path) -> None:
-    """Write ``fix.json``, and ``fix.diff`` where there is one to take. Raises OSError."""
+    """Write ``fix.json``, and ``fix.diff`` if a row is to be taken. Raises OSError."""
     text = json.dumps(found.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
     whole(folder / FILE, lambda beside: beside.write_text(text, encoding="utf-8"))
     if found.taken is not None:
@@ -143,13 +143,13 @@ def write(found: FixFile, folder: Path) -> None:
 
 
 def read(folder: Path) -> FixFile:
-    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Read ``fix.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(FixFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
 def best_of_each(found: FixFile) -> list[FixRow]:
-    """The first of each kind, and what was tried."""
+    """Return the first row of each kind, and the rows that were tried live."""
     seen: set[str] = set()
     kept = []
     for row in found.rows:
@@ -160,7 +160,7 @@ def best_of_each(found: FixFile) -> list[FixRow]:
 
 
 def table(rows: Sequence[FixRow], title: str = "Candidates, the one to take first") -> Table:
-    """A row for each."""
+    """Return a table with a row per candidate."""
     return Table(
         title,
         ["candidate", "in the trace", "costs", "live", "what it is"],

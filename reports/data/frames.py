@@ -1,4 +1,4 @@
-"""Tables in CSV and Parquet files, read with nothing trusted."""
+"""Reads tables from CSV and Parquet files, with nothing trusted."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _NOTHING: Mapping[str, str] = {}
 _NONE_LATER: Mapping[str, int] = {}
 _MOST_BYTES = 2 << 30  # of a table in memory
 _MOST_ROWS = 1 << 25
-_LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
-_RENAMED = {"shown": "manifested", "margin_us": "slack_us"}  # columns as earlier versions called them
+_LARGEST = 2**53  # of any integer; larger ones are not exact in a page's script
+_RENAMED = {"shown": "manifested", "margin_us": "slack_us"}  # columns by their names in earlier versions
 
 
 def read(
     file: Path, columns: Mapping[str, str], *, optional: Collection[str] = (), nothing: Mapping[str, str] = _NOTHING
 ) -> pd.DataFrame:
-    """These columns (name: dtype), in this order, to the last bit as they were written; NaN for columns that are
-    ``optional`` and missing, and for a text that stands for ``nothing``, by column.
+    """Read these columns (name: dtype), in this order, bit for bit as written; NaN for columns that are ``optional``
+    and missing, and for the text that means ``nothing``, by column.
 
-    Other words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` for a file that cannot
-    be read, or does not hold them.
+    Other words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` if the file is
+    unreadable or lacks a column.
     """
     earlier = {old: new for old, new in _RENAMED.items() if new in columns}
     kinds = {**columns, **{old: columns[new] for old, new in earlier.items()}}
@@ -48,7 +48,7 @@ def read(
             frame[name] = frame[name].to_numpy(dtype=object).astype("float64")
     except OSError as error:
         raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
-    except (ValueError, TypeError, OverflowError) as error:  # pandas' own are such, and a text that is no number
+    except (ValueError, TypeError, OverflowError) as error:  # includes pandas' own errors, and text that is no number
         raise does_not_hold(file, str(error)) from None
     for name in columns:
         if name not in frame.columns:
@@ -59,13 +59,12 @@ def read(
 
 
 def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, int] = _NONE_LATER) -> pd.DataFrame:
-    """These columns (name: int64 or str), in this order, of a table that lacks nothing.
+    """Read these columns (name: int64 or str), in this order, of a table without missing values.
 
-    ``later``: columns that earlier versions did not write, and the number that stands for each of them there.
-
-    pandas' own description of the table, which Parquet files carry too, is not read. Raises :class:`ReportError`.
+    ``later``: columns that earlier versions did not write, with the number to use instead. pandas' own description of
+    the table, which Parquet files carry too, is not read. Raises :class:`ReportError`.
     """
-    from pyarrow import parquet  # here: many import this module to read no such file
+    from pyarrow import parquet  # a local import: most importers of this module read no Parquet file
 
     texts = [name for name, dtype in columns.items() if dtype == "str"]
     try:
@@ -74,8 +73,8 @@ def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, 
             written = [name for name in columns if name in packed.schema_arrow.names]
             if missing := [name for name in columns if name not in {*written, *later}]:
                 raise ValueError(f"it lacks the column {missing[0]}")
-            table = packed.read(columns=written, use_threads=False)  # ranks may be forked later
-        if not len(table):  # its columns may have no type
+            table = packed.read(columns=written, use_threads=False)  # without threads, as ranks may be forked later
+        if not len(table):  # columns of an empty table may have no type
             return pd.DataFrame({name: [] for name in columns}).astype(dict(columns))
         frame = pd.DataFrame({name: _column(name, table.column(name), columns[name]) for name in written})
         for name in columns:
@@ -88,7 +87,7 @@ def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, 
 
 
 def _refuse_bomb(described: Any) -> None:
-    """A few bytes may stand for any number of rows, or of characters. Raises ValueError."""
+    """Raise ValueError for a file that unpacks to too many rows or bytes: few bytes may stand for any number."""
     groups = [described.row_group(at) for at in range(described.num_row_groups)]
     unpacked = sum(max(one.total_byte_size, 0) for one in groups)
     if not 0 <= described.num_rows <= _MOST_ROWS or unpacked > _MOST_BYTES:
@@ -125,5 +124,5 @@ def _bounded(file: Path, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def each(frame: pd.DataFrame) -> Iterator[Any]:
-    """A frame's rows, with its columns as attributes; which they are no type says."""
+    """Yield a frame's rows, with its columns as attributes. The columns are dynamic, so rows are untyped."""
     yield from frame.itertuples(index=False)

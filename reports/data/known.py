@@ -1,7 +1,7 @@
-"""What is known of a finding before it is found: by a comment in the program, or by a baseline that names it.
+"""Matches findings against earlier knowledge: a comment in the program, or a baseline that names the finding.
 
-A finding's *fingerprint* is made of what stays when lines move: its kind, and of both accesses the kernel, the file and
-the function. Several findings may have the same ones: they are numbered, so that one more of them is a new one.
+A finding's *fingerprint* depends only on what stays when lines move: its kind and, of both accesses, kernel, file and
+function. Findings with the same parts are numbered, so that one more of them counts as new.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from streamrace.trace.untrusted import LARGEST, Unreadable, read_json, visible
 FORMAT = "stream-race-baseline"
 VERSION = 1
 FRAGILE = "fragile"
-_DIGITS = 20  # of a fingerprint, of 64
+_DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
 
 Group = Literal["race", "fragile", "answer", "uninitialised"]
 
 
 class WrongValue(Protocol):
-    """A value that is not what the program says that it must be."""
+    """A value that differs from the one that the program states."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ class Discovery(NamedTuple):
     message: str
     frames: tuple[Frame, ...]
     race: Race | None = None
-    sites: tuple[WaitSite, ...] = ()  # of a fragile pair: what alone orders it
+    sites: tuple[WaitSite, ...] = ()  # of a fragile pair: the waits that alone order it
 
 
 def findings(
@@ -67,10 +67,10 @@ def findings(
     own: Mapping[str, str],
     uninitialised: Iterable[Uninitialised] = (),
 ) -> list[Discovery]:
-    """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values, the values that
-    nobody wrote; in this order.
+    """Return all findings: races, pairs that only an incidental wait orders, wrong values, and uses of memory that was
+    never written; in this order.
 
-    ``own``: as :func:`streamrace.reports.data.checkout.own` gives it.
+    ``own``: as :func:`streamrace.reports.data.checkout.own` returns it.
     """
     seen: Counter[str] = Counter()
 
@@ -119,7 +119,7 @@ def findings(
 
 
 def fingerprint(parts: Sequence[Any]) -> str:
-    """The same for the same parts: text, lists of text, nothing."""
+    """Return the fingerprint of the parts: text, lists of text, or None."""
     return sha256(json.dumps(parts).encode()).hexdigest()[:_DIGITS]
 
 
@@ -136,10 +136,10 @@ def _where(frame: Frame | None, own: Mapping[str, str]) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Known:
-    """What became of the findings. ``suppressed``: one for each, None for one that counts.
+    """The assessment of the findings. ``suppressed``: one entry per finding, None if the finding counts.
 
-    ``unreasoned``: comments without a reason, which count for nothing. ``gone``: what only the baseline has, each a
-    message; None where nothing is known of it, as not all of the program was seen.
+    ``unreasoned``: comments without a reason, which have no effect. ``gone``: messages of findings that only the
+    baseline has; None if unknown: not compared with a baseline, or not all of the program was seen.
     """
 
     suppressed: Sequence[KeptSuppression | None] = ()
@@ -147,7 +147,7 @@ class Known:
     gone: Sequence[str] | None = None
 
     def kept_in(self, baseline: str) -> Known:
-        """The same when a new baseline of this name has taken all that counted."""
+        """Return the same after a new baseline of this name has taken all findings that counted."""
         taken = _in_baseline(baseline)
         return replace(self, suppressed=[taken if why is None else why for why in self.suppressed])
 
@@ -158,7 +158,7 @@ def judge(
     commented: Callable[[str], Mapping[int, Comment]],
     baseline: Baseline | None = None,
 ) -> Known:
-    """``commented``: the comments of a file, by line, by its name in a trace. ``baseline``: what was known before."""
+    """Assess the findings. ``commented``: returns a file's comments, by line. ``baseline``: findings known before."""
     suppressed: list[KeptSuppression | None] = []
     unreasoned: dict[str, None] = {}
     read: dict[str, Mapping[int, Comment]] = {}
@@ -209,15 +209,15 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class Baseline:
-    """Findings that were known before. ``name``: of its file; ``prints``: rule and message of each, by fingerprint."""
+    """Findings known before. ``name``: the file's; ``prints``: rule and message of each, by fingerprint."""
 
     name: str
     prints: Mapping[str, tuple[str, str]]
 
     def without(self, fingerprints: set[str], *, fragile: bool = True) -> list[str]:
-        """The messages of those that are not among these.
+        """Return the messages of the findings that are not among ``fingerprints``.
 
-        ``fragile`` False: of no fragile pair, as these are looked for where there is no race alone.
+        ``fragile`` False: without fragile pairs, which are only searched for if no race was found.
         """
         return [
             message
@@ -251,7 +251,7 @@ _AGAIN = "Make it again with 'streamrace check --write-baseline'"
 
 
 def text(found: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
-    """A baseline's file with these findings; what a comment says ok of is left out, as the comment says it."""
+    """Return a baseline's file with these findings, except those that a comment already suppresses."""
     entries = [
         {"fingerprint": one.fingerprint, "rule": one.rule, "message": one.message}
         for one, why in zip(found, suppressed, strict=True)

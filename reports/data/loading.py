@@ -1,9 +1,9 @@
-"""A run's folder, read: for reports, and for a notebook.
+"""Reads a run's folder, for reports and notebooks.
 
 ``from streamrace import reports; run = reports.load("runs/unstable"); run.steps.plot(x="step", y="loss")``. The frames
-are tidy: a row is one thing that was seen, a column one property of it. Nothing in a folder is trusted: what does not
-fit is refused in one sentence (:class:`ReportError`). A run that ended early has what it got to write, and empty frames
-for the rest.
+are tidy: a row is one observation, a column one property of it. Nothing in a folder is trusted: contents that do not
+fit are refused in one sentence (:class:`ReportError`). A run that ended early has the rows written until then, and
+empty frames for the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from streamrace.reports.data.switched import SWITCHES, switched
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
-# What may differ between runs that are compared: what decides when things happen, and what DeepSpeed fetches when and
-# from where. A run under plain gloo computes the same bits whatever these say (tests/reports/test_load.py names all
-# fields of a scenario, so that a new one has to be sorted in). Steps: the shorter run just ends earlier.
+# Options that may differ between compared runs: those that decide when things happen, and what DeepSpeed fetches when
+# and from where. A run under plain gloo computes the same bits for all their values (tests/reports/test_load.py names
+# all fields of a scenario, so that a new field has to be classified). Steps: the shorter run just ends earlier.
 MAY_DIFFER = SWITCHES | frozenset(
     {
         "checkpoint_every",
@@ -116,13 +116,13 @@ class Run:
     ``name``: the folder's.
 
     ``findings``: ``findings.json``, checked; ``file``: the same with types, its races as :class:`detectors.Race`. A
-    verdict of ``unknown`` says that the run was killed before it wrote it.
+    verdict of ``unknown`` may mean that the run was killed before it wrote the file.
 
-    ``steps``: a row for each loss. step, micro_batch, rank, loss, reference_loss, gradient_norm,
-    reference_gradient_norm (DeepSpeed's, over all ranks, in the row of a step's last micro-batch; else NaN), equal
-    (the losses are, bit for bit).
+    ``steps``: a row per loss. step, micro_batch, rank, loss, reference_loss, gradient_norm, reference_gradient_norm
+    (DeepSpeed's, over all ranks, in the row of a step's last micro-batch; else NaN), equal (the losses are, bit for
+    bit).
 
-    ``races``: a row for each race. race, kind; first_kernel, first_access, first_stream, first_place (``file:line``, or
+    ``races``: a row per race. race, kind; first_kernel, first_access, first_stream, first_place (``file:line``, or
     empty) and the same of the second access; missing_wait, occurrences, manifested, slack_ns; token, reason of its
     witness.
 
@@ -130,10 +130,10 @@ class Run:
     rank, block, lo, hi (bytes of the block), op (none for a free), kernel, access, stream, issuer, step, micro_batch,
     phase, start_ns, end_ns, place, manifested, slack_ns.
 
-    ``checksums``: a row for each parameter and step. parameter, step, uses; wrong: those that differ from the
-    reference; of these not_finite: hold values that are not finite, and older: every wrong part holds what the
-    reference held in an earlier step; first_rank: the lowest rank with a wrong use, or -1; turn: which use of its rank
-    in the step that was, or -1 (none, or not known).
+    ``checksums``: a row per parameter and step. parameter, step, uses; wrong: uses that differ from the reference; of
+    these not_finite: hold values that are not finite, and older: every wrong part holds what the reference held in an
+    earlier step; first_rank: the lowest rank with a wrong use, or -1; turn: index of the first wrong use among its
+    rank's uses in the step, or -1 (none, or unknown).
 
     ``sources``: by ``file:line``, around the innermost lines of the races' stacks. Runs of earlier versions have none.
     """
@@ -149,12 +149,12 @@ class Run:
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Short: a cell of a notebook ends with it."""
+        """Return a short description, shown at the end of a notebook's cell."""
         frames = ", ".join(f"{name} ({len(frame)} rows)" for name, frame in self._frames().items())
         return f"Run({self.name!r}: {', '.join(self._told().values())}; {frames})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows instead. A run may come from anybody: all of it is escaped."""
+        """Return a notebook's description instead. A run may come from anybody, so all of it is escaped."""
         rows = [*self._told().items(), *((name, f"{len(one)} rows") for name, one in self._frames().items())]
         cells = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(name, text) for name, text in rows)
         head = Markup("<p><b>{}</b>: {}</p>").format(self.name, self.file.sentence)
@@ -176,11 +176,11 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Read the folder of a run. Raises :class:`ReportError` where it is none, or holds what a run does not write."""
+    """Read the folder of a run. Raises :class:`ReportError` if it is none, or holds contents that no run writes."""
     where = Path(folder)
     findings, file = _findings(where)
     return Run(
-        name=where.resolve().name.encode("utf-8", "backslashreplace").decode(),  # bytes that are no text, as codes
+        name=where.resolve().name.encode("utf-8", "backslashreplace").decode(),  # invalid UTF-8 is shown as codes
         folder=where,
         findings=findings,
         file=file,
@@ -193,9 +193,9 @@ def load(folder: str | Path) -> Run:
 
 
 def comparable(runs: Sequence[Run]) -> None:
-    """Raises :class:`ReportError` for runs whose values need not be equal: another model, other data, another seed.
+    """Raise :class:`ReportError` for runs whose values need not be equal: another model, other data, another seed.
 
-    An option that one of two runs does not know (it is of an earlier version) is not compared.
+    An option that one of two runs lacks (as it is of an earlier version) is not compared.
     """
     for at, run in enumerate(runs):
         for other in runs[:at]:
@@ -232,7 +232,7 @@ def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
 
 
 def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
-    """What is known of a run that was killed, with its parent: no more than what it was to do."""
+    """Return the findings of a run that was killed with its parent: no more than its scenario."""
     why = "the run ended before it could write its findings"
     known = FindingsFile(
         format=findings_file.FORMAT,
@@ -250,12 +250,12 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
 
 
 def not_a_run(folder: Path) -> ReportError:
-    """What to say of a folder without findings."""
+    """Return the error for a folder without findings."""
     return ReportError(f"{folder} is not a run: {_instead(folder)}")
 
 
 def _instead(folder: Path) -> str:
-    """What the folder is, and what to do."""
+    """Describe the folder, and suggest what to do."""
     if not folder.exists():
         return "there is no such folder. Choose one that 'streamrace run' wrote, such as runs/unstable"
     if not folder.is_dir():
@@ -291,7 +291,7 @@ def _checksums(folder: Path) -> pd.DataFrame:
 
 
 def sources_of(file: Path) -> dict[str, Source]:
-    """The lines in a ``sources.json``, by ``file:line``; none where it is missing. Raises :class:`ReportError`."""
+    """Read the lines of a ``sources.json``, by ``file:line``; empty if missing. Raises :class:`ReportError`."""
     if not file.is_file():
         return {}
     data = schema.read_json(file)
@@ -303,7 +303,7 @@ def sources_of(file: Path) -> dict[str, Source]:
 
 
 def empty(columns: Mapping[str, str]) -> pd.DataFrame:
-    """No rows of these columns and dtypes."""
+    """Return a frame of these columns and dtypes without rows."""
     return framed([], columns)
 
 

@@ -1,6 +1,6 @@
-"""Which fix was tried under which timings, and how often training went wrong: k of N.
+"""Counts, for each fix and kind of timing, how often training went wrong: k of N.
 
-No rate of all timings, and so no confidence: a search varies what it drew, and a run comes out the same each time.
+No rate over all timings, and so no confidence: a search varies its timings, and a run always comes out the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tried(NamedTuple):
 
 
 def matrix(tried: Iterable[Tried]) -> Table:
-    """What was tried, added up."""
+    """Return the table of the counts, summed per fix and timing."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for one in tried:
         diverged, of = counts.get((one.fix, one.timing), (0, 0))
@@ -44,7 +44,7 @@ def _cell(diverged: int, of: int) -> Cell:
 
 
 def timing_of(scenario: Mapping[str, Any]) -> str:
-    """What decides the durations of a scenario's own timing, in short."""
+    """Describe what decides the durations of a scenario's own timing, in short."""
     parts = [str(scenario.get("hardware", "its own timing"))]
     if scenario.get("stands_for") == "itself":
         parts.append("a small model's durations")

@@ -1,7 +1,7 @@
-"""What the files of a run's folder must hold to be read: checked by pydantic, so that nothing later trips over them.
+"""Defines what the files of a run's folder must hold to be read, checked by pydantic so that later code is safe.
 
-A run's folder may come from anybody. What is checked here is what is used anywhere in :mod:`reports`; further keys are
-kept as they are. Keys that earlier commits did not write have defaults here, all others must be there.
+A run's folder may come from anybody. All fields used anywhere in :mod:`reports` are checked here; further keys are kept
+as they are. Keys that earlier commits did not write have defaults here, all others are required.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from streamrace.trace.records import Frame
 Model = TypeVar("Model", bound=BaseModel)
 
 VERDICTS = tuple(map(str, Verdict))
-_LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
-_LONGEST_PROBLEM = 200  # characters of what pydantic says
-_OF_RACES = {"examples", "lo"}  # keys by which a race and an occurrence are known
-_RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # as earlier versions called them
+_LARGEST = 2**53  # of any integer; larger ones are not exact in a page's script
+_LONGEST_PROBLEM = 200  # characters of pydantic's message
+_OF_RACES = {"examples", "lo"}  # keys that identify a race and an occurrence
+_RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # fields by their names in earlier versions
 _SIGNED = {"start", "end", *_RENAMED, *_RENAMED.values()}
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
 
@@ -36,20 +36,20 @@ _Number = _Finite | Literal["nan", "inf", "-inf"]  # JSON has no number for the 
 
 
 class ReportError(Exception):
-    """A folder cannot be read as a run, or runs cannot be compared. One sentence: what is wrong, and what to do."""
+    """A folder cannot be read as a run, or runs cannot be compared. One sentence: the problem, and what to do."""
 
 
 class _Part(BaseModel):
-    """Types are taken at their word (a number in quotes is none), and keys that are not known are kept."""
+    """Base of the models: types are strict (a number in quotes is none), and unknown keys are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 @dataclass(frozen=True)
 class KeptWitness:
-    """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
+    """A race's witness: the token of a timing that executes its pair in the other order, or the reason why none exists.
 
-    Of a program of the user's own also what came of it: :class:`streamrace.reports.data.checked.Witnessed`.
+    For a program of the user's own also the result: :class:`streamrace.reports.data.checked.Witnessed`.
     """
 
     token: str
@@ -61,7 +61,7 @@ class KeptWitness:
 
 @dataclass(frozen=True)
 class KeptSuppression:
-    """Why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file`` says so, or a ``baseline`` has it.
+    """The reason why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file``, or a ``baseline``.
 
     ``file``: from the top of the checkout.
     """
@@ -74,7 +74,7 @@ class KeptSuppression:
 
 @dataclass(frozen=True)
 class Judged(Race):
-    """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
+    """A race as read from a file. Its fields and their types are those of :class:`detectors.Race`."""
 
     witness: KeptWitness | None = None
     suppressed: KeptSuppression | None = None
@@ -159,7 +159,7 @@ class _Answer(_Part):
 
 @dataclass(frozen=True)
 class KeptUninitialised(Uninitialised):
-    """One as it stands in a file."""
+    """An uninitialised use as read from a file."""
 
     suppressed: KeptSuppression | None = None
 
@@ -174,19 +174,19 @@ class Rests(_Part):
 
     @property
     def wrong(self) -> list[_Answer]:
-        """What is not as the program says that it must be."""
+        """The answers that differ from the program's statement."""
         return [one for one in self.answers if one.kind != "right"]
 
 
 class _End(_Part):
-    """The last operation of a rank that is kept."""
+    """The last kept operation of a rank."""
 
     rank: int
     op: int
 
 
 class _Thinned(_Part):
-    """Of traces of which not all is kept: how many operations are, of how many, and what is to be said of that."""
+    """Traces that are kept in part: number of kept operations, of how many, and sentences about that."""
 
     operations: _Count
     of: _Count
@@ -207,13 +207,13 @@ class _Checked(Rests):
 class FindingsFile(_Part):
     """``findings.json``, in the order in which :meth:`streamrace.reports.data.findings.Findings.as_dict` writes it.
 
-    ``checked``: of a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: what the
-    verdict on a clean scenario rests on.
+    ``checked``: for a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: the
+    waits that the verdict on a clean scenario depends on.
     """
 
     @property
     def basis(self) -> Rests | None:
-        """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
+        """The basis of a clean verdict; for a program of the user's own also the parts that were not seen."""
         return self.checked or self.rests
 
     @property
@@ -253,7 +253,7 @@ class _Lines(_Part):
 
 
 class SourcesFile(_Part):
-    """``sources.json``, as :func:`streamrace.reports.data.sources.kept` makes it."""
+    """``sources.json``, as :func:`streamrace.reports.data.sources.kept` builds it."""
 
     format: str
     version: _Count
@@ -261,7 +261,7 @@ class SourcesFile(_Part):
 
 
 def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: str, version: int) -> Model:
-    """``data`` as what it must be: of the format ``named``, no newer than ``version``. Raises :class:`ReportError`."""
+    """Return ``data`` as a ``model``: of format ``named``, at most ``version``. Raises :class:`ReportError`."""
     if data.get("format") != named:
         raise ReportError(f"{file} is not what a run writes: its format is not '{named}'. Choose a run's folder")
     found = data.get("version")
@@ -273,14 +273,14 @@ def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: s
     if found != version or type(found) is not int:
         raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
     try:
-        # As JSON, whose arrays and objects pydantic takes for tuples and dataclasses, strict as it is otherwise.
+        # As JSON, since pydantic converts its arrays and objects to tuples and dataclasses even in strict mode.
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
         raise does_not_hold(file, first_problem(error)) from None
 
 
 def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]:
-    """The object in a JSON file of at most so many bytes. Raises :class:`ReportError`."""
+    """Read the object in a JSON file of at most ``largest`` bytes. Raises :class:`ReportError`."""
     try:
         data = untrusted.read_json(file, largest=largest)
         renamed = _renamed(data)
@@ -294,13 +294,13 @@ def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]
 
 
 def does_not_hold(file: Path, what: str) -> ReportError:
-    """The error for a table that is not what a run writes."""
+    """Return the error for a file whose contents no run writes."""
     why = untrusted.shortened(what, _LONGEST_PROBLEM)
     return ReportError(f"{file} does not hold what a run writes: {why}. {_WHERE_FROM}")
 
 
 def _renamed(value: Any) -> Any:
-    """With the fields of races as they are called now, and their numbers checked."""
+    """Return the value with the fields of races renamed to their current names, and their numbers checked."""
     if isinstance(value, list):
         return [_renamed(one) for one in value]
     if not isinstance(value, dict):
@@ -309,7 +309,7 @@ def _renamed(value: Any) -> Any:
         return {key: _renamed(one) for key, one in value.items()}
     _bounded(value)
     made = {_RENAMED.get(key, key): _renamed(one) for key, one in value.items()}
-    made.setdefault("slack_ns", 0)  # which the first runs did not have
+    made.setdefault("slack_ns", 0)  # missing in the first runs
     return made
 
 
@@ -325,7 +325,7 @@ def _bounded(value: Any, name: str = "") -> None:
 
 
 def first_problem(error: ValidationError) -> str:
-    """What pydantic says first, and of what."""
+    """Return pydantic's first message, with the field's path."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}"

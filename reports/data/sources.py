@@ -1,6 +1,6 @@
-"""The lines of source code around the accesses of a race, kept with the run: ``sources.json``.
+"""Keeps the lines of source code around the accesses of a race with the run: ``sources.json``.
 
-They are read when the run ends, from the files that it executed: later another release may stand there.
+The lines are read when the run ends, from the files that it executed: later, another release may be installed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONGEST = 500  # characters of a line
 
 
 def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
-    """The file's contents: lines around the innermost frames of both stacks of each race.
+    """Return the file's contents: lines around the innermost frames of both stacks of each race.
 
-    ``folders``: where files are looked for first, before the places that modules are imported from. A file that is not
-    found, or that is no text, is left out.
+    ``folders``: searched for files before the places that modules are imported from. A file that is not found, or is
+    not text, is omitted.
     """
     found = []
     texts: dict[str, list[str] | None] = {}
@@ -43,12 +43,12 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> None:
-    """Write ``sources.json``, also where there is no race: run folders are alike. Raises OSError."""
+    """Write ``sources.json``, even without a race: run folders are alike. Raises OSError."""
     (folder / "sources.json").write_text(json.dumps(kept(races, folders), indent=1) + "\n", encoding="utf-8")
 
 
 def _frames(races: Iterable[Race]) -> Iterable[Frame]:
-    """Without their functions: a line is one line, in whichever function it stands."""
+    """Yield the frames without their functions: a line counts once, in whichever function."""
     for race in races:
         for side in (race.first, race.second):
             for frame in side.stack[:_DEPTH]:
@@ -56,11 +56,11 @@ def _frames(races: Iterable[Race]) -> Iterable[Frame]:
 
 
 def file_of(name: str, more: Sequence[Path]) -> Path | None:
-    """The file that a frame names: in the first folder that has it, of those that modules are imported from."""
+    """Return the file that a frame names, from ``more`` or the first folder on the import path that has it."""
     folders = [Path(os.path.abspath(folder)) for folder in sys.path]
     for folder in (*more, *folders, checkout.IMPORTED_FROM):
         try:
-            file = folder / name  # an absolute name stands for itself
+            file = folder / name  # an absolute name stays as it is
             if file.is_file():
                 return file
         except (OSError, ValueError):
@@ -69,7 +69,7 @@ def file_of(name: str, more: Sequence[Path]) -> Path | None:
 
 
 def lines_of(name: str, more: Sequence[Path]) -> list[str] | None:
-    """The lines of the file that a frame names; None where there is none, or it is no text."""
+    """Return the lines of the file that a frame names; None if it is missing or no text."""
     file = file_of(name, more)
     try:
         # Split at line ends alone, as Python counts lines: splitlines() also splits at a form feed.

@@ -1,4 +1,4 @@
-"""When a folder was written, and of which model it is: by this a person knows one among many."""
+"""Identifies a folder for a person by its model and the time at which it was written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def written(*files: Path) -> str:
-    """When the first of these that is there was written, in UTC; empty where none is.
+    """Return when the first existing file of these was written, in UTC; empty if none exists.
 
-    No file of a run says so itself: the same command would not leave the same bytes.
+    No file of a run holds the time: otherwise the same command would not leave the same bytes.
     """
     for file in files:
         try:
@@ -23,7 +23,7 @@ def written(*files: Path) -> str:
 
 
 def model_of(data: Mapping[str, Any]) -> str:
-    """The model that a file's scenario, job or configuration names; of a program of the user's own, its name."""
+    """Return the model named by a file's scenario, job or configuration; for a program of the user's own, its name."""
     for key in ("scenario", "job", "configuration"):
         options = data.get(key)
         if isinstance(options, Mapping):
@@ -33,6 +33,6 @@ def model_of(data: Mapping[str, Any]) -> str:
 
 
 def stamp(what: str, model: str, when: str) -> str:
-    """What stands at the head of a page: what it is of, and when that was written."""
+    """Return the head line of a page: its subject, and when that was written."""
     of = f" of {model}" if model else ""
     return f"{what}{of}, {when}" if when else f"{what}{of}"

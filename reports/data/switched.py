@@ -1,4 +1,4 @@
-"""What one run or campaign has that others beside it may not have: in a word or two, and as the line it lacks."""
+"""Describes what distinguishes a run or campaign from those it is compared with: in a word, and by the missing line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from streamrace.frameworks.deepspeed.fixes import STOCK, Fix
 from streamrace.frameworks.deepspeed.releases import PINNED
 
-# What decides that: runs and campaigns of one program may differ in it, as it changes no value that they compute.
+# Options that switch a fix or a strategy: comparable runs and campaigns may differ in these, which change no value.
 SWITCHES = frozenset({"fix", "deepspeed", "sharding", "group", "rings", "without"})
 
 
 def switched(scenario: Mapping[str, Any], versions: Mapping[str, str], name: str) -> str:
-    """The fix, the release where another one ran, or the strategy of our own engine; ``name`` where there is none."""
+    """Return the fix, the release if another one ran, or the strategy of our own engine; ``name`` if none is known."""
     release = str(scenario.get("deepspeed", ""))
     if release and release != str(versions.get("deepspeed", release)):
         return f"DeepSpeed {release}"
@@ -24,7 +24,7 @@ def switched(scenario: Mapping[str, Any], versions: Mapping[str, str], name: str
 
 
 def taken_away(scenario: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """What of the program as it was released did not run, and what stands there instead; empty where all of it ran."""
+    """Return which part of the released program did not run, and its replacement; empty if all of it ran."""
     if scenario.get("sharding"):
         names = ", ".join(map(str, scenario.get("without", ())))
         return f"the synchronisations {names} of our own engine" if names else ""

@@ -1,4 +1,4 @@
-"""The values of a run beside those of its reference, as tables.
+"""Builds tables of the values of a run and its reference.
 
 ``metrics.csv`` has the losses, ``parameters.csv`` each use of a parameter, ``checksums.parquet`` these counted.
 """
@@ -12,7 +12,7 @@ import pandas as pd
 from streamrace.detectors import Values
 from streamrace.reports.data import checksums
 
-# Of parameters.csv, what its uses are counted by.
+# The columns of parameters.csv from which uses are counted.
 PARAMETERS = {
     "step": "int64",
     "rank": "int64",
@@ -25,9 +25,10 @@ PARAMETERS = {
 
 
 def metrics(run: Values, reference: Values) -> pd.DataFrame:
-    """One row per loss: step, micro_batch, rank, loss, reference_loss, equal, gradient_norm, reference_gradient_norm.
+    """Return a row per loss.
 
-    The norms are those of the whole step, and stand in the row of its last micro-batch.
+    Columns: step, micro_batch, rank, loss, reference_loss, equal, gradient_norm, reference_gradient_norm. The norms are
+    those of the whole step, in the row of its last micro-batch.
     """
     rows = []
     for rank, losses in sorted(run.losses.items()):
@@ -54,7 +55,7 @@ def metrics(run: Values, reference: Values) -> pd.DataFrame:
 
 
 def parameters(run: Values, reference: Values) -> pd.DataFrame:
-    """One row per use of a parameter: where, its checksums (hexadecimal, one per part) and the reference's.
+    """Return a row per use of a parameter: where, its checksums (hexadecimal, one per part) and the reference's.
 
     ``bad``: values that are not finite; ``distance``: of the backward pass from the forward pass.
     """

@@ -1,6 +1,6 @@
-"""A race in sentences, as a person would tell it to a colleague: what happens, what orders it, when it shows.
+"""Describes a race in sentences for a person: what happens, what orders it, when it shows.
 
-Each sentence is whole. Names in them may be anybody's: who shows them makes them harmless, as everywhere.
+Each sentence is complete. Names in the sentences are untrusted: whoever shows them escapes them, as everywhere.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from streamrace.trace.records import HOST_STREAM, Frame
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory
 _LONGEST = 100  # characters of a name
-_OWN = ("the host waits for the host", f"the host waits for stream '{HOST_STREAM}'")  # behind each access of its own
-_NUMBERED = re.compile(r"stream 'stream (\d+)'")  # in files of before
+_OWN = ("the host waits for the host", f"the host waits for stream '{HOST_STREAM}'")  # follow each host access
+_NUMBERED = re.compile(r"stream 'stream (\d+)'")  # names in files of earlier versions
 
 
 class Section(NamedTuple):
@@ -35,10 +35,10 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class RaceTelling:
-    """A race, and the ``one`` occurrence of it that is told. ``script``: the name of the program's own file.
+    """A race, and the occurrence ``one`` of it that is described. ``script``: the name of the program's own file.
 
-    ``around``: the order around that; None, and ``why_not`` a sentence: it is not known. ``held_by``: of a pair that
-    chance orders: what does, and ``held``: the chain of it. ``thinned``: the traces are kept in part.
+    ``around``: the occurrence's order; None if unknown, for the reason ``why_not``, a sentence. ``held_by``: the
+    incidental wait that orders a fragile pair, and ``held``: its chain. ``thinned``: the traces are kept in part.
     """
 
     race: Race
@@ -52,7 +52,7 @@ class RaceTelling:
 
     @property
     def first(self) -> str:
-        """What the access that is issued first is called from its second mention on."""
+        """The name of the first-issued access from its second mention on."""
         race = self.race
         if race.kind == "reused":
             return f"the old owner's {race.first.access}"
@@ -60,7 +60,7 @@ class RaceTelling:
 
     @property
     def second(self) -> str:
-        """The other one."""
+        """The name of the second-issued access from its second mention on."""
         race = self.race
         if race.kind == "freed":
             return "the next owner's write"
@@ -71,7 +71,7 @@ class RaceTelling:
         return "the second write" if race.first.access == race.second.access else f"the {race.second.access}"
 
     def headline(self) -> str:
-        """The race in one sentence."""
+        """Return the race in one sentence."""
         race = self.race
         only = f"; only {self.held_by} makes it wait" if self.held_by else ""
         first, second = named(race.first.stream), _capital(named(race.second.stream))
@@ -91,7 +91,7 @@ class RaceTelling:
     # -- what happens ------------------------------------------------------------------------------
 
     def happens(self) -> Section:
-        """Both accesses, in the order in which the host gives them."""
+        """Describe both accesses, in the order in which the host issues them."""
         race, handed = self.race, self.around.handed if self.around else None
         rank = f"rank {self.one.rank}" if self.one else f"rank {race.ranks[0]}" if race.ranks else "the program"
         told = [f"{_capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
@@ -122,7 +122,7 @@ class RaceTelling:
         return Section("What happens", tuple(told))
 
     def _given(self, side: Side) -> str:
-        """``gives `add` (train.py:6 step) to stream 'default'``."""
+        """Return the clause that issues an access: ``gives `add` (train.py:6 step) to stream 'default'``."""
         if side.stream == HOST_STREAM:
             return f"uses memory by the host itself, in {self._named(side)}"
         what = "the collective " if side.kernel.startswith("nccl::") else ""
@@ -133,7 +133,7 @@ class RaceTelling:
         if frame is None:
             return f"`{short(side.kernel)}` (no line is known: it is no call of the program's)"
         own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
-        if own is None and PurePath(frame.file).name == "contextlib.py":  # whose line says nothing
+        if own is None and PurePath(frame.file).name == "contextlib.py":  # a wrapper's line, which explains nothing
             own = next((one for one in side.stack if one.file != frame.file), None)
         called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
         return f"`{short(side.kernel)}` ({_place(frame)}{called})"
@@ -172,7 +172,7 @@ class RaceTelling:
     # -- what orders it ----------------------------------------------------------------------------
 
     def order(self) -> Section:
-        """What each comes behind, the nearest order between them, and the edge that is missing."""
+        """Describe the predecessors of each access, the nearest order between the two, and the missing edge."""
         told = []
         if self.held_by:
             chain = f": {_because(self.held)}" if self.held else ""
@@ -223,7 +223,7 @@ class RaceTelling:
         stream, second, host = named(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
         known, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
         if host or not any(one.links for one in around.second):
-            none = []  # it was said already
+            none = []  # already stated
         if around.common is None:
             return ["No work comes before both.", *none]
         mine, other = around.common
@@ -231,7 +231,7 @@ class RaceTelling:
         where = "" if work.stream == HOST_STREAM else f" on {self._on(work)}"
         text = f"So the last that both come behind is {self._work(work)}{where}"
         for who, way, known_by in ((self.first, mine, around.first), (second, other, around.second)):
-            if not any(one.work == work for one in known_by):  # else it was told already why
+            if not any(one.work == work for one in known_by):  # otherwise the reason was already stated
                 text += f"; {who} {_way(way)}"
         told = [f"{text}."]
         if known is None:
@@ -247,7 +247,7 @@ class RaceTelling:
         return told
 
     def _on(self, work: TracedWork) -> str:
-        """Its stream. Several may have one name, as those of two process groups of the same ranks have."""
+        """Return the name of the work's stream. Streams may share a name, such as those of two equal process groups."""
         sides = zip((self.race.first, self.race.second), self.around.streams if self.around else (), strict=False)
         alike = any(side.stream == work.stream and number != work.number for side, number in sides)
         return f"another {named(work.stream)}" if alike else named(work.stream)
@@ -262,7 +262,7 @@ class RaceTelling:
         return f"Later, too, neither {named(self.race.second.stream)} nor the host waits for {self.first}."
 
     def _work(self, work: TracedWork) -> str:
-        """With its place; of the same kind as one of the two: an earlier one."""
+        """Return the work with its place; "an earlier" one if kernel and line are those of one of the two accesses."""
         where = f" ({_line(work.frame)})" if work.frame else ""
         rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
         alike = any(
@@ -272,7 +272,7 @@ class RaceTelling:
         return f"{'an earlier ' if alike else ''}`{short(work.kernel)}`{where}{rank}"
 
     def missing(self) -> str:
-        """The edge that is missing, without a full stop."""
+        """Return the missing edge, without a full stop."""
         first, second = self.race.first, self.race.second
         behind = f"behind {self.first}{_at(first)}"
         if second.access == "free" or second.allocated is not None:
@@ -286,7 +286,7 @@ class RaceTelling:
     # -- when it shows, and what it does -----------------------------------------------------------
 
     def shows(self, where: str) -> Section:
-        """In which timing. ``where``: that of its witness, in words; empty where there is none."""
+        """Describe the timings in which the race shows. ``where``: its witness's, in words; empty if it has none."""
         race, told = self.race, []
         if self.one is not None:
             apart = duration(abs(self.one.slack_ns))
@@ -308,7 +308,7 @@ class RaceTelling:
         return Section("In which timing it shows", tuple(told))
 
     def does(self, witness: KeptWitness | None) -> Section:
-        """What became of it in the witness."""
+        """Describe the effect of the race in its witness."""
         if self.held_by:
             return Section("What it does", ("Nothing, as long as that stands: so it was not tried.",))
         if witness is None:
@@ -344,7 +344,7 @@ def _because(links: Sequence[Link]) -> str:
 
 
 def short(kernel: str) -> str:
-    """A kernel's name without its name space."""
+    """Return a kernel's name without its namespace."""
     return _cut(kernel.rpartition("::")[2])
 
 
@@ -363,7 +363,7 @@ def _line(frame: Frame) -> str:
 
 
 def named(name: str) -> str:
-    """As :func:`streamrace.detectors.streams.stream_named` has it, and no longer than a name may be."""
+    """Return :func:`streamrace.detectors.streams.stream_named` of the name, cut to the longest length."""
     return stream_named(_cut(name))
 
 

@@ -1,4 +1,4 @@
-"""What ``streamrace waits`` found, as data: ``waits.json``, a row for each line that waits."""
+"""Holds the result of ``streamrace waits``: ``waits.json``, a row per line that waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Part(BaseModel):
 
 
 class RacePair(_Part):
-    """A race by its two accesses, as a line each. ``times``: how often it occurs."""
+    """A race by its two accesses, as a line each. ``times``: count of its occurrences."""
 
     kind: str
     first: str
@@ -48,13 +48,13 @@ def _access(race: Race, at: int) -> str:
 
 
 class WaitRow(_Part):
-    """A line's waits. ``how``: which call it is; ``count``: how often it was made on all ranks, ``held_ns``: what they
-    cost (:mod:`streamrace.detectors.confidence.delays`).
+    """A line's waits. ``how``: the kind of call; ``count``: number of calls on all ranks, ``held_ns``: their cost
+    (:mod:`streamrace.detectors.confidence.delays`).
 
-    ``races``: those that are there without it. ``pair``: what it would order if it were alone, and ``chain``, what
-    orders that instead, only ``by_chance`` where no wait for order would be left. ``why``: a sentence without a full
-    stop where there is neither. ``live``: what a live run without it said of this verdict; ``says``: in words.
-    ``harm``, ``token``, ``command``: of a witness of its race.
+    ``races``: those that appear without the line. ``pair``: the pair that it would order if it were alone, and
+    ``chain``, the edges that order the pair instead; ``by_chance``: without the line, only incidental waits keep the
+    order. ``why``: the reason of a verdict that these do not explain, a sentence without a full stop. ``live``: whether
+    a live run without the line agrees; ``says``: in words. ``harm``, ``token``, ``command``: of a witness of its race.
     """
 
     how: str
@@ -80,7 +80,7 @@ class WaitRow(_Part):
         return f"{self.file}:{self.line}" if self.file else "no line is known"
 
     def instead(self) -> str:
-        """What is there without it, or orders the same: a sentence without a full stop."""
+        """Return the race without the wait, or the order that remains instead: a sentence without a full stop."""
         if self.races:
             more = len(self.races) - 1
             one = self.races[0]
@@ -91,8 +91,8 @@ class WaitRow(_Part):
 
 
 class WaitsFile(_Part):
-    """``scope``: of what all this is said. ``together``: the places of the redundant ones that can go at once, and what
-    a live run without them all said. ``others``: waits that no line asks for. ``base``: how many races the program has.
+    """``waits.json``. ``scope``: to what all results apply. ``together``: places of redundant waits that can be removed
+    at once, with a live run's result. ``others``: waits that no line requests. ``base``: the program's number of races.
     """
 
     format: str = FORMAT
@@ -109,11 +109,11 @@ class WaitsFile(_Part):
 
     @property
     def disagree(self) -> int:
-        """How many verdicts a live run did not bear out."""
+        """The number of verdicts that a live run did not confirm."""
         return sum(one.live == "disagrees" for one in self.waits) + (self.together_live == "disagrees")
 
     def sentence(self) -> str:
-        """What came out, in one."""
+        """Return the result in one sentence."""
         counted = ", ".join(f"{count} {load}" for load in get_args(Load) if (count := self.of(load)))
         ran = [one for one in self.waits if one.live != "not run"]
         agreed = sum(one.live == "agrees" for one in ran)
@@ -134,7 +134,7 @@ def write(found: WaitsFile, folder: Path) -> Path:
 
 
 def read(folder: Path) -> WaitsFile:
-    """Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Read ``waits.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(WaitsFile, file, read_json(file), named=FORMAT, version=VERSION)
 
@@ -144,13 +144,13 @@ def pairs(races: Sequence[Race]) -> list[RacePair]:
 
 
 def said(found: WaitsFile) -> str:
-    """What a live run without all that can go said of it."""
+    """Return the result of a live run without all the waits that can be removed together."""
     says = found.together_says or "That is by the trace alone"
     return f"{says[0].upper()}{says[1:]}."
 
 
 def table(rows: Sequence[WaitRow]) -> Table:
-    """A row for each line."""
+    """Return a table with a row per line."""
     return Table(
         "Each line's waits, taken away alone",
         ["line", "verdict", "held up", "without it"],

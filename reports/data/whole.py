@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def whole(target: Path, save: Callable[[Path], object]) -> None:
-    """``save`` writes beside, which is then put in place: a reader sees all of a file or none.
+    """Replace ``target`` by a file that ``save`` writes next to it: a reader sees all of a file or none.
 
-    What stands there already may have come with the folder, and lead out of it: nothing is written through a link.
-    The ending stays, as it says how to write. Raises OSError.
+    An existing target may have come with the folder, and lead out of it: nothing is written through a link. The suffix
+    stays, as ``save`` may choose the format by it. Raises OSError.
     """
     if target.is_dir():
         raise IsADirectoryError(21, "a folder stands there")

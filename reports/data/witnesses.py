@@ -1,6 +1,6 @@
-"""The timings in which races were shown, as far as one sees them in a picture: ``witnesses.json`` in a run's folder.
+"""Keeps the timings in which races were shown, in a run's folder: ``witnesses.json``.
 
-The runs of witnesses leave no traces; so that a race can be explained from its folder alone, what all streams did
+The runs of witnesses leave no traces; so that a race can be explained from its folder alone, the work of all streams
 around its two accesses is kept.
 """
 
@@ -30,8 +30,8 @@ class _Part(BaseModel):
 class SeenElsewhere(_Part):
     """Race number ``race`` (from 1) in another timing than the run's own.
 
-    ``order``: of its two accesses there, ``reversed`` or as the ``program`` gives them (the run itself has them
-    reversed then). ``occurrence``: which one of the race, as the run had it.
+    ``order``: of its two accesses in that timing, ``reversed`` or as the ``program`` issues them (then the run itself
+    has them reversed). ``occurrence``: the occurrence that is shown, as the run had it.
     """
 
     race: Annotated[int, Field(ge=1)]
@@ -54,7 +54,7 @@ def write(witnesses: Sequence[SeenElsewhere], folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[int, SeenElsewhere]:
-    """By the race's number; empty where the run kept none. Raises :class:`ReportError`."""
+    """Read the file, by the race's number; empty if the run kept none. Raises :class:`ReportError`."""
     file = folder / FILE
     if not file.is_file():
         return {}

@@ -1,1 +1,1 @@
-"""What was found by ``streamrace check``, for other tools: SARIF, JUnit, GitHub's annotations, JSON."""
+"""Writes the findings of ``streamrace check`` for other tools: SARIF, JUnit, GitHub's annotations, JSON."""

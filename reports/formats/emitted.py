@@ -1,6 +1,6 @@
-"""A race as a test for pytest that stands by itself: the text of its file (``streamrace emit-test``).
+"""Writes a race as a self-contained test for pytest: the text of its file (``streamrace emit-test``).
 
-Names and texts may be anybody's: they stand in literals, and what no terminal shows is a code there.
+Names and texts are untrusted: they appear in literals only, with unprintable characters as escape codes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _ASSERTS = (
 
 @dataclass(frozen=True)
 class EmittedTest:
-    """``program``: its text; ``name``: its file's; ``modules``: the texts of those beside it, by their files' names.
+    """The contents of a test. ``program``: its text; ``name``: its file's; ``modules``: texts of its modules, by file
+    name.
 
-    ``about``: what its docstring said. ``between``: the two places; ``beside``: those of the
-    program's other races. ``timing`` and ``reference``: of the witness.
-    ``harm``: harmful, benign or not confirmed; ``says``: what that rests on. ``releases``: with which it fails.
-    ``needed``: modules of the user's own that are not in the file. ``lines``: of all that is in it, before it was made
-    smaller and after; ``whole``: nothing more can be left out, as so many ``trials`` showed.
+    ``about``: the program's docstring. ``between``: the two places; ``beside``: those of the program's other races.
+    ``timing`` and ``reference``: of the witness. ``harm``: harmful, benign or not confirmed; ``says``: the evidence.
+    ``releases``: with which it fails. ``needed``: modules of the user's own that are not in the file. ``lines``: count
+    of all lines before and after the reduction; ``whole``: nothing more can be left out, as so many ``trials`` showed.
     """
 
     race: Race
@@ -62,7 +62,7 @@ class EmittedTest:
 
 
 def text(one: EmittedTest) -> str:
-    """The file."""
+    """Return the text of the test's file."""
     constants = {"PROGRAM": one.program}
     modules = []
     for at, (file, inner) in enumerate(one.modules.items(), 1):
@@ -93,7 +93,7 @@ def text(one: EmittedTest) -> str:
 
 
 def name_of(one: EmittedTest) -> str:
-    """The test's name: the fact that holds once the race is gone."""
+    """Return the test's name: the fact that holds once the race is fixed."""
     first, second = (_short(side, one.name) for side in (one.race.first, one.race.second))
     fact = f"{first} keeps its memory" if one.race.kind in _MEMORY else f"{second} waits for {first}"
     name = re.sub(r"[\W_]+", "_", fact, flags=re.ASCII).strip("_")
@@ -101,7 +101,7 @@ def name_of(one: EmittedTest) -> str:
 
 
 def literal(inner: str) -> str:
-    """A text as a literal of several lines, as a person would write it."""
+    """Return the text as a multi-line literal, as a person would write it."""
     coded = visible(inner.replace("\\", "\\\\")).replace('"""', '\\"\\"\\"')
     if coded.endswith('"'):
         coded = f'{coded[:-1]}\\"'
@@ -163,7 +163,7 @@ def _made(one: EmittedTest) -> str:
 
 
 def _short(side: Side, program: str) -> str:
-    """``all_gather in _dist_allgather_fn``."""
+    """Return an access in short: ``all_gather in _dist_allgather_fn``."""
     what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
     frame = meant(side.stack)
     if frame is None:
@@ -200,6 +200,6 @@ def _between(places: Sequence[str]) -> str:
 
 
 def _quoted(inner: str) -> str:
-    """As a formatter has it: double quotes, where the text has none."""
+    """Return the literal as a formatter writes it: in double quotes, unless the text has some."""
     plain = inner.isascii() and inner.isprintable() and '"' not in inner and "\\" not in inner
     return f'"{inner}"' if plain else ascii(inner)

@@ -1,4 +1,4 @@
-"""GitHub's workflow commands: lines of standard output that become annotations of a pull request."""
+"""Writes GitHub's workflow commands: lines of standard output that become annotations of a pull request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamrace.trace.untrusted import visible
 
 
 def text(told: CheckedRun) -> str:
-    """A line for each finding that is new, and one that says what is known of the rest."""
+    """Return a line per new finding, one per finding that only the baseline has, and one with the verdict."""
     lines = [_line(item) for item in told.items if item.suppressed is None]
     lines += [f"::notice::{_value(f'In the baseline, and not in this run: {one}')}" for one in told.gone or ()]
     level = "notice" if told.status == 0 else "warning"
@@ -26,11 +26,11 @@ def _line(item: Result) -> str:
 
 
 def _value(text: str) -> str:
-    """What stands behind the second pair of colons: a line, in which three characters have a meaning."""
+    """Escape the text after the second pair of colons: one line, in which three characters have a meaning."""
     shown = visible(plain_text(text))
     return shown.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """The value of a property: two more characters end it."""
+    """Escape the value of a property, which two more characters would end."""
     return _value(visible(plain_text(text), lines=False)).replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,4 @@
-"""What the formats have in common: the findings of a run, each with its places and with what is known of it."""
+"""Reads a run's findings for all formats, each with its places and whether it was known before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamrace.trace.untrusted import visible
 
 
 class SourceLine(NamedTuple):
-    """A line of source. ``path``: from the top of the checkout where it is ``own``; else below where it is imported."""
+    """A line of source. ``path``: from the top of the checkout if ``own``; else from the folder it is imported from."""
 
     path: str
     line: int
@@ -31,10 +31,10 @@ class SourceLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A finding. ``place``: the line to show it at, of the program's own if there is one; None: none is known.
+    """A finding. ``place``: the line to show it at, the program's own if possible; None: no line is known.
 
     ``accesses``: both sides of a race or a fragile pair, in the order in which the host issued them, each with the
-    calls that led to it, innermost first. ``sites``: what alone orders a fragile pair.
+    calls that led to it, innermost first. ``sites``: the waits that alone order a fragile pair.
     """
 
     rule: Rule
@@ -49,19 +49,19 @@ class Result:
 
     @property
     def state(self) -> str:
-        """new, baseline or suppressed."""
+        """The state: new, baseline or suppressed."""
         if self.suppressed is None:
             return "new"
         return "baseline" if self.suppressed.kind == "baseline" else "suppressed"
 
     @property
     def fails(self) -> bool:
-        """Does the command fail for it?"""
+        """Return whether the finding makes the command fail."""
         return self.suppressed is None and self.rule.level == "error"
 
     @property
     def told(self) -> str:
-        """The message, with what the race does."""
+        """The message, with the effect of the race."""
         if self.witness is None or not self.witness.verdict:
             return self.message
         return f"{self.message} {self.witness.verdict.capitalize()}: {self.witness.says}."
@@ -69,9 +69,9 @@ class Result:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A run of ``streamrace check``. ``status``: of its exit; ``notes``: what is not known; ``script``: its file.
+    """A run of ``streamrace check``. ``status``: the exit status; ``notes``: parts not covered; ``script``: its file.
 
-    ``gone``: findings that only the baseline has; None: there was none, or nothing is known of it.
+    ``gone``: findings that only the baseline has; None: no baseline was given, or not all of the program was seen.
     """
 
     verdict: str
@@ -87,15 +87,15 @@ class CheckedRun:
 
     @property
     def unknown(self) -> bool:
-        """Not all of the program was seen."""
+        """Return whether parts of the program were not seen."""
         return self.status in (3, 4)
 
 
 def load(folder: Path) -> CheckedRun:
-    """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``streamrace check``."""
+    """Read the folder of a run. Raises :class:`ReportError`, also if it is no run of ``streamrace check``."""
     path = folder / "findings.json"
     if not path.is_file():
-        from streamrace.reports.data.loading import not_a_run  # with pandas, which nothing else here takes
+        from streamrace.reports.data.loading import not_a_run  # imports pandas, which nothing else here needs
 
         raise not_a_run(folder)
     found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
@@ -105,7 +105,7 @@ def load(folder: Path) -> CheckedRun:
 
 
 def told(found: FindingsFile) -> CheckedRun:
-    """The same of what the file says."""
+    """Return the run described by the contents of ``findings.json``."""
     basis = found.checked
     assert basis is not None
     own = basis.own
@@ -145,7 +145,7 @@ def _item(
     sides = (one.race.first, one.race.second) if one.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
     sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
-    # Where it is shown: at the wait that is there by chance, else at the access that does not wait, else where it is.
+    # In order of preference, own lines first: an incidental wait, the second access, the first, any other frame.
     candidates = [*sites, *(_innermost(places) for _, places in reversed(accesses))]
     candidates += [_innermost([_place(frame, own) for frame in one.frames])]
     there = [place for place in candidates if place]
@@ -156,7 +156,7 @@ def _item(
 
 
 def _unknown(found: FindingsFile, script: SourceLine) -> list[Result]:
-    """That not all was seen is a finding of its own: a list without one looks clean."""
+    """Return a finding for a program that was not seen in full: without it the list would look clean."""
     basis = found.checked
     if not (found.verdict == Verdict.UNKNOWN or found.failure or (basis and basis.unseen)):
         return []
@@ -166,7 +166,7 @@ def _unknown(found: FindingsFile, script: SourceLine) -> list[Result]:
 
 
 def _status(found: FindingsFile) -> int:
-    """The command's exit status; of a file of an earlier version, what it would be now."""
+    """Return the command's exit status; for a file of an earlier version, derived from its verdict."""
     assert found.checked is not None
     if found.checked.status is not None:
         return found.checked.status
@@ -178,12 +178,12 @@ def _place(frame: Frame, own: Mapping[str, str]) -> SourceLine:
 
 
 def _innermost(places: Sequence[SourceLine]) -> SourceLine | None:
-    """The innermost line of the program's own; else the innermost one."""
+    """Return the innermost line of the program's own; else the innermost line."""
     return next((place for place in places if place.own), places[0] if places else None)
 
 
 def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> SourceLine:
-    """The program itself: where a finding is shown that has no line."""
+    """Return the program's own file, at which findings without a line are shown."""
     try:
         words = shlex.split(str(asked.get("program", "")))
     except ValueError:
@@ -197,5 +197,5 @@ def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> SourceLine:
 
 
 def as_json(value: Any) -> str:
-    """As a file has it: in ASCII, so that no character of a name does anything to who reads it."""
+    """Return JSON in ASCII, so that no character of a name affects whoever reads it."""
     return json.dumps(value, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""JUnit's XML, as most test servers read it: a test case for the verdict, and one for each finding."""
+"""Writes JUnit's XML, as most test servers read it: a test case for the verdict, and one for each finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def text(told: CheckedRun) -> str:
-    """The whole file, in ASCII: whatever else a name holds is a reference to a character."""
+    """Return the whole file, in ASCII: other characters are written as character references."""
     suite = Xml.Element("testsuite", name=SUITE)
     case = _case(suite, f"{SUITE}.verdict", told.program or "program")
     if told.unknown:

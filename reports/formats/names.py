@@ -1,3 +1,3 @@
-"""The formats by name, for the command line: known before anything that writes them is imported."""
+"""Lists the formats by name for the command line, without importing their writers."""
 
 NAMES = ("text", "json", "sarif", "junit", "github")

@@ -1,4 +1,4 @@
-"""JSON of our own, for a script: the findings, flat, and what is known of each (docs/how-to/ci.md has its fields)."""
+"""Writes our own JSON for scripts: the findings as a flat list, with their state (fields: docs/how-to/ci.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION = 1
 
 
 def text(told: CheckedRun) -> str:
-    """The whole file."""
+    """Return the whole file."""
     states = [item.state for item in told.items]
     return as_json(
         {

@@ -1,4 +1,4 @@
-"""The kinds of findings, under names that stay: other tools keep their settings and their history by them."""
+"""Defines the kinds of findings under stable names: other tools keep settings and history by these names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RECORD = f"{_TORCH}generated/torch.Tensor.record_stream.html"
 
 
 class Rule(NamedTuple):
-    """``title``: a few words; ``text``: what it is, and what to do; ``more``: where torch says more."""
+    """A kind of finding. ``title``: a few words; ``text``: meaning, and what to do; ``more``: torch's documentation."""
 
     id: str
     title: str

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: what GitHub's code scanning, editors and other tools show beside the code."""
+"""Writes SARIF 2.1.0, which GitHub's code scanning, editors and other tools show next to the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSION = "streamrace"
 
 
 def text(told: CheckedRun) -> str:
-    """The whole file."""
+    """Return the whole file."""
     return as_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(told)]})
 
 
@@ -54,7 +54,7 @@ def _run(told: CheckedRun) -> dict[str, Any]:
 
 
 def _is_version(text: str) -> bool:
-    """Of three numbers, as semantic versions are."""
+    """Check whether the version has three numbers, as semantic versions do."""
     parts = text.split(".")
     return len(parts) == 3 and all(part.isascii() and part.isdigit() and str(int(part)) == part for part in parts)
 
@@ -99,7 +99,7 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
         result["codeFlows"] = [{"threadFlows": flows}]
     if baseline:
         result["baselineState"] = "unchanged" if item.state == "baseline" else "new"
-    result["suppressions"] = []  # known, and none: without the list nothing would be known
+    result["suppressions"] = []  # an empty list: known to be unsuppressed; without the list it would be unknown
     if kept is not None:
         inside = kept.kind == "comment"
         result["suppressions"] = [
@@ -117,7 +117,7 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
 
 
 def _flow(side: Side, places: Sequence[SourceLine]) -> dict[str, Any]:
-    """The calls that led to an access, outermost first; a stream is a thread."""
+    """Return the calls that led to an access, outermost first; a stream is a thread."""
     locations = [{"location": _location(place)} for place in reversed(places)]
     locations[-1] = {"location": _location(places[0], f"{side}."), "importance": "essential"}  # type: ignore[dict-item]
     return {"id": _shown(side.stream), "message": _message(f"stream {side.stream}"), "locations": locations}
@@ -138,13 +138,13 @@ def _location(place: SourceLine, said: str = "") -> dict[str, Any]:
 
 
 def uri(path: str) -> str:
-    """A relative reference below a base that names no folder outside of it, whatever ``path`` holds."""
+    """Return a relative reference that never leads out of its base, whatever ``path`` holds."""
     parts = [part for part in PurePosixPath(plain_text(path)).parts if part not in ("/", "//", "..")]
     return quote("/".join(parts) or "unknown", safe="/")
 
 
 def _message(text: str) -> dict[str, str]:
-    """Braces hold the place of arguments, and are doubled where they are braces (3.11.5); [x](y) is a link (3.11.6)."""
+    """Escape a message: braces are doubled, as they mark arguments (3.11.5), and [x](y) would be a link (3.11.6)."""
     shown = _shown(text).replace("{", "{{").replace("}", "}}")
     if "](" in shown:
         shown = shown.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")

@@ -1,4 +1,4 @@
-"""Which formats there are, and where they go."""
+"""Selects a format's writer, and writes its text to a file or standard output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "githu
 
 
 def text(folder: Path, form: str) -> str:
-    """What was found, from the folder of a run of ``streamrace check``. Raises :class:`ReportError`."""
+    """Return the findings of a run's folder of ``streamrace check`` in a format. Raises :class:`ReportError`."""
     return _WRITERS[form](items.load(folder))
 
 
 def write(text: str, file: Path | None) -> None:
-    """Into ``file``, whole or not at all; None: standard output. Raises OSError."""
+    """Write the text to ``file``, whole or not at all; None: to standard output. Raises OSError."""
     if file is None:
         coded = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(coded, "backslashreplace").decode(coded))

@@ -1,1 +1,1 @@
-"""Pages that open anywhere: one for a run, a campaign, a study, an incident; their parts; the server."""
+"""Builds self-contained pages for runs, campaigns, studies and incidents; their parts; the server."""

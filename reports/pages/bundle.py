@@ -1,4 +1,4 @@
-"""What lies beside a report's page: data for programs, a timeline for a viewer, text for an issue."""
+"""Writes the files that accompany a report's page: data for programs, a timeline for a viewer, text for an issue."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from streamrace.trace.records import TraceError
 
 FORMAT = "stream-race-comparison"
 VERSION = 1
-_LONGEST_NAME = 100  # characters of a run's name in the name of a file
-# What a trace that was not written by a run may lead to: it may come from anybody.
+_LONGEST_NAME = 100  # characters of a run's name in a file's name
+# Errors that a trace from elsewhere may cause: its contents are untrusted.
 _FOREIGN = (TraceError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-_NAMES = 3  # of memory that a race is about
+_NAMES = 3  # of a race's memory
 
 
 def write(runs: Sequence[Run], target: Path) -> list[Path]:
-    """Write the files of the report of ``runs`` into the folder ``target``; gives them, in a fixed order.
+    """Write the files of the report of ``runs`` into the folder ``target``; return them, in a fixed order.
 
     ``findings.json``, ``metrics.csv`` and ``.parquet``, ``timeline-NAME.json.gz`` of each run with a race, and
     ``report.md``. The runs are comparable (:func:`streamrace.reports.data.loading.comparable`). Each file is written
@@ -48,7 +48,7 @@ def write(runs: Sequence[Run], target: Path) -> list[Path]:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The report in short, as Markdown to paste into an issue."""
+    """Return a short report, as Markdown to paste into an issue."""
     told = summary.worst(runs)
     if not told.file.races:
         told = next((run for run in runs if run.file.races), told)
@@ -78,12 +78,12 @@ def _findings(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _metrics(runs: Sequence[Run], target: Path) -> list[Path]:
-    """The losses and norms of all runs."""
+    """Write the losses and norms of all runs."""
     return tables({run.name: run.steps for run in runs}, "run", target)
 
 
 def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> list[Path]:
-    """``metrics.csv`` and ``.parquet``: one tidy table, whose first ``column`` says which frame a row comes from."""
+    """Write ``metrics.csv`` and ``.parquet``: one tidy table, whose first column ``column`` names each row's frame."""
     named = []
     for name, one in frames.items():
         frame = one.copy()
@@ -97,7 +97,7 @@ def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> lis
 
 
 def _timeline(run: Run, name: str, target: Path) -> list[Path]:
-    """The steps around the first example of the first race, all streams of its rank."""
+    """Write the steps around the first example of the first race, with all streams of its rank."""
     races = run.file.races
     example = next(iter(races[0].examples), None) if races else None
     trace = file_of(run.folder / "trace", example.rank) if example is not None else None
@@ -111,12 +111,12 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
             lambda beside: perfetto.write(trace, races, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
         )
     except _FOREIGN:
-        return []  # a report without a timeline is better than none
+        return []  # a report without a timeline is better than no report
     return [file]
 
 
 def _file_names(runs: Sequence[Run]) -> list[str]:
-    """The runs' names as parts of file names: a name may be long, or hold what some file system refuses."""
+    """Return the runs' names as unique parts of file names: shortened, with unsafe characters replaced."""
     taken: dict[str, None] = {}
     for run in runs:
         base = re.sub(r"[^A-Za-z0-9._-]", "_", run.name)[:_LONGEST_NAME]
@@ -128,7 +128,7 @@ def _file_names(runs: Sequence[Run]) -> list[str]:
 
 
 def race(race: Race) -> dict[str, Any]:
-    """A race for a template of Markdown."""
+    """Return a race for a Markdown template."""
     more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
     memory = markdown.Ready(", ".join(map(markdown.code, race.memory[:_NAMES])) + more)
     witness = getattr(race, "witness", None) or KeptWitness("", "")
@@ -152,7 +152,7 @@ def _side(side: Side) -> dict[str, str]:
 
 
 def _says(value: Any) -> bool:
-    """Options that are off or empty are left out; a seed of 0 is not."""
+    """Check whether an option is shown: those that are off or empty are not, a seed of 0 is."""
     return not (value is None or value is False or value in ("", [], {}))
 
 

@@ -1,4 +1,4 @@
-"""A report of fuzzing campaigns: what timings do to one recorded run, as a page (:mod:`reports.pages.html`)."""
+"""Builds the report of fuzzing campaigns, the effect of timings on one recorded run (:mod:`reports.pages.html`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROWS = 12  # timings in the table
 
 
 def headline(campaigns: Sequence[CampaignFolder]) -> str:
-    """The verdict in a sentence or two, for someone who has one minute."""
+    """Return the verdict in a sentence or two, for a reader with one minute."""
     told = worst(campaigns)
     parts = [_sentence(told)]
     clean = [one.fix for one in campaigns if one is not told and not _wrong(one)]
@@ -34,7 +34,7 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
-    """The campaign that a report describes: the one with most timings that diverged, of equals the first."""
+    """Return the campaign with the most diverged timings, else with a harmful race; the first of equals."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 
@@ -47,7 +47,7 @@ def _sentence(campaign: CampaignFolder) -> str:
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
-        ways = f", in {ways_of(found['outcomes'])}" if found.get("outcomes") else ""  # earlier ones did not count
+        ways = f", in {ways_of(found['outcomes'])}" if found.get("outcomes") else ""  # unknown in earlier versions
         return (
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
             f"timings it goes wrong{ways}."
@@ -60,7 +60,7 @@ def _sentence(campaign: CampaignFolder) -> str:
 
 
 def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] = ()) -> str:
-    """The page as text. ``files``: what lies beside it, and what that is. The campaigns are comparable."""
+    """Return the page. ``files``: names and descriptions of the files next to it. The campaigns are comparable."""
     told = worst(campaigns)
     tone = "bad" if _wrong(told) else "warn" if told.witnesses else "good"
     chart = campaign_chart.draw(told)
@@ -86,7 +86,7 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
 
 
 def facts(campaign: CampaignFolder) -> list[Fact]:
-    """What was tried and what came of it."""
+    """Return what was tried, and the results."""
     data, found = campaign.data, campaign.data["campaign"]
     table = campaign.timings[campaign.timings["diverged"]]
     rows = [
@@ -153,7 +153,7 @@ def ran(campaigns: Sequence[CampaignFolder]) -> run_page.RunMetadata:
 
 
 def comparable(campaigns: Sequence[CampaignFolder]) -> None:
-    """Raises :class:`ReportError` for campaigns of other programs: they may differ in what was switched alone."""
+    """Raise :class:`ReportError` for campaigns of different programs: only fix and strategy may differ."""
     for one in campaigns[1:]:
         ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
         differ = [name for name in ours if name in theirs and name not in SWITCHES and ours[name] != theirs[name]]
@@ -165,7 +165,7 @@ def comparable(campaigns: Sequence[CampaignFolder]) -> None:
 
 
 def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
-    """Write the report into the folder ``target``; gives its sentence. Raises :class:`ReportError`, OSError."""
+    """Write the report into the folder ``target``; return its headline. Raises :class:`ReportError`, OSError."""
     comparable(campaigns)
     target.mkdir(parents=True, exist_ok=True)
     data = {"format": FORMAT, "version": VERSION, "campaigns": {one.name: dict(one.data) for one in campaigns}}

@@ -1,4 +1,4 @@
-"""The report of the catalogue: each known stream bug in the release that has it, and in the one that does not."""
+"""Builds the report of the catalogue: each known stream bug in an affected release and in a fixed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATES = {
     _CLEAN: "clean",
     _UNKNOWN: "no verdict, or not run",
 }
-_ROW = 22  # pixels
+_ROW = 22  # height in pixels
 _NAME, _TOLD = 24, 200  # characters of a name, of a tooltip
 _KINDS = {
     "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
@@ -46,12 +46,12 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The catalogue of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Load the catalogue of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
-    """The report of what ``streamrace catalogue`` found."""
+    """Return the report of the results of ``streamrace catalogue``."""
     rows = found.entries
     verdict, tone, sentence = judged(rows)
     libraries = Counter(row.library for row in rows)
@@ -83,7 +83,7 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
 
 
 def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
-    """In few words, the tone, and for one who has a minute."""
+    """Return the verdict in few words, its tone, and a sentence for a reader with one minute."""
     count = Counter(row.kind for row in rows)
     races = [row for row in rows if row.race]
     harmful = sum(bool(row.affected and row.affected.harm == "harmful") for row in races)
@@ -104,7 +104,7 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
 
 
 def table(rows: Sequence[EntryRow]) -> Table:
-    """The entries that ran, with both sides."""
+    """Return the table of the entries that ran, with both sides."""
     ran = [(row, row.affected) for row in rows if row.affected]
     fixes = any(row.cost is not None for row, _ in ran)
     columns = ["id", "kind", "affected", "fixed", "both lines, or the evidence", "witness", Column("time", "{:.2f} ms")]
@@ -125,7 +125,7 @@ def table(rows: Sequence[EntryRow]) -> Table:
 
 
 def tidy(rows: Sequence[EntryRow]) -> pd.DataFrame:
-    """A row for each entry and side."""
+    """Return a row for each entry and side."""
     return pd.DataFrame(
         [
             {

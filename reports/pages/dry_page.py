@@ -1,4 +1,4 @@
-"""A report of a dry run as a page (:mod:`reports.pages.html`), and in short as Markdown."""
+"""Builds the report of a dry run as a page (:mod:`reports.pages.html`), and a short one as Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILES = {
 
 
 def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
-    """The page as text. ``files``: what lies beside it, and what that is."""
+    """Return the page. ``files``: names and descriptions of the files next to it."""
     said = dry.said
     return html.render(
         "dry.html",
@@ -44,7 +44,7 @@ def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
 
 
 def facts(dry: DryFolder) -> list[Fact]:
-    """What was rehearsed, and what a step of it is."""
+    """Return the rehearsed job, and the figures of one of its steps."""
     found, job = dry.file, dry.file.job
     nodes, gpus = job.get("nodes"), job.get("gpus")
     return [
@@ -69,12 +69,12 @@ def _sharding(job: dict[str, Any]) -> str:
 
 
 def tables(dry: DryFolder) -> list[Table]:
-    """Time and memory."""
+    """Return the tables of time and memory."""
     return [time_table(dry.file.steps[-1]), memory_table(dry.file.memory)]
 
 
 def write(dry: DryFolder, target: Path) -> str:
-    """Write the report, page and ``report.md``, into the folder ``target``; gives its sentence. Raises OSError."""
+    """Write the page and ``report.md`` into the folder ``target``; return the verdict's sentence. Raises OSError."""
     target.mkdir(parents=True, exist_ok=True)
     text = markdown.render(
         "dry.md",
@@ -89,7 +89,7 @@ def write(dry: DryFolder, target: Path) -> str:
         job=[f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in dry.file.job.items() if value],
     )
     html.write(text, target / "report.md")
-    beside = dry.folder.resolve() == target.resolve().parent  # else a link would lead elsewhere
+    beside = dry.folder.resolve() == target.resolve().parent  # otherwise a link would lead elsewhere
     there = [one for one in _FILES if not one.startswith("..") or (beside and (target / one).is_file())]
     html.write(page(dry, [(one, _FILES[one]) for one in there]), target / "index.html")
     return dry.said.sentence

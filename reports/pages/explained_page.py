@@ -1,4 +1,4 @@
-"""A race explained, as a page: what is told, both timings as a picture, and both accesses with their source."""
+"""Builds the page of an explained race: the text, both timings as a picture, and both accesses with their source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = ("race", "stream", "rank", "missing edge", "happens-before", "witness",
 
 
 def page(found: Explained) -> str:
-    """The page as text."""
+    """Return the page."""
     chart = two_timings.draw(found)
     text: str = html.render(
         "explained.html",
@@ -50,7 +50,7 @@ def _files(drawn: bool) -> list[tuple[str, str]]:
 
 
 def write(found: Explained, target: Path) -> Path:
-    """Write page, pictures and data into the folder ``target``; gives the page's file. Raises :class:`ReportError`."""
+    """Write page, pictures and data into the folder ``target``; return the page's file. Raises :class:`ReportError`."""
     refuse_link(target)
     file = target / "index.html"
     try:

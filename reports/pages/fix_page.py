@@ -1,4 +1,4 @@
-"""The report of what would cure a race: the diff, and all candidates with their price."""
+"""Builds the report of a race's possible cures: the diff, and all candidates with their costs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WORDS = ("race", "stream", "rank", "virtual time")
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """What lies in a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Load the fixes of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: FixFile, ran: StudyMetadata) -> Study:
-    """The report of what ``streamrace fix`` found."""
+    """Return the report of the results of ``streamrace fix``."""
     held = [row for row in found.rows if row.holds]
     facts = [
         Fact("race", f"{found.race.kind}: {found.race.first}; {found.race.second}", "race"),
@@ -57,7 +57,7 @@ def study(found: FixFile, ran: StudyMetadata) -> Study:
 
 
 def tidy(rows: Sequence[FixRow]) -> pd.DataFrame:
-    """A row for each candidate."""
+    """Return a row for each candidate."""
     columns = list(FixRow.model_fields)
     return pd.DataFrame([row.model_dump() for row in rows], columns=columns).astype(
         {"longer_ns": "Int64", "live_longer_ns": "Int64"}

@@ -1,6 +1,4 @@
-"""A report of whatever folders are named: runs, campaigns, studies, dry runs; each kind by itself, or runs with
-campaigns.
-"""
+"""Builds one report of the named folders: a study or dry run alone, or runs and campaigns together."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from streamrace.reports.pages.study_page import Study
 
 
 def page(folders: Sequence[Path]) -> str:
-    """The page as text. Raises :class:`ReportError` where a folder cannot be read, or they cannot be compared."""
+    """Return the page. Raises :class:`ReportError` if a folder cannot be read, or the folders cannot be compared."""
     alone, runs, tried = _read(folders)
     if isinstance(alone, DryFolder):
         return dry_page.page(alone)
@@ -30,9 +28,9 @@ def page(folders: Sequence[Path]) -> str:
 
 
 def write(folders: Sequence[Path], target: Path) -> str:
-    """Write the report, page and files, into the folder ``target``; gives its sentence.
+    """Write the report, page and files, into the folder ``target``; return its headline.
 
-    Raises :class:`ReportError`, also where ``target`` cannot be written.
+    Raises :class:`ReportError`, also if ``target`` cannot be written.
     """
     alone, runs, tried = _read(folders)
     with _writing(target):
@@ -49,8 +47,8 @@ def write(folders: Sequence[Path], target: Path) -> str:
 
 
 def refuse_link(target: Path) -> None:
-    """Raises :class:`ReportError` where the folder of a report is a link: it may have come with what is reported, and
-    lead to a folder of somebody else's.
+    """Raise :class:`ReportError` if the report's folder is a link: it may have come with the reported folder, and lead
+    to somebody else's.
     """
     if target.is_symlink():
         raise ReportError(

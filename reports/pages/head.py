@@ -1,6 +1,6 @@
-"""The head of a page: what it is of, when and by what that was made, that no GPU took part, and what was taken away.
+"""Builds the head of a page: its subject, when and by what it was written, that no GPU took part, what was removed.
 
-A page is sent around without its folder, so that all of this has to stand on it.
+A page is sent around without its folder, so that all of this has to be on the page.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from streamrace.reports.data.stamp import model_of, written
 from streamrace.reports.data.switched import taken_away
 
 _NAMED = 4  # runs in the title
-_FILES = ("findings.json", "timings.json", "scenario.json", "check.json")  # whose date is the folder's
+_FILES = ("findings.json", "timings.json", "scenario.json", "check.json")  # files whose date is the folder's
 
 
 class Head(NamedTuple):
-    """``facts``: what it is called, and what it is here."""
+    """The head of a page. ``facts``: name and value of each."""
 
     title: str
     facts: Sequence[tuple[str, str]]
 
 
 def of_runs(runs: Sequence[Run]) -> Head:
-    """Of a report of runs, of scenarios or of a program of the user's own."""
+    """Return the head of a report of runs, of scenarios or of a program of the user's own."""
     return _head("Stream race report", [(run.name, run.folder, run.file.scenario, run.file.versions) for run in runs])
 
 
 def of_explained(run: Run, number: int) -> Head:
-    """Of one of its races."""
+    """Return the head of the explanation of one of a run's races."""
     return _head(f"Race {number}, explained", [(run.name, run.folder, run.file.scenario, run.file.versions)])
 
 
 def of_campaigns(campaigns: Sequence[CampaignFolder]) -> Head:
-    """Of a report of timings."""
+    """Return the head of a report of timings."""
     ones = [(one.name, one.folder, one.data["scenario"], one.data["versions"]) for one in campaigns]
     return _head("Timings report", ones)
 

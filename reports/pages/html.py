@@ -1,8 +1,8 @@
-"""Pages that open anywhere, without a network, and trust nothing that stands on them.
+"""Renders self-contained pages that need no network and trust no content.
 
-Names on a page come from whoever sent the run. So jinja2 escapes everything, characters that would turn text around
-are shown as their codes, and the page names the scripts it may run by their hashes (Content Security Policy): one that
-got in otherwise would not run, and nothing can be fetched.
+Names on a page come from whoever sent the run. So jinja2 escapes everything, bidirectional controls are shown as their
+codes, and the page names the scripts it may run by their hashes (Content Security Policy): an injected script would not
+run, and nothing can be fetched.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from streamrace.reports.data.whole import whole
 from streamrace.reports.pictures.figures import svg
 from streamrace.trace.untrusted import visible
 
-LONGEST = 600  # characters of a text that stands in the open
-# Behind these a name may go on in the next line: not within a number, and not within a word.
+LONGEST = 600  # characters of a text that is shown in full
+# A line may break after these, but not within a number or a word.
 _BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])[.:]|(?<=\w)[.:](?=[^\W\d]))(?=\w)")
 
 
 def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
-    """The page as text. ``charts`` come to the template as pairs of a chart and its place, by name.
+    """Return the page. The template gets ``charts`` by name, as pairs of a chart and its markup.
 
-    A figure of matplotlib is an image; those of Bokeh are drawn by its scripts. Bokeh counts what it has drawn, so the
-    same bits come from the first page of a process.
+    A figure of matplotlib is an image; those of Bokeh are drawn by its scripts. Bokeh numbers what it has drawn, so
+    only the first page of a process is reproducible bit for bit.
     """
     images = {name: svg(chart.figure) for name, chart in charts.items() if isinstance(chart.figure, Figure)}
     script, divs = _scripts({name: chart.figure for name, chart in charts.items() if name not in images})
@@ -53,8 +53,8 @@ def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
 
 
 def environment() -> Environment:
-    """Templates of this package: what is put into them is escaped and shortened (but for the filter ``whole``), and a
-    name that is missing is an error.
+    """Return the environment of this package's templates: values are escaped, and shortened except by the filters
+    ``whole`` and ``command``; an undefined name is an error.
     """
     made = Environment(
         loader=PackageLoader("streamrace.reports.pages", "templates"),
@@ -77,7 +77,7 @@ def write(text: str, target: Path) -> None:
 
 
 def breaks(text: str) -> Markup:
-    """``text``, that may break behind the parts of a name as well: what is copied from the page stays as it is."""
+    """Return ``text`` that may also break after the parts of a name; text copied from the page is unchanged."""
     parts, at = [], 0
     text = visible(text)
     for found in _BREAKS.finditer(text):
@@ -93,7 +93,7 @@ def shortened(text: str) -> str:
 
 
 def _scripts(figures: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The script that draws ``figures``, and the place of each. Bokeh draws its ids by lot: they are renamed.
+    """Return the script that draws ``figures``, and the place of each. Bokeh's random ids are replaced by numbers.
 
     The names in the data are safe inside ``<script>``: Bokeh escapes ``<``, ``>`` and ``&`` there.
     """

@@ -1,4 +1,4 @@
-"""An incident as one page of HTML that opens anywhere, without a network (:mod:`reports.pages.html`)."""
+"""Builds an incident's page, self-contained HTML that needs no network (:mod:`reports.pages.html`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamrace.reports.charts import incident_charts
 from streamrace.reports.data.stamp import stamp
 from streamrace.reports.pages import html
 
-_RANKS = 16  # ranks named one by one
+_RANKS = 16  # ranks that are listed individually
 
-# What the words mean, for a reader who meets them here first.
+# Meanings of the words, for readers new to them.
 _WORDS = {
     "step": "One update of the parameters by the optimizer. The first is step 1.",
     "micro-batch": "One forward and backward pass. Several may make up a step (gradient accumulation).",
@@ -56,7 +56,7 @@ _KINDS = {
 
 
 def write_page(incident: Incident, target: Path, *, when: str = "") -> None:
-    """Write the page, whole or not at all. Raises :class:`IncidentError` when ``target`` refuses."""
+    """Write the page, whole or not at all. Raises :class:`IncidentError` if ``target`` cannot be written."""
     try:
         html.write(page(incident, when=when), target)
     except OSError as error:
@@ -64,7 +64,7 @@ def write_page(incident: Incident, target: Path, *, when: str = "") -> None:
 
 
 def page(incident: Incident, *, when: str = "") -> str:
-    """The page as text: the same bits come from the first page of a process. ``when``: it was written."""
+    """Return the page, reproducible as the first of a process. ``when``: the time at which the incident was written."""
     finding = incident.finding
     probes = incident.statistics.get(finding.rank, [])
     whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)
@@ -88,7 +88,7 @@ def page(incident: Incident, *, when: str = "") -> str:
 
 
 def _facts(incident: Incident) -> list[tuple[str, str, str]]:
-    """Rows: what it is called, what that means, and what it is here."""
+    """Return rows of name, meaning and value."""
     finding = incident.finding
     rows = [
         ("what", _KINDS[finding.kind], str(finding.kind)),
@@ -128,5 +128,5 @@ def _good(finding: Finding) -> str:
 
 
 def _words(finding: Finding) -> dict[str, str]:
-    """For paper and phones, which have no hover."""
+    """Return the meanings of the words used, for paper and phones, which have no hover."""
     return {str(finding.cause): _CAUSES[finding.cause], str(finding.kind): _KINDS[finding.kind], **_WORDS}

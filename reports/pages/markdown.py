@@ -1,7 +1,7 @@
-"""Text for a GitHub issue: what comes from a run is shown, never obeyed.
+"""Renders text for a GitHub issue: content that comes from a run is shown, never interpreted.
 
-jinja2's own escaping is for HTML. Here everything that a template puts out is escaped by ``finalize``, unless a filter
-made it ready: a name that holds a pipe, a backtick, a tag or a mention of somebody stands there as that name.
+jinja2's own escaping is for HTML. Here ``finalize`` escapes everything that a template outputs, unless a filter has
+done so: a name that holds a pipe, a backtick, a tag or a mention of somebody is shown as that name.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LONGEST_SENTENCE = 2000
 
 _SIGNS = re.compile(r"[\\`*_\[\]|~$]")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# What GitHub turns into links after Markdown is done, where no backslash helps: a comment between does.
+# GitHub turns these into links after Markdown, where a backslash has no effect: a comment in between prevents it.
 _LINKS = re.compile(r"(@)(?=\w)|(#)(?=\d)|(GH-)(?=\d)|(:)(?=//)|(www)(?=\.)", re.IGNORECASE)
 
 
 class Ready(str):
-    """Markdown already, so not escaped again."""
+    """Text that is Markdown already, and not escaped again."""
 
 
 def render(template: str, **context: Any) -> str:
-    """A template of this package as Markdown, without blank lines in a row and with one line end at the end."""
+    """Render a template of this package as Markdown, without repeated blank lines, with one line end at the end."""
     environment = Environment(
         loader=PackageLoader("streamrace.reports.pages", "templates"),
         autoescape=False,
@@ -43,19 +43,19 @@ def render(template: str, **context: Any) -> str:
 
 
 def plain(text: object, longest: int = LONGEST) -> Ready:
-    """Text of one line in which no sign means anything."""
+    """Escape text as one line in which no character has a special meaning."""
     escaped = re.sub(r"[&<>]", lambda sign: _ENTITIES[sign[0]], _one_line(text, longest))
     escaped = _SIGNS.sub(lambda sign: f"\\{sign[0]}", escaped)
     return Ready(_LINKS.sub(lambda link: f"{link[0]}<!-- -->", escaped))
 
 
 def sentence(text: object) -> Ready:
-    """As :func:`plain`, and long: for text of our own that holds names."""
+    """Escape text as :func:`plain` does, at greater length: for sentences of our own that hold names."""
     return plain(text, _LONGEST_SENTENCE)
 
 
 def code(text: object) -> Ready:
-    """A code span: names, places and commands. No sign means anything in it, and nobody is mentioned."""
+    """Return a code span for names, places and commands, in which nothing is interpreted and nobody is mentioned."""
     line = _one_line(text, LONGEST)
     if not line.strip():
         return plain(line)
@@ -65,7 +65,7 @@ def code(text: object) -> Ready:
 
 
 def table(made: Table) -> Ready:
-    """A table of GitHub's: its first column holds names, as code."""
+    """Return a GitHub table; its first column holds names, as code."""
     lines: list[list[str]] = [[plain(column.name) for column in made.head], ["---"] * len(made.head)]
     for first, *others in made.cells:
         name = code(first.text).replace("|", "\\|")

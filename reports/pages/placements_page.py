@@ -1,4 +1,4 @@
-"""The report of the placements: where the synchronisation could stand, at what cost, and which ones stock needs."""
+"""Builds the report of placements: where the synchronisation may be, its cost, and which ones stock needs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The placements of a folder: fixes, stock's own sites, or both. Raises
+    """Load the placements of a folder: fixes, stock's own sites, or both. Raises
     :class:`streamrace.reports.data.schema.ReportError`.
     """
     frames = {
@@ -79,7 +79,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
-    """The report of the frames of ``studies.placements`` and ``studies.sites``; one of them may be missing."""
+    """Return the report of the frames of ``studies.placements`` and ``studies.sites``; one of them may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None
     options = texts(ran.options)
@@ -124,7 +124,7 @@ def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMeta
 
 
 def _placed(frame: pd.DataFrame) -> tuple[str, str, str]:
-    """Verdict, tone, and the sentence without its end."""
+    """Return verdict, tone, and the sentence without its end."""
     tried = frame[frame.fix != _NONE]
     unfixed = frame[frame.fix == _NONE]
     free = [str(fix) for fix, rows in tried.groupby("fix", sort=False) if rows.race_free.all()]
@@ -183,7 +183,7 @@ def _facts(frame: pd.DataFrame, options: Mapping[str, str]) -> list[Fact]:
 
 
 def _overview(frame: pd.DataFrame) -> Table:
-    """A row for each fix, a column for each job."""
+    """Return a table with a row per fix and a column per job."""
     more = _more(frame)
     cases = list(dict.fromkeys(zip(frame.model, frame.gbits, strict=True)))
     rows: list[list[Any]] = []
@@ -270,7 +270,7 @@ def _sites(sites: pd.DataFrame) -> Table:
 
 
 def _more(frame: pd.DataFrame) -> pd.Series:
-    """Milliseconds a step beyond the fastest race-free one of its model and network; beyond the fastest if all race."""
+    """Return milliseconds per step beyond the fastest race-free fix of the same job; beyond the fastest if all race."""
     best = frame.groupby(["model", "gbits"], sort=False).apply(pictures.fastest).rename("best")
     return ((frame.step_s - frame.join(best, on=["model", "gbits"]).best) * 1e3).round(3)
 

@@ -1,4 +1,4 @@
-"""The report of the releases: what each DeepSpeed release does in the same scenario, unmodified."""
+"""Builds the report of the releases: the result of each unmodified DeepSpeed release in the same scenario."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES = {
     _CLEAN: "not found",
     _UNKNOWN: "did not run",
 }
-_ROW = 30  # pixels
+_ROW = 30  # height in pixels
 _NAME, _TOLD = 16, 200  # characters of a release, of a tooltip
 _WORDS = (
     "release", "race", "stale", "uncovered", "wrong values", "plain", "padded + edit", "distance", "scenario",
@@ -39,7 +39,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`ReportError`."""
+    """Load the releases whose rows are next to ``folder``, in NAME.json. Raises :class:`ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
     for release, row in read_json(file).items():
@@ -59,7 +59,7 @@ def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
 
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
-    """The report of the rows of :func:`streamrace.repro.commands.releases.row_of`, by release."""
+    """Return the report of the rows of :func:`streamrace.repro.commands.releases.row_of`, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
     verdict, tone, sentence = _judged(rows)
@@ -100,7 +100,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
 
 
 def tidy(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """A row for each release and run. A release that does not run has rows with nothing found and a ``failure``."""
+    """Return a row per release and run. A release that does not run has rows without findings, and a ``failure``."""
     made = []
     for release, row in rows.items():
         for key, name in _RUNS.items():
@@ -129,7 +129,7 @@ def tidy(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Verdict, tone and sentence. Of the releases the newest counts most: it is what one may change to."""
+    """Return verdict, tone and sentence. The newest release counts most: users can upgrade to it."""
     newest = list(rows)[-1]
     causes = {release: _found(row) for release, row in rows.items() if "failure" not in row}
     others = [release for release in causes if release != newest]
@@ -177,7 +177,7 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
 
 
 def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What was found in the plain run, and in the other."""
+    """Return the findings of the plain run, and of the edited one."""
     plain, edited = (row[name].causes or ["wrong values"] * row[name].diverged for name in _RUNS)
     return plain, edited
 
@@ -209,7 +209,7 @@ def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Chart
         x_axis_location="above",
     )
     drawn.grid.grid_line_color = None
-    drawn.xaxis.major_label_orientation = "vertical"  # a phone is too narrow for words side by side
+    drawn.xaxis.major_label_orientation = "vertical"  # a phone is too narrow for horizontal words
     drawn.xaxis.group_text_color = drawn.xaxis.separator_line_color = TEXT
     drawn.xaxis.group_text_font_size = "12px"
     drawn.axis.major_tick_line_color = None
@@ -250,7 +250,7 @@ def _verdict(found: Sequence[str]) -> Cell:
 
 
 def _evidence(found: FindingsFile) -> dict[str, str]:
-    """By finding: the first race's two lines; which version a stale partition holds; how much nobody wrote."""
+    """Return by finding: the first race's two lines; a stale partition's version; the count of unwritten bytes."""
     told = {}
     for race in found.races[:1]:
         told["race"] = f"{summary.access(race.first)} | {summary.access(race.second)}"
@@ -270,7 +270,7 @@ def _wrong(row: Mapping[Any, Any]) -> str:
 
 
 def _with(frame: pd.DataFrame, name: str) -> str:
-    """The releases with this finding."""
+    """Return the releases with this finding."""
     found = frame[frame[name.replace(" ", "_")]]
     plain = list(found.release[found.run == PLAIN])
     more = [release for release in found.release[found.run == EDITED] if release not in plain]
@@ -293,5 +293,5 @@ def _scenario(options: Mapping[str, str]) -> str:
 
 
 def _ordered(release: str) -> tuple[list[int], str]:
-    """0.9.5 before 0.12.6."""
+    """Return a sort key by number: 0.9.5 before 0.12.6."""
     return [int(part) for part in re.findall(r"\d{1,9}", release)], release

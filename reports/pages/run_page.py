@@ -1,4 +1,4 @@
-"""A report of one run, or of several side by side, as one page of HTML (:mod:`reports.pages.html`)."""
+"""Builds the report of one run, or of several for comparison, as one page of HTML (:mod:`reports.pages.html`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from streamrace.reports.table import Column, Table
 from streamrace.reports.timelines import moment
 from streamrace.trace.files import file_of
 
-_SPREAD = 12  # rows of what spread
-_OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered
+_SPREAD = 12  # rows of parameters with values that are not finite
+_OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that decide how training is ordered
 _MODEL = ("model", "size")
-_NAMES = 6  # names of memory in the open
+_NAMES = 6  # names of memory that are shown at once
 _FILES = {
     "report.md": "the same in short, to paste into an issue",
     "findings.json": "for programs",
@@ -34,7 +34,7 @@ _FILES = {
 
 
 def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[CampaignFolder] = ()) -> str:
-    """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
+    """Return the page. ``files``: names and descriptions of its files; ``campaigns``: for the matrix of fixes.
 
     The runs are comparable (:func:`streamrace.reports.data.loading.comparable`); the one with the gravest verdict is
     shown in detail.
@@ -74,7 +74,7 @@ def _charts(runs: Sequence[Run], told: Run) -> dict[str, Chart]:
 
 
 def _moment(run: Run) -> Chart | None:
-    """The first race's first example; one that manifested in this timing, where there is one."""
+    """Draw the first race's first example, preferably one that manifested in this timing."""
     for race in run.file.races[:1]:
         for example in sorted(race.examples, key=lambda one: not one.manifested)[:1]:
             seen = moment.window(file_of(run.folder / "trace", example.rank), example.first, example.second)
@@ -84,7 +84,7 @@ def _moment(run: Run) -> Chart | None:
 
 
 def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:
-    """A race for the template."""
+    """Return a race for the template."""
     more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
     return {
         "kind": race.kind,
@@ -97,7 +97,7 @@ def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:
 
 
 def _checked(run: Run) -> dict[str, Any] | None:
-    """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
+    """Return the basis of a clean verdict; for a program of the user's own also the parts that were not seen."""
     told = run.file.basis
     if told is None:
         return None
@@ -117,7 +117,7 @@ def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any
     lines: list[tuple[int, str, bool]] = []
     source = sources.get(side.place)
     if source is not None:
-        text = dedent("\n".join(source.text)).split("\n")  # the indentation that all share says nothing
+        text = dedent("\n".join(source.text)).split("\n")  # without the common indentation
         lines = [(number, line, number == source.line) for number, line in enumerate(text, source.first)]
     return {
         "order": word,
@@ -129,7 +129,7 @@ def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any
 
 
 def _spread(run: Run) -> Table | None:
-    """The first parameters with values that are not finite."""
+    """Return the table of the first parameters with values that are not finite."""
     found = run.checksums[run.checksums["not_finite"] > 0].sort_values(["step", "turn"], kind="stable")
     shown = each(found.head(_SPREAD))
     rows = [[f"{one.step}", one.parameter, f"{one.not_finite} of {one.uses}", one.first_rank] for one in shown]
@@ -150,14 +150,14 @@ def _tried(run: Run) -> Tried:
 
 
 class RunMetadata(NamedTuple):
-    """What ran, for the template: versions and the options that differ, and each one's whole configuration."""
+    """The table of versions and differing options, and each run's whole configuration, for the template."""
 
     versions: Table
     details: Sequence[Table]
 
 
 def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> RunMetadata:
-    """Of runs by name: their versions, scenario, and hardware profile where it was kept."""
+    """Return the metadata of runs, given as name, versions, scenario and hardware profile (empty if not kept)."""
     packages = dict.fromkeys(name for _, versions, _, _ in ones for name in versions)
     rows = [[name, *(str(versions.get(name, "")) for _, versions, _, _ in ones)] for name in packages]
     rows += [
@@ -183,7 +183,7 @@ def ran_of(runs: Sequence[Run]) -> RunMetadata:
 
 
 def _differing(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The model, and the options in which the runs differ; of a single run those that decide most."""
+    """Return the model, and the options in which the runs differ; for a single run those that matter most."""
     names = list(dict.fromkeys(name for one in scenarios for name in one))
     model = [name for name in _MODEL if name in names]
     if len(scenarios) == 1:
@@ -201,5 +201,5 @@ def _plain(value: Any) -> str:
 
 
 def told_of(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """The names of files that were written beside a page, each with what it is."""
+    """Return the names of files that were written next to a page, each with a description."""
     return [(file.name, _FILES.get(file.name, "a timeline: open it in ui.perfetto.dev")) for file in files]

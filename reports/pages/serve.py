@@ -1,8 +1,8 @@
-"""Reports of a folder of runs, over HTTP on this machine alone: an index, a page for each, any of them side by side.
+"""Serves reports of a folder of runs over HTTP, on this machine only: an index, a page per run, and comparisons.
 
-Nothing but pages is served. A run is asked for by its name, and a name that is not one of the folder's is not found:
-no path is ever made from a request. Requests that name another host are refused, so that a page elsewhere cannot read
-along under a name of its own (DNS rebinding).
+Only pages are served. A run is requested by its name, and a name that is not in the folder is not found: no path is
+ever built from a request. Requests that name another host are refused, so that a foreign page cannot read the reports
+under a name of its own (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from streamrace.reports.pages.study_folder import NOTE, is_study
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = r"(127\.0\.0\.1|localhost)"
-_LARGEST = 32 << 20  # bytes of a file that the index looks into
+_LARGEST = 32 << 20  # bytes of a file that the index reads
 
 
 class Listed(NamedTuple):
-    """What can be opened: a run, a campaign, a study or a dry run. ``about``: its fix, or what it is."""
+    """An entry of the index: a run, a campaign, a study or a dry run. ``about``: its fix, or its kind."""
 
     name: str
     verdict: str
@@ -42,8 +42,8 @@ class Listed(NamedTuple):
 
 
 def listed(folder: Path) -> list[Listed]:
-    """What a report can be made of, by name; what cannot be read, with why. All else (an incident, something of the
-    user's) is passed over. Raises :class:`ReportError` where there is no such folder any more.
+    """Return the folders that have a report, by name, and those that cannot be read, with the reason. Others (an
+    incident, the user's files) are skipped. Raises :class:`ReportError` if the folder no longer exists.
     """
     return [row for place in _places(folder) if (row := _listed(place))]
 
@@ -65,7 +65,7 @@ def _listed(place: Path) -> Listed | None:
         for name, tell in (("timings.json", _campaign), ("findings.json", _run), ("dry.json", _dry)):
             if (file := place / name).is_file():
                 return _row(place, file, tell, _state(file))
-    except OSError:  # it has gone meanwhile
+    except OSError:  # removed in the meantime
         pass
     return None
 
@@ -77,7 +77,7 @@ def _state(file: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _row(place: Path, file: Path, tell: Callable[[Any], tuple[str, str, str]], _state: tuple[int, int]) -> Listed:
-    """What ``file`` says of ``place``, read again when it has changed. A folder's fault is its own row's alone."""
+    """Return the entry of ``place`` from ``file``, cached until that changes. Faults affect this entry only."""
     try:
         data = read_json(file, largest=_LARGEST)
         return Listed(place.name, *tell(data), model_of(data), written(file))
@@ -112,7 +112,7 @@ def _run(data: Any) -> tuple[str, str, str]:
 
 
 class _Pages(RequestHandler):
-    """What all of them share."""
+    """Base of the handlers: headers, errors and names."""
 
     def initialize(self, folder: Path) -> None:
         self.folder = folder
@@ -135,7 +135,7 @@ class _Pages(RequestHandler):
         self.finish(html.environment().get_template("sentence.html").render(sentence=sentence))
 
     async def made(self, make: Callable[..., str], *what: Any) -> None:
-        """The page, while others are answered: what it is made of may be large."""
+        """Send the page, built in a thread while other requests are answered: its data may be large."""
         try:
             self.finish(await asyncio.to_thread(make, *what))
         except ReportError as error:
@@ -151,7 +151,7 @@ class _Pages(RequestHandler):
 
 
 class _Missing(_Pages):
-    """All else."""
+    """Handles all other addresses."""
 
     def prepare(self) -> None:
         raise HTTPError(404)
@@ -179,7 +179,7 @@ class _Report(_Pages):
 
 
 def application(folder: Path) -> Application:
-    """The server's pages, over the runs in ``folder``."""
+    """Return the server's application, over the runs in ``folder``."""
     known = {"folder": folder}
     app = Application(default_handler_class=_Missing, default_handler_args=known)
     app.add_handlers(_HOSTS, [("/", _Index, known), ("/report", _Report, known)])
@@ -187,9 +187,9 @@ def application(folder: Path) -> Application:
 
 
 def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
-    """Serve until interrupted. ``port`` 0: any that is free; ``started`` gets the address.
+    """Serve until interrupted. ``port`` 0: any free port; ``started`` is called with the address.
 
-    Raises :class:`ReportError` where there is no such folder or the port is taken.
+    Raises :class:`ReportError` if the folder does not exist or the port is taken.
     """
     if not folder.is_dir():
         raise ReportError(f"{folder} is no folder: name the folder that holds the runs")

@@ -1,7 +1,7 @@
-"""A study's metadata in its folder, ``study.json``: which study it was and how it was asked, so that its report can be
-made again.
+"""Keeps a study's metadata in its folder (``study.json``): which study it was, and with which options, so that its
+report can be built again.
 
-Nothing in a folder is trusted: what does not fit is refused in one sentence
+Nothing in a folder is trusted: contents that do not fit are refused in one sentence
 (:class:`streamrace.reports.data.schema.ReportError`).
 """
 
@@ -40,13 +40,13 @@ def is_study(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Study:
-    """The study of a folder. Raises :class:`ReportError`."""
+    """Load the study of a folder. Raises :class:`ReportError`."""
     read = checked(_Note, folder / NOTE, read_json(folder / NOTE), named=FORMAT, version=VERSION)
     return replace(_load(folder, read), when=written(folder / NOTE))
 
 
 def _load(folder: Path, read: StudyMetadata) -> Study:
-    # A page imports its study, which takes seconds: only the one that is needed.
+    # A page imports its study, which takes seconds: import only the page that is needed.
     if read.study == "sweep":
         from streamrace.reports.pages.sweep_page import load as read_sweep
 

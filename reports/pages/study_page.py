@@ -1,7 +1,7 @@
-"""A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
+"""Writes the report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-``sweep_page.py``, ``why_page.py``, ``catalogue_page.py`` and others each make a :class:`Study` of what
-their study found; this file draws any of them.
+``sweep_page.py``, ``why_page.py``, ``catalogue_page.py`` and others each build a :class:`Study` from their study's
+results; this module renders any of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamrace.trace.untrusted import visible
 
 FORMAT = "stream-race-study"
 VERSION = 1
-_LARGEST = 1e15  # of a number in a table; beyond it what is computed of it is no number any more
+_LARGEST = 1e15  # of a number in a table; larger ones may overflow in computations
 
 _FILES = (
     ("report.md", "the same in short, to paste into an issue"),
@@ -46,8 +46,8 @@ _FILES = (
 
 
 class StudyMetadata(BaseModel):
-    """How a study was made. ``study``: which; ``options``: of its job, those that the study itself decides left out;
-    ``hardware``: what the profile stands for, in words.
+    """The metadata of a study. ``study``: which one; ``options``: the job's, except those that the study itself
+    decides; ``hardware``: the meaning of the profile, in words.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -60,9 +60,9 @@ class StudyMetadata(BaseModel):
 
 
 class Card(NamedTuple):
-    """One thing that a study looked at, with what belongs to it. ``key``: its place on the page, ``#key``.
+    """One item that a study examined, with its details. ``key``: its place on the page, ``#key``.
 
-    ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: that shows it again; may be empty.
+    ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: shows it again; may be empty.
     ``code``: lines of source; may be empty.
     """
 
@@ -79,12 +79,12 @@ class Card(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """What a study's page shows.
+    """The content of a study's page.
 
-    ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
-    the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
+    ``verdict`` in a few words, ``sentence`` for a reader with one minute, ``tone``: good, warn or bad. ``metrics``: the
+    tidy frame, a row per item that ran; ``more``: further frames for programs, by name. ``words``: names in
     :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page
-    alone. Names in any of it may come from anybody.
+    only. Names in all of these are untrusted.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Study:
 
 
 def page(study: Study) -> str:
-    """The page as text."""
+    """Return the page."""
     return html.render(
         "study.html",
         study.charts,
@@ -125,7 +125,7 @@ def _pictures(study: Study) -> dict[str, Figure]:
 
 
 def brief(study: Study) -> str:
-    """The report in short, as Markdown to paste into an issue."""
+    """Return a short report, as Markdown to paste into an issue."""
     return markdown.render(
         "study.md",
         study=study,
@@ -135,7 +135,7 @@ def brief(study: Study) -> str:
 
 
 def findings(study: Study) -> dict[str, Any]:
-    """The verdict and the rows, for programs. What is not finite is null, as JSON has no number for it."""
+    """Return the verdict and the rows, for programs; null for numbers that are not finite, which JSON lacks."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -152,9 +152,9 @@ def findings(study: Study) -> dict[str, Any]:
 
 
 def write(study: Study, target: Path) -> Path:
-    """Write the report into the folder ``target``; gives its page. Each file is whole or not at all.
+    """Write the report into the folder ``target``; return its page. Each file is written whole or not at all.
 
-    Raises :class:`streamrace.reports.data.loading.ReportError` where the folder cannot be written.
+    Raises :class:`streamrace.reports.data.loading.ReportError` if the folder cannot be written.
     """
     file = target / "index.html"
     try:
@@ -178,8 +178,8 @@ def write(study: Study, target: Path) -> Path:
 
 
 def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
-    """See :func:`read`. A study leaves a number out that it has not, and has something to
-    tell: a table without rows is refused too.
+    """Read a study's table (see :func:`frames.read`): empty cells are missing numbers. A table without rows is refused,
+    as is a number beyond the limit.
     """
     frame = frames.read(
         file, columns, optional=optional, nothing={name: "" for name, kind in columns.items() if kind == "float64"}
@@ -193,18 +193,18 @@ def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[s
 
 
 def said_of_exercise(frame: pd.DataFrame) -> pd.DataFrame:
-    """With its column ``unexercised``: what was on in a row's run and never happened. Earlier studies did not ask."""
+    """Return the frame with ``unexercised`` (features that were on and never used), empty for earlier studies."""
     return frame.assign(unexercised=frame.unexercised.astype(object).fillna(""))
 
 
 def unexercised(frame: pd.DataFrame) -> tuple[int, str]:
-    """In how many of the rows something never happened, and what."""
+    """Return the number of rows in which some feature was never used, and these features."""
     partly = frame[frame.unexercised != ""]
     return len(partly), "; ".join(dict.fromkeys(partly.unexercised))
 
 
 def texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as texts."""
+    """Return options as texts."""
     return {
         str(name): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         for name, value in options.items()
@@ -212,7 +212,7 @@ def texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fenced(command: str) -> markdown.Ready:
-    """A block of code that no run of backticks in it ends."""
+    """Return a block of code that no run of backticks in it ends."""
     line = visible(html.shortened(command).replace("\n", "\\n"))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line)), default=0))
     return markdown.Ready(f"{fence}\n{line}\n{fence}")

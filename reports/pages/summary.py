@@ -1,4 +1,4 @@
-"""What runs come to, in words: the sentence on top of a report, its facts, its tables."""
+"""Summarises runs in words: the headline of a report, its facts, its tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamrace.reports.pages.html import shortened
 from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
 
-_RANKS = 16  # ranks named one by one
+_RANKS = 16  # ranks that are listed individually
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
 
 
 class Fact(NamedTuple):
-    """A row of a table: what it is called (a word of ``pages.words``, maybe), and what it is here."""
+    """A row of a table: its name, and its value. ``word``: the entry of ``pages.words`` that explains the name."""
 
     name: str
     value: str
@@ -36,12 +36,12 @@ def verdict(run: Run) -> Verdict:
 
 
 def fix(run: Run) -> str:
-    """What was switched: see :func:`streamrace.reports.data.switched.switched`."""
+    """Return the switch of the run: see :func:`streamrace.reports.data.switched.switched`."""
     return switched(run.file.scenario, run.file.versions, run.name)
 
 
 def worst(runs: Sequence[Run]) -> Run:
-    """The run that a report describes: the one with the gravest verdict, of equals the first."""
+    """Return the run that a report describes: the first of those with the gravest verdict."""
     order = (
         *("unstable", "race", "diverged", "stale", "uncovered", "uninitialised", "wrong bounds", "wrong arithmetic"),
         *("hidden", "unknown", "fragile", "clean"),
@@ -50,7 +50,7 @@ def worst(runs: Sequence[Run]) -> Run:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """The verdict in a sentence or two, for someone who has one minute."""
+    """Return the verdict in a sentence or two, for a reader with one minute."""
     told = worst(runs)
     if len(runs) == 1:
         return _capital(_sentence(told))
@@ -120,7 +120,7 @@ def _sentence(run: Run) -> str:
 
 
 def _named(found: FindingsFile) -> tuple[Race, str]:
-    """The race to tell of, and the parameter: the first that is wrong, where a race is about it."""
+    """Return the race to describe, and the first wrong parameter: a race about that parameter, else the first race."""
     wrong = found.divergence.parameter.name if found.divergence and found.divergence.parameter else ""
     racing = (race for race in found.races if any(name.name == wrong for name in race.names))
     return next(racing, found.races[0]), wrong
@@ -140,7 +140,7 @@ def _why(race: Race, wrong: str) -> str:
 
 
 def facts(run: Run) -> list[Fact]:
-    """What, where, since which step, on which rank."""
+    """Return the facts of a run: what is wrong, where, since which step, on which rank."""
     found = run.file
     rows = [Fact("verdict", verdict(run), verdict(run))]
     divergence = found.divergence
@@ -178,7 +178,7 @@ def facts(run: Run) -> list[Fact]:
 
 
 def often(race: Race) -> str:
-    """How often a race was met, on which ranks, and how many of these manifested in this timing."""
+    """Return how often a race occurred, on which ranks, and how many occurrences manifested in this timing."""
     return f"{_times(race)}, {closeness(race.slack_ns)}."
 
 
@@ -187,14 +187,14 @@ def _times(race: Race) -> str:
 
 
 def access(side: Side) -> str:
-    """An access and its line in short."""
+    """Return an access and its line in short."""
     frame = site(side.stack)
     where = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
     return f"{side.access} by {_short(side.kernel.rpartition('::')[2])}{where} on {_short(stream_named(side.stream))}"
 
 
 def side_by_side(runs: Sequence[Run]) -> Table:
-    """A column for each run: what was switched, what came out, what it costs."""
+    """Return a table with a column per run: its fix, its results, its cost."""
     base = min((cost for run in runs if (cost := run.file.virtual_ns_per_step)), default=None)
     rows: dict[str, list[Any]] = {"verdict": [Cell(verdict(run), verdict(run).tone) for run in runs]}
     for run in runs:
@@ -217,7 +217,7 @@ def side_by_side(runs: Sequence[Run]) -> Table:
 
 
 def costs(runs: Sequence[Run]) -> Table:
-    """What each fix costs: virtual time per step, beside that of the run without one (else of the fastest)."""
+    """Return each fix's cost: virtual time per step, compared with the run without a fix (else the fastest run)."""
     known = {run.name: (run, cost) for run in runs if (cost := run.file.virtual_ns_per_step)}
     base = next((one for one in known.values() if fix(one[0]) == "none"), None)
     base = base or min(known.values(), key=lambda one: one[1], default=None)
@@ -234,7 +234,7 @@ def costs(runs: Sequence[Run]) -> Table:
 
 
 def replay(run: Run) -> list[tuple[str, str]]:
-    """For each race: what the command does, and the command; why there is none where there is none."""
+    """Return for each race a description and the command that replays it; if no witness exists, the reason."""
     rows = []
     for number, race in enumerate(run.file.races, 1):
         witness = race.witness

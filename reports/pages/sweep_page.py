@@ -1,4 +1,4 @@
-"""The report of a sweep: where the race shows, where hpZ pays, what each fix costs."""
+"""Builds the report of a sweep: where the race shows, where hpZ pays, the cost of each fix."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ COLUMNS = {
     "asking_us": "float64",
     "unexercised": "str",
 }
-_LATER = ("harmful", "harmful_manifested", "harmful_slack_us")  # columns that earlier sweeps have not
+_LATER = ("harmful", "harmful_manifested", "harmful_slack_us")  # columns that earlier sweeps lack
 _SETTING = ["configuration", "network", "micro_batch"]
 _UNFIXED = "hpZ none"
-_DECIDED = ("network", "micro_batch", "fix", "stage")  # by the sweep itself
+_DECIDED = ("network", "micro_batch", "fix", "stage")  # options decided by the sweep itself
 _WORDS = (
     "race", "latent", "manifested", "fix", "hpZ", "ZeRO-3", "gain", "slack", "unordered pairs", "network",
     "micro-batch", "virtual time", "hardware profile", "stream", "rank",
@@ -51,9 +51,9 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The sweep of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
+    """Load the sweep of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=(*_LATER, "asking_us", "unexercised")))
-    for column in _LATER:  # then all pairs were taken for harmful ones
+    for column in _LATER:  # if missing, all pairs count as harmful
         frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
     for configuration in (_UNFIXED, STOCK, ZERO3):
         if configuration not in set(frame.configuration):
@@ -65,7 +65,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
-    """The report of the frame of :func:`streamrace.studies.sweep.sweep`."""
+    """Return the report of the frame of :func:`streamrace.studies.sweep.sweep`."""
     older = _released(frame)
     seen = _Seen(frame[~frame.configuration.isin(older)])
     options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})
@@ -105,7 +105,7 @@ def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
 
 
 class _Seen:
-    """What became of the race. A setting is one network with one micro-batch."""
+    """The result for the race. A setting is one network with one micro-batch."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         unfixed = frame[frame.configuration == _UNFIXED]
@@ -160,7 +160,7 @@ def _speed(frame: pd.DataFrame) -> str:
 
 
 def _pays(frame: pd.DataFrame) -> str:
-    """Up to which bandwidth, over all micro-batches."""
+    """Describe up to which bandwidth hpZ pays, over all micro-batches."""
     ends = sorted((float(end), int(str(batch))) for batch, end in stops_paying(frame).dropna().items())
     if not ends:
         return "nowhere" if gain(frame).max().max() < PAYS else "up to the fastest network"
@@ -196,13 +196,13 @@ def _mark(one: Any) -> tuple[str, str]:
 
 
 def _released(frame: pd.DataFrame) -> list[str]:
-    """The configurations of other releases."""
+    """Return the configurations of other releases."""
     ours = {ZERO3, *(f"hpZ {fix}" for fix in Fix)}
     return [name for name in dict.fromkeys(frame.configuration) if name not in ours]
 
 
 def _matters(frame: pd.DataFrame, configuration: str) -> str:
-    """From which bandwidth on a harmful pair is reversed, over all micro-batches."""
+    """Describe from which bandwidth on a harmful pair is reversed, over all micro-batches."""
     starts = {int(str(batch)): float(start) for batch, start in matters_from(frame, configuration).items()}
     lowest = frame.network.min()
     everywhere = [str(batch) for batch, start in starts.items() if start == 0]
@@ -226,7 +226,7 @@ def _as_released(frame: pd.DataFrame, name: str) -> str:
 
 
 def _releases(frame: pd.DataFrame, older: Sequence[str]) -> Table:
-    """The pinned release without a fix, and others as they were released, by network: pairs that do harm."""
+    """Return the harmful pairs by network: the pinned release without a fix, and the others unmodified."""
     rows = []
     for name in (_UNFIXED, *older):
         found = frame[frame.configuration == name]
@@ -256,7 +256,7 @@ def _release(configuration: str) -> str:
 
 
 def _fixes(frame: pd.DataFrame, older: Sequence[str]) -> Table:
-    """What was found with each, and what it costs."""
+    """Return the findings with each fix, and its cost."""
     frame = frame[~frame.configuration.isin(older)]
     stock = frame[frame.configuration == STOCK].set_index(["network", "micro_batch"]).step_s
     rows = []
@@ -275,7 +275,7 @@ def _fixes(frame: pd.DataFrame, older: Sequence[str]) -> Table:
 
 
 def _settings(frame: pd.DataFrame) -> Table:
-    """Every setting without a fix, and its throughput beside ZeRO-3's."""
+    """Return a table of every setting without a fix, with its throughput and ZeRO-3's."""
     plain = frame[frame.configuration == ZERO3].set_index(["network", "micro_batch"]).tokens_per_second
     rows = [
         [

@@ -1,4 +1,4 @@
-"""The report of a program's waits: each line's taken away alone."""
+"""Builds the report of a program's waits, the waits of each line removed alone."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The waits of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    """Load the waits of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(read(folder), ran)
 
 
 def study(found: WaitsFile, ran: StudyMetadata) -> Study:
-    """The report of what ``streamrace waits`` found."""
+    """Return the report of the results of ``streamrace waits``."""
     rows = found.waits
     carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
     tone = "bad" if found.disagree else "warn" if found.of(FRAGILE) or found.of(UNKNOWN) else "good"
@@ -62,7 +62,7 @@ def study(found: WaitsFile, ran: StudyMetadata) -> Study:
 
 
 def tidy(rows: Sequence[WaitRow]) -> pd.DataFrame:
-    """A row for each line."""
+    """Return a row for each line."""
     columns = [
         "how", "file", "line", "function", "verdict", "count", "held_ns", "races", "instead", "live", "says", "harm",
         "token", "command",

@@ -1,4 +1,4 @@
-"""The report of the changed assumptions: which of them decides whether hpZ's race shows."""
+"""Builds the report of the changed assumptions: which of them decides whether hpZ's race shows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS = {
     "verdict": "bool",
     "flips": "bool",
 }
-_OTHER = ("release", "another release's way", "network", "timing")  # what is no setting of the same release
+_OTHER = ("release", "another release's way", "network", "timing")  # not settings of the same release
 _WORDS = (
     "race", "latent", "manifested", "harmful", "slack", "unordered pairs", "network", "micro-batch", "hpZ", "phase",
     "secondary partition", "all-gather", "release", "virtual time", "hardware profile", "stream", "rank",
@@ -47,7 +47,7 @@ _WORDS = (
 
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
-    """The study of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
+    """Load the study of a folder. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=("unexercised",)))
     if not ((frame.assumption == BASE) & (frame.release == AFFECTED)).any():
         raise does_not_hold(folder / FILE, f"it has no row of DeepSpeed {AFFECTED} in {BASE}")
@@ -55,7 +55,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
-    """The report of the frame of :func:`streamrace.studies.why.why`."""
+    """Return the report of the frame of :func:`streamrace.studies.why.why`."""
     options = texts(ran.options)
     base = next(each(frame[(frame.assumption == BASE) & (frame.release == AFFECTED)]))
     changed = frame[frame.assumption != BASE]
@@ -106,7 +106,7 @@ def _deciding(frame: pd.DataFrame, release: str) -> str:
 
 
 def _range(frame: pd.DataFrame, release: str) -> str:
-    """From which bandwidth on the synchronisation matters, over all changes that leave the release as it is."""
+    """Describe from which bandwidth on the synchronisation matters, over all changes that keep the release."""
     rows = frame[(frame.release == release) & ~frame.assumption.isin(_OTHER)]
     always = int((rows.from_gbits == 0).sum())
     between = rows.from_gbits[rows.from_gbits > 0]
@@ -149,7 +149,7 @@ def _releases(frame: pd.DataFrame) -> Table:
 
 
 def _reversed(row: Any) -> Cell:
-    """None reversed is no good news where what would be was never exercised."""
+    """Return the count of reversed pairs; zero is a warning if not all was exercised."""
     if not row.reversed and row.unexercised:
         return Cell(f"0 of {row.harmful}, not all exercised", "warn")
     return Cell(f"{row.reversed} of {row.harmful}", "bad" if row.reversed else "good")

@@ -1,4 +1,4 @@
-"""The field's words as pages use them, each with what it means."""
+"""Defines the field's words as pages use them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Pictures of studies, as PNG files."""
+"""Draws pictures of studies, as PNG files."""

@@ -1,7 +1,7 @@
-"""Figures of matplotlib that pages and files share: on a page an image without scripts or fonts, beside it a PNG.
+"""Holds the matplotlib helpers of pages and files: on a page an image without scripts or fonts, as a file a PNG.
 
-Colours are of middle lightness, and the ground is transparent on a page, so that they can be read in the light and in
-the dark.
+Colours are of middle lightness, and the ground is transparent on a page, so that they are readable in light and dark
+mode.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 
 from streamrace.reports.charts.frame import TEXT, tame
 
-_SETTINGS = threading.Lock()  # matplotlib's are the process's, and pages are made in threads
+_SETTINGS = threading.Lock()  # matplotlib's settings are global, and pages are built in threads
 
 
 def panels(rows: int, columns: int, width: float, height: float, **more: Any) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of ``rows`` x ``columns`` axes, in inches. ``more``: as for ``Figure.subplots``."""
+    """Return a figure of ``rows`` x ``columns`` axes, in inches. ``more``: arguments of ``Figure.subplots``."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
     axes = figure.subplots(rows, columns, squeeze=False, **more)
     for one in axes.flat:
@@ -37,19 +37,19 @@ def panels(rows: int, columns: int, width: float, height: float, **more: Any) ->
 
 
 def key(figure: Figure, handles: Sequence[Any], columns: int = 2) -> None:
-    """What the colours stand for, below the panels."""
+    """Add the legend of the colours below the panels."""
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=TEXT
     )
 
 
 def plain(text: str, most: int = 40) -> str:
-    """``text`` to stand in a figure as it is: without TeX, and without characters that its font lacks."""
+    """Return ``text`` for literal use in a figure: without TeX, and without characters that its font lacks."""
     return "".join(one if ord(one) < 0x250 else "·" for one in tame(text, most)).replace("$", r"\$")
 
 
 def svg(figure: Figure) -> Markup:
-    """An image for a page: the same figure gives the same bytes, and as data in an image nothing in it can run."""
+    """Return an image for a page, reproducible bit for bit; as an image's data, nothing in it can run."""
     text = BytesIO()
     vector(figure, text)
     data = base64.b64encode(text.getvalue()).decode()
@@ -57,11 +57,11 @@ def svg(figure: Figure) -> Markup:
 
 
 def vector(figure: Figure, into: Path | BytesIO) -> None:
-    """A picture as SVG: the same figure gives the same bytes."""
+    """Write a figure as SVG: the same figure gives the same bytes."""
     with _SETTINGS, mpl.rc_context({"svg.hashsalt": "reports"}):
         figure.savefig(into, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def png(figure: Figure, path: Path, dots: int = 150) -> None:
-    """A picture on white ground, for slides."""
+    """Write a figure as PNG on white ground, for slides."""
     figure.savefig(path, dpi=dots, facecolor="white", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""What is allocated at the peak, by kind, for each model: without hpZ, with it, with quantization beside it."""
+"""Draws memory at its peak by kind, for each model: without hpZ, with hpZ, and with hpZ and quantization."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from streamrace.studies.memory import CARDS, GIB, GROUP, KINDS, configuration
 
-# What lives through the whole step is dark and below, the secondary copy stands out, what comes and goes is pale.
+# Kinds that live through the whole step are dark and lowest, the secondary copy stands out, temporary kinds are pale.
 _PARTS = (
     ("parameters and gradients", ("primary", "gradient"), "#274c77"),
     ("optimizer state (fp32)", ("master", "optimizer"), "#6096ba"),
@@ -24,9 +24,9 @@ _TEXT, _RULE = "#2b2f36", "#b5bac2"
 
 
 def draw(frame: pd.DataFrame, path: Path, *, group: int = GROUP, title: str = "") -> None:
-    """A PNG of :func:`study`'s frame: for each model a bar for no hpZ, hpZ ``group``, and that with qwZ.
+    """Draw :func:`study`'s frame as PNG: per model a bar for no hpZ, for hpZ ``group``, and for that with qwZ.
 
-    A bar is missing where there is no such row.
+    A bar is missing if its row is.
     """
     assert {kind for _, kinds, _ in _PARTS for kind in kinds} == set(KINDS)
     models = list(dict.fromkeys(frame.model))

@@ -1,4 +1,4 @@
-"""The picture of :mod:`streamrace.studies.placements`: what each place of the synchronisation costs."""
+"""Draws the cost of each placement of the synchronisation (:mod:`streamrace.studies.placements`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LEAST_MS, _LEAST_S = 0.01, 0.01
 
 
 def draw(frame: pd.DataFrame) -> Chart:
-    """A row of panels for each model and network: how much longer a step takes, and how long the host waits at the fix.
+    """Draw a row of panels per model and network: by how much a step is longer, and how long the host waits at the fix.
 
-    Seconds of a whole step hardly differ, so the first panel has milliseconds above the fastest race-free one.
+    Seconds of a whole step hardly differ, so the first panel has milliseconds above the fastest race-free fix.
     """
     groups = list(frame.groupby(["model", "gbits"], sort=False))
     figure, axes = panels(len(groups), 2, 11, 0.6 + 2.6 * len(groups), sharex="col", sharey="row")
@@ -41,19 +41,19 @@ def draw(frame: pd.DataFrame) -> Chart:
 
 
 def fastest(rows: pd.DataFrame) -> float:
-    """Seconds a step of the fastest race-free one of a job; of the fastest if all race."""
+    """Return the seconds per step of a job's fastest race-free fix; of the fastest if all race."""
     return float(rows[rows.race_free].step_s.min() if rows.race_free.any() else rows.step_s.min())
 
 
 def _bars(axes: Axes, rows: pd.DataFrame, values: pd.Series[float], text: str, least: float) -> None:
-    """``least``: below this the scale is linear."""
+    """Draw the bars on a symmetric logarithmic axis. ``least``: below this the scale is linear."""
     colours = [_FREE if free else _RACY for free in rows.race_free]
     places = list(range(len(rows)))
     bars = axes.barh(places, values.tolist(), color=colours, height=0.7)
     axes.bar_label(bars, [text.format(_short(value)) for value in values], padding=3, fontsize=8, color=TEXT)
     axes.set_yticks(places, [plain(fix) for fix in rows.fix], fontsize=9)
     for label, colour in zip(axes.get_yticklabels(), colours, strict=False):
-        label.set_color(colour)  # a bar of no length has no colour; the right panels share the labels
+        label.set_color(colour)  # a bar of length 0 shows no colour; the right panels share the labels
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("symlog", linthresh=least)
     axes.tick_params(axis="x", labelbottom=True)
@@ -62,5 +62,5 @@ def _bars(axes: Axes, rows: pd.DataFrame, values: pd.Series[float], text: str, l
 
 
 def _short(value: float) -> float | int:
-    """Three figures."""
+    """Round to three significant digits."""
     return round(value) if abs(value) >= 100 or not value else float(f"{value:.3g}")

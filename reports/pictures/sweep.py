@@ -1,4 +1,4 @@
-"""Pictures of a sweep: where the race shows, throughput against bandwidth, and what hpZ gains."""
+"""Draws the pictures of a sweep: where the race shows, throughput against bandwidth, and the gain of hpZ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HATCH: dict[str, Any] = {"hatch": "///", "edgecolor": "#00000055", "linewidth":
 
 
 def phases(frame: pd.DataFrame, configurations: Sequence[str]) -> Chart:
-    """Does the race show, and how close did the closest harmful pair come: networks by micro-batches.
+    """Draw whether the race shows, and the slack of the closest harmful pair: networks by micro-batches.
 
     A panel for each of ``configurations``, one below the other.
     """
@@ -66,7 +66,7 @@ def _titled(configuration: str) -> str:
 
 
 def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[int]) -> set[str]:
-    """Draws the settings of one configuration; gives the colours that it took."""
+    """Draw the settings of one configuration; return the colours used."""
     found = set()
     for one in each(rows):
         x, y = networks.index(one.network), batches.index(one.micro_batch)
@@ -89,7 +89,7 @@ def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[
 
 
 def throughput(frame: pd.DataFrame) -> Chart:
-    """Tokens per second against bandwidth, hpZ beside ZeRO-3; and how many times as fast hpZ is."""
+    """Draw tokens per second against bandwidth for hpZ and ZeRO-3, and the ratio of the two."""
     batches = sorted(frame.micro_batch.unique())
     figure, ((left, right),) = panels(1, 2, 11, 4.4)
     shades = mpl.colormaps["viridis"](np.linspace(0.25, 0.85, len(batches)))

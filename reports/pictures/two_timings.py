@@ -1,4 +1,4 @@
-"""The picture of a race in two timings, the run's own and the other: lanes by stream, and the edge that is missing."""
+"""Draws a race in two timings, the run's own and the other: lanes by stream, and the missing edge."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from streamrace.reports.window import Kind, Slice, Window
 _LANES = 10
 _OTHER: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
 _WORDS: dict[Kind, str] = {"kernel": "other kernels", "collective": "other collectives", "wait": "the host waits"}
-_HIGH, _RACING = 0.42, 0.62  # of a lane
-_LEAST = 1 / 300  # of the width: what is shorter is drawn so wide
+_HIGH, _RACING = 0.42, 0.62  # of a lane's height
+_LEAST = 1 / 300  # of the width: shorter slices are drawn this wide
 _NAME = 26  # characters of a stream, of a kernel
 
 
 def draw(found: Explained) -> Chart | None:
-    """One panel for each timing that was kept; None: there is none."""
+    """Draw one panel for each timing that was kept; None if none was."""
     windows = [
         (title, window) for title, window in zip(found.titles(), (found.own, found.other), strict=True) if window
     ]
@@ -51,7 +51,7 @@ def draw(found: Explained) -> Chart | None:
 
 
 def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> list[Kind]:
-    """Draws one timing; gives the kinds of other work in it."""
+    """Draw one timing; return the kinds of other work in it."""
     lanes = window.shown(_LANES)
     row = {lane: len(lanes) - 1 - at for at, lane in enumerate(lanes)}
     racing = (window.first, window.second)

@@ -1,4 +1,4 @@
-"""The picture of the changed assumptions: how close the closest harmful pair came, release beside release."""
+"""Draws the changed assumptions: the slack of the closest harmful pair, with a panel per release."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamrace.reports.pictures.figures import key, panels, plain
 from streamrace.studies.why import BASE
 
 _REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
-_TICKS = [10**exponent for exponent in range(1, 13, 2)]  # ms; with each power of ten their words would touch
+_TICKS = [10**exponent for exponent in range(1, 13, 2)]  # ms; labels at each power of ten would touch
 
 
 def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
-    """A row for each assumption, a panel for each of ``releases``; left of the line a harmful pair is reversed."""
+    """Draw a row per assumption, a panel for each of ``releases``; left of the line a harmful pair is reversed."""
     rows = frame[frame.release.isin(list(releases)) & frame.slack_ms.notna()]
     rows = rows.assign(named=[_named(one) for one in each(rows)])
     names = list(dict.fromkeys(rows.named))
@@ -49,5 +49,5 @@ def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
 
 
 def _named(row: Any) -> str:
-    """A line for each change; the setting is the same line for all releases."""
+    """Return the label of a change; the unchanged setting has the same label for all releases."""
     return BASE if row.assumption == BASE else f"{row.assumption}: {row.value}"

@@ -1,1 +1,1 @@
-"""What a person reads in the terminal."""
+"""Prints results in the terminal."""

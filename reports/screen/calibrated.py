@@ -1,4 +1,4 @@
-"""What a person sees of a calibration: the figures, how far each kind of kernel is off, what could not be placed."""
+"""Prints a calibration: the figures, the error of each kind of kernel, and the kernels that could not be placed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Console
 from streamrace.reports.table import Column, Table
 from streamrace.studies.calibration import Calibrated, ProfilerTrace
 
-_LEFT = 5  # reasons that are told
+_LEFT = 5  # reasons that are printed
 
 
 def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
-    """The sentence, the figures, the errors, what is left."""
+    """Print the summary, the figures, the errors, and the kernels that were not placed."""
     placed = len(recorded.ran)
     left = sum(recorded.left.values())
     console.print(
@@ -57,7 +57,7 @@ def _table(found: Calibrated) -> Table:
 
 
 def published(console: Console, summary: pd.DataFrame, sources: Mapping[str, str]) -> None:
-    """The model beside what others measured, and who they are."""
+    """Print the model's values next to published measurements, and their sources."""
     columns = ["GPU", "kernel", Column("rows", ".0f"), Column("mean error", ".1%"), Column("worst", ".1%"), "source"]
     rows = [[row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source] for row in summary.itertuples()]
     console.print(Table("Microseconds of a kernel, ours beside theirs", columns, rows))

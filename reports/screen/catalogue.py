@@ -1,4 +1,4 @@
-"""The catalogue in the terminal: narrower than on its page, as a pipe has 80 columns."""
+"""Prints the catalogue in the terminal, narrower than on its page, as a pipe has 80 columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamrace.reports.table import Cell, Table
 
 
 def table(rows: Sequence[EntryRow]) -> Table:
-    """The entries that ran."""
+    """Return the table of the entries that ran."""
     return Table(
         "The catalogue",
         ["id", "affected", "fixed", "both lines, or the evidence; the witness"],
@@ -27,7 +27,7 @@ def table(rows: Sequence[EntryRow]) -> Table:
 
 
 def told(row: EntryRow) -> str:
-    """An entry that is done, in a line."""
+    """Return the result of a finished entry, in a line."""
     if row.affected is None or row.fixed is None:
         return "not shown"
     both = f"{_before(row.affected).text} -> {row.fixed.verdict}"

@@ -1,4 +1,4 @@
-"""The verdict on a program of the user's own, in the terminal."""
+"""Prints the verdict on a program of the user's own in the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
 
 def verdict(console: Console, checked: Checked, folder: Path, page: Path | None = None) -> None:
-    """The verdict, both lines of each race, and where the rest lies. ``page``: it is there already."""
+    """Print the verdict, both lines of each race, and where the files are. ``page``: its file, if already written."""
     colour = STYLES[checked.verdict.tone]
     body: list[RenderableType] = [Text(checked.sentence(), f"bold {colour}")]
     if with_ := checked.ran_with():
@@ -62,7 +62,7 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""
-        # Outside of the frame no name begins a line: a workflow's log takes what begins with :: for a command.
+        # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
         line = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)
         console.print(line, highlight=False, markup=False)
         if witness.command:  # a line to copy
@@ -73,18 +73,18 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
 
 
 def first(console: Console, race: Race) -> None:
-    """A race that was found while the program runs on."""
+    """Print a race that was found while the program is running."""
     line = visible(f"A race: {pair(race)}. The program runs on; the verdict comes at its end.", lines=False)
     console.print(line, highlight=False, markup=False)
 
 
 def pair(race: Race) -> str:
-    """Its two accesses, in short."""
+    """Return the race's two accesses, in short."""
     return " and ".join(f"{side.access} by {describe(side.kernel, side.stack)}" for side in (race.first, race.second))
 
 
 def _why(one: KeptSuppression | None) -> list[RenderableType]:
-    """Why a race does not count."""
+    """Return the reason why a race does not count; empty if it counts."""
     if one is None:
         return []
     where = f" ({one.file}:{one.line})" if one.file else ""

@@ -1,4 +1,4 @@
-"""What a person sees of the choice of a way to shard: the sentence that names the fastest, and the table behind it."""
+"""Prints the choice of a sharding strategy: a sentence that names the fastest, and the table behind it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from streamrace.reports.table import Cell, Column, Table
 from streamrace.studies.choose import GB, KINDS, ShardingQuestion
 
-_NAMED = 3  # of those that are equally fast
+_NAMED = 3  # of strategies that are equally fast
 _HEADS = (
     "strategy", "para-\nmeters", "copy", "grad-\nients", "state", "total\nGB", "over",
     "com-\nmuni-\ncate", "com-\npute", "step\ns", "tokens/s", "times\nZeRO-3",
@@ -19,7 +19,7 @@ _HEADS = (
 
 
 def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
-    """What was asked, the answer, the table, and what is not counted."""
+    """Print the question, the answer, the table, and what is not counted."""
     console.print(title(asked), highlight=False, markup=False)
     console.print(sentence(frame, asked), style="bold green", highlight=False)
     console.print(_table(frame))
@@ -36,7 +36,7 @@ def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None
 
 
 def title(asked: ShardingQuestion) -> str:
-    """What was asked."""
+    """Return the question: model, cluster, memory and batch."""
     size, cluster = asked.size, asked.cluster
     part = size.trained / size.parameters
     trained = "all trained" if part == 1 else f"{100 * part:.3g} % of them trained"
@@ -52,7 +52,7 @@ def title(asked: ShardingQuestion) -> str:
 
 
 def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
-    """Which is the fastest that fits, why, and what would be faster with more memory."""
+    """Return the fastest strategy that fits, why, and which would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1
     memory = _gb(asked.memory) + (f" with {_gb(asked.activations)} for activations" if asked.activations else "")
@@ -66,7 +66,7 @@ def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
     faster = frame[~frame.fits & (frame.step_s < first.step_s * (1 - 1e-9))]  # the last bits are rounding
     if faster.empty:
         return f"{text}."
-    # Of those, what comes nearest.
+    # Of the faster strategies, the one that needs least memory.
     other = faster[faster.step_s <= faster.step_s.min() * (1 + 1e-9)].sort_values("total", kind="stable").iloc[0]
     return f"{text}; {other.title} would take {_seconds(other.step_s)}, but needs {_gb(other.total)}."
 
@@ -122,14 +122,14 @@ def _table(frame: pd.DataFrame) -> Table:
 
 
 def _short(title: str) -> str:
-    """The letters, and a name that says more than they do: ``GGG (ZeRO-3)`` is GGG ZeRO-3, ``IIG (PaRO-IIG)`` IIG."""
+    """Return the letters, with a name that adds to them: ``GGG (ZeRO-3)`` is GGG ZeRO-3, ``IIG (PaRO-IIG)`` IIG."""
     letters, _, name = title.partition(" ")
     name = name.strip("()")
     return letters if name.endswith(letters) else f"{letters} {name}".strip()
 
 
 def _figure(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Format three digits, or all before the point."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:.{digits}f}"
 

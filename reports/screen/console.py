@@ -1,4 +1,4 @@
-"""The terminal, as every command writes to it."""
+"""Prints to the terminal on behalf of all commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from streamrace.trace.untrusted import visible
 
 
 class Terminal(Console):
-    """Names come from files and from users' programs: control characters of theirs come out as codes, so that none
-    clears the screen, moves the cursor or turns the text around. rich's own, for colours and for what moves, do not.
-    For the same reason no text is markup: colours are said by ``style``.
+    """A console that shows control characters in text as codes: names from files and users' programs cannot clear the
+    screen, move the cursor or reverse the text. rich's own control codes, for colours and live displays, are kept. For
+    the same reason no text is markup: colours are set by ``style``.
     """
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a dry run: verdict, step time and where it goes, memory, traffic, races."""
+"""Prints a dry run: verdict, step time and its parts, memory, traffic, races."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from streamrace.trace.records import Collective, Frame, Launch, Stack
 
 
 def panel(found: Rehearsed, told: Mapping[str, Any]) -> Panel:
-    """The verdict on one dry run. ``told``: what is :func:`said` of it, for which its trace may have to be read."""
+    """Return the verdict on one dry run. ``told``: the result of :func:`said`, which may have to read the trace."""
     colour = STYLES[tone(found)]
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
-        body.append(Text(told["notes"][0], "red"))  # its :func:`excess`
+        body.append(Text(told["notes"][0], "red"))  # the result of :func:`excess`
     if found.extension:
         body.append(Text(extension(found.extension)))
     body += [Text(speed(found)), time_table(found.step), memory_table(found.memory)]
@@ -37,14 +37,14 @@ def panel(found: Rehearsed, told: Mapping[str, Any]) -> Panel:
 
 
 def show(console: Console, shown: Panel, folder: Path) -> None:
-    """The verdict, and where the files of the dry run are."""
+    """Print the verdict, and where the files of the dry run are."""
     console.print(shown)
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
 def said(found: Rehearsed) -> dict[str, Any]:
-    """The verdict, and what is said below it, as the folder keeps it for its page."""
+    """Return the verdict and the notes below it, as the folder keeps them for its page."""
     notes = [] if found.fits else [excess(found)]
     if found.extension:
         notes.append(extension(found.extension))
@@ -53,21 +53,21 @@ def said(found: Rehearsed) -> dict[str, Any]:
 
 
 def tone(found: Rehearsed) -> str:
-    """good, warn (a race that does not show) or bad."""
+    """Return the tone: good, warn (a race that does not show) or bad."""
     if any(race.manifested for race in found.races) or not found.fits:
         return "bad"
     return "warn" if found.races else "good"
 
 
 def verdict(found: Rehearsed) -> str:
-    """In a word."""
+    """Return the verdict in a word."""
     if found.races:
         return "race, manifested" if any(race.manifested for race in found.races) else "race, latent"
     return "clean" if found.fits else "does not fit"
 
 
 def sentence(found: Rehearsed) -> str:
-    """The verdict for a person."""
+    """Return the verdict as a sentence for a person."""
     if any(race.manifested for race in found.races):
         first = "A race, and this timing shows it: values may be wrong."
     elif found.races:
@@ -78,7 +78,7 @@ def sentence(found: Rehearsed) -> str:
 
 
 def excess(found: Rehearsed) -> str:
-    """Where the memory first did not do, and what to do. One sentence."""
+    """Return when the memory was first exceeded, and what to do. Two sentences."""
     memory = found.memory
     assert memory.excess is not None
     moment = memory.excess.moment
@@ -101,7 +101,7 @@ def excess(found: Rehearsed) -> str:
 
 
 def place(trace: Path, record: int) -> Frame | None:
-    """The line of the program that issues the first work at or behind a record of the trace."""
+    """Return the line of the program that issues the first work at or after a record of the trace."""
     stacks: dict[int, tuple[Frame, ...]] = {}
     reader = TraceReader(trace)
     try:
@@ -116,7 +116,7 @@ def place(trace: Path, record: int) -> Frame | None:
 
 
 def speed(found: Rehearsed) -> str:
-    """How long a step takes, and what was rehearsed for that. One sentence."""
+    """Return how long a step takes, and what was rehearsed for that. One sentence."""
     job = found.job
     return (
         f"{found.step_s:.2f} s an optimizer step, {found.tokens_per_second:,.0f} tokens/s on {job.ranks} GPUs, "
@@ -126,7 +126,7 @@ def speed(found: Rehearsed) -> str:
 
 
 def traffic(found: Rehearsed) -> str:
-    """What is sent in a step. One sentence."""
+    """Return the traffic of a step. One sentence."""
     sent = found.traffic.only(step=found.step.step)
     leaves = sent.crossing * found.job.gpus
     return (
@@ -136,7 +136,7 @@ def traffic(found: Rehearsed) -> str:
 
 
 def extension(of: Extension) -> str:
-    """How few layers stand for all. One sentence."""
+    """Return which numbers of layers were run, and how the others follow from them. Two sentences."""
     recorded = ", ".join(map(str, of.recorded))
     again = "layer" if of.period == 1 else f"{of.period} layers"
     return (
@@ -146,7 +146,7 @@ def extension(of: Extension) -> str:
 
 
 def ranks_said(found: Rehearsed) -> list[str]:
-    """What is known of the other ranks, a sentence each."""
+    """Return what is known of the other ranks, a sentence each."""
     checked = found.classes
     if checked is None:
         return [f"This is rank {found.rank}; that the other {found.job.ranks - 1} ranks do the same is assumed."]

@@ -1,4 +1,4 @@
-"""A race explained, in the terminal: sentences, and both timings in letters."""
+"""Prints an explained race in the terminal: sentences, and both timings as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDEST = 78  # of the lanes
 
 
 def show(console: Console, found: Explained, page: Path | None) -> None:
-    """All that is known, then where the page is or how to make it."""
+    """Print all that is known, then the page's file or the command that writes it."""
     race = found.race
     what = "Pair" if found.fragile else "Race"
     often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
@@ -61,12 +61,12 @@ def _say(console: Console, sentence: str, indent: str = "  ") -> None:
 
 
 def _tame(line: str) -> str:
-    """A workflow's log takes a line that begins with these for a command; a name may bring them to its beginning."""
+    """Prefix a line that a workflow's log would take for a command: a name may put such characters at its beginning."""
     return f". {line}" if line.lstrip().startswith(("::", "##[")) else line
 
 
 def lanes(window: Window, race: Race, width: int) -> list[str]:
-    """A line for each stream, the edge that is missing, and the time. What is shorter than a letter is one."""
+    """Return a line per stream, the missing edge, and the time scale. A slice takes at least one character."""
     racing = [window.first, window.second]
     shown = window.shown(_LANES)
     span = max(window.end - window.start, 1)
@@ -97,7 +97,7 @@ def _put(row: list[str], one: Slice, start: int, span: int, letter: str) -> None
 
 
 def _edge(window: Window, race: Race, width: int) -> str:
-    """A dashed arrow from when the first takes effect to when the second does: backwards, the race shows."""
+    """Return a dashed arrow from the first access's effect to the second's; if it runs backwards, the race shows."""
     span = max(window.end - window.start, 1)
     times = (window.first.effect(race.first), window.second.effect(race.second))
     begin, end = (min(max((time - window.start) * width // span, 0), width - 1) for time in times)
@@ -106,7 +106,7 @@ def _edge(window: Window, race: Race, width: int) -> str:
 
 
 def _scale(window: Window, zero: int, width: int) -> str:
-    """Where time 0, the beginning of the earlier access, is, and how long the whole takes."""
+    """Return a scale with time 0, the beginning of the earlier access, and the duration from then to the end."""
     span = max(window.end - window.start, 1)
     at = min(max((zero - window.start) * width // span, 0), width - 2)
     whole = f"|{duration(max(window.end - zero, 0))}"

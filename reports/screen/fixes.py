@@ -1,4 +1,4 @@
-"""What ``streamrace fix`` found, in the terminal."""
+"""Prints the result of ``streamrace fix`` in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrace.reports.text import duration, reports_on, typed
 
 
 def show(console: Console, found: FixFile) -> None:
-    """The race, what came out, the candidates, and the diff."""
+    """Print the race, the result, the candidates, and the diff."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -35,7 +35,7 @@ def show(console: Console, found: FixFile) -> None:
 
 
 def where(console: Console, folder: Path, found: FixFile, *, reported: bool) -> None:
-    """Where it all lies."""
+    """Print where the files are, and the command that writes the page unless ``reported``."""
     diff = f", {DIFF}" if found.taken is not None else ""
     console.print(f"Files: {folder}/{FILE}{diff}", highlight=False, soft_wrap=True, markup=False)
     if not reported:

@@ -1,4 +1,4 @@
-"""Races in the terminal, and what a clean verdict rests on."""
+"""Formats races for the terminal, and the basis of a clean verdict."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NAMES = 4  # of memory
 
 
 def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.json") -> Text:
-    """A race, for a person.
+    """Return a race as text for a person.
 
-    ``own``: the user's script, whose line is added where it is not among the innermost. ``whole``: the file that has
-    all names.
+    ``own``: the user's script, whose line is added if it is not among the innermost. ``whole``: the file that has all
+    names.
     """
     lines = Text(title, "bold")
     for word, side in (("first", race.first), ("second", race.second)):
@@ -58,7 +58,7 @@ def _place(frame: Frame) -> str:
 
 
 def held_text(held: Held, own: str = "") -> Text:
-    """What holds which pairs, for a person. ``own``: see :func:`race_text`."""
+    """Return which waits alone order which pairs, for a person. ``own``: see :func:`race_text`."""
     if len(held.sites) == 1:
         lines = Text(f"Held only by {held.sites[0]}. Without it:", "bold")
     else:
@@ -75,7 +75,7 @@ def held_text(held: Held, own: str = "") -> Text:
 
 
 def unexercised_text(sentences: Sequence[str]) -> list[RenderableType]:
-    """What was on and never happened."""
+    """Return a list of the features that were on and never used."""
     return listed("Not exercised, so nothing is known of it:", sentences)
 
 

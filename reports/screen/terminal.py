@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: the progress of a run, its verdict, several runs side by side."""
+"""Prints in the terminal: the progress of a run, its verdict, several runs for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamrace.reports.screen.races import held_text, race_text, unexercised_te
 from streamrace.reports.table import STYLES, Cell, Column, Table
 from streamrace.reports.text import replays, reversal, typed
 
-_LAST = 20  # steps that are shown while it runs
+_LAST = 20  # steps that are shown during a run
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Row:
 
 
 class Progress:
-    """Step, loss, reference loss and findings as they come; what is there at the end stays. Lines where there is no
-    terminal.
+    """A live table of steps, losses, reference losses and findings, whose last state stays. Without a terminal, each
+    finished step is a line.
     """
 
     def __init__(self, console: Console, title: str, steps: int) -> None:
@@ -56,11 +56,11 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._live:
             self._live.update(self._shown(self._finished, None))
-            self._live.transient = not self._finished  # it has not come to anything that could stay
+            self._live.transient = not self._finished  # without a finished step nothing is worth keeping
             self._live.__exit__(None, None, None)
 
     def doing(self, what: str) -> None:
-        """What is going on now, in a few words."""
+        """Show the current activity, in a few words."""
         self._doing = what
         if self._live:
             self._live.update(self._shown(sorted(self._rows)[-_LAST:], what))
@@ -71,7 +71,7 @@ class Progress:
         return self._rows.setdefault(step, Row())
 
     def update(self, finished: Iterable[int] = ()) -> None:
-        """Show what changed; ``finished`` steps will not change any more."""
+        """Show the changes; ``finished`` steps will not change any more."""
         new = sorted({*finished} - self._finished)
         self._finished.update(new)
         if self._live:
@@ -86,11 +86,11 @@ class Progress:
                 )
 
     def _shown(self, steps: Iterable[int], doing: str | None) -> RenderableType:
-        """The table under its title, as wide as it likes: within the table it would be as narrow as that."""
+        """Return the table below its title, which is outside so that the table's width does not limit it."""
         rows = []
         for step in sorted(steps):
             row = self._rows[step]
-            whole = step in self._finished  # until then nothing says that it is equal
+            whole = step in self._finished  # before that, equality is unknown
             state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good") if whole else Cell("")
             races = Cell(str(row.races), "bad" if row.races else "") if whole else Cell("")
             rows.append([f"{step}/{self._steps}", _loss(row.losses), _loss(row.reference), state, races])
@@ -99,7 +99,7 @@ class Progress:
 
 
 def verdict(console: Console, findings: Findings, folder: Path) -> None:
-    """The verdict on one run."""
+    """Print the verdict on one run."""
     colour = STYLES[findings.verdict.tone]
     body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
     body += [Text(line) for line in _divergence(findings)]
@@ -126,7 +126,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         ]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
     for number, witness in enumerate(findings.witnesses, 1):
-        # Outside the frame: these are lines to copy.
+        # Outside the frame, as these are lines to copy.
         if witness.reason:
             console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
         else:
@@ -137,7 +137,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
 
 @contextmanager
 def doing(console: Console, what: str) -> Iterator[None]:
-    """Say what takes a while. A line where there is no terminal."""
+    """Show a message during a long operation; without a terminal, as a line."""
     if console.is_terminal:
         with console.status(Text(what)):
             yield
@@ -147,7 +147,7 @@ def doing(console: Console, what: str) -> Iterator[None]:
 
 
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
-    """Several runs side by side: a column for each."""
+    """Print several runs for comparison, a column for each."""
     rows: dict[str, Callable[[Findings], str | Cell]] = {
         "verdict": lambda found: Cell(found.verdict, found.verdict.tone),
         "races found": lambda found: str(sum(race.occurrences for race in found.races)),

@@ -1,4 +1,4 @@
-"""What a person reads of timings: what one does to training, what a campaign found."""
+"""Prints timings: the effect of a timing on training, the results of a campaign."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamrace.reports.text import duration, replays, typed, ways_of
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
-    """One timing."""
+    """Print a timing: its deviations, its effect, and whether a live run agrees."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
     if not token.deviations:
@@ -40,7 +40,7 @@ def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: C
 
 
 def words(deviation: Deviation) -> str:
-    """What a deviation does."""
+    """Describe a deviation."""
     if isinstance(deviation, OperationDelay):
         one = deviation.operation
         of = f" of {one.parameter}" if one.parameter else ""
@@ -56,7 +56,7 @@ def words(deviation: Deviation) -> str:
 
 
 def sentence(verdict: ReplayVerdict) -> str:
-    """What a timing does to training."""
+    """Return the effect of a timing on training."""
     if not verdict.diverged:
         return "Training is right: every value that it uses equals the reference bit for bit."
     assert verdict.first is not None
@@ -79,7 +79,7 @@ def place(look: UsedValue) -> str:
 
 
 def confirmed(confirmation: Confirmation) -> str:
-    """What the live run said of the replay."""
+    """Return whether the live run agrees with the replay."""
     if confirmation.differs is None:
         bits = f"all {confirmation.compared} values have the same bits live and replayed"
     else:
@@ -96,7 +96,7 @@ def confirmed(confirmation: Confirmation) -> str:
 
 
 def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token]) -> None:
-    """Each race with its witness."""
+    """Print each race with its witness."""
     rows = [
         [str(number), str(one.race.first), str(one.race.second), one.race.occurrences, _harm(one)]
         for number, one in enumerate(witnesses, 1)
@@ -111,7 +111,7 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
 
 
 def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
-    """What the timings did."""
+    """Print the results of a campaign."""
     ways = f", in {ways_of(found.outcomes)}" if found.diverged else ""
     rows = [("timings that diverged", f"{found.diverged} of {found.timings}{ways}")]
     if found.own < found.timings:
@@ -145,7 +145,7 @@ def campaign(console: Console, name: str, found: CampaignResult, token: Token | 
 
 
 def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return a JSON-ready dict of a verdict."""
     return {
         "diverged": verdict.diverged,
         "wrong": len(verdict.wrong),
@@ -161,7 +161,7 @@ def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) ->
 
 
 def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
-    """JSON-ready."""
+    """Return a JSON-ready dict of a witness."""
     return {
         "race": one.race.as_dict(),
         "token": None if one.reason else str(token),
@@ -200,9 +200,9 @@ def write(
     confirmation: Confirmation | None,
     versions: Mapping[str, str],
 ) -> None:
-    """``timings.json`` (all), ``timings.csv`` (a row for each timing) and ``sources.json`` (lines of source code).
+    """Write ``timings.json`` (all), ``timings.csv`` (a row per timing) and ``sources.json`` (lines of source code).
 
-    An earlier campaign's are replaced by whole files: a kill leaves either.
+    An earlier campaign's two timings files are replaced as a whole: a kill leaves the old or the new one.
     """
     sources.write([one.race for one in witnesses], folder)
     data = {

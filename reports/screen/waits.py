@@ -1,4 +1,4 @@
-"""What ``streamrace waits`` found, in the terminal."""
+"""Prints the result of ``streamrace waits`` in the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamrace.reports.text import reports_on, typed
 
 
 def show(console: Console, found: WaitsFile) -> None:
-    """The scope first: all that follows is of that alone."""
+    """Print the result, with the scope first: all that follows applies to that scope only."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -34,14 +34,14 @@ def show(console: Console, found: WaitsFile) -> None:
 
 
 def where(console: Console, folder: Path, *, reported: bool) -> None:
-    """Where it all lies."""
+    """Print where the files are, and the command that writes the page unless ``reported``."""
     console.print(f"Files: {folder}/{FILE}, findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     if not reported:
         console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
 def nothing(checked: Checked) -> str:
-    """Why nothing is said of any wait."""
+    """Return why no wait was judged."""
     return f"Nothing is said of its waits. {checked.sentence()}"
 
 

@@ -1,1 +1,1 @@
-"""What streams did when, read from a trace."""
+"""Reads from a trace when each stream did what."""

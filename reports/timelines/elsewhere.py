@@ -1,6 +1,6 @@
-"""The same two accesses in another run of the program, in another timing: that of a witness.
+"""Builds the window around the same two accesses in another timing of the program: that of a witness.
 
-Such a run leaves no trace behind; what its accesses and their neighbours did is taken from it while it is there
+A witness's run leaves no trace; its accesses and their neighbours are taken from memory while the run exists
 (:mod:`streamrace.fuzz.live.recorded`).
 """
 
@@ -16,11 +16,11 @@ from streamrace.reports.timelines.moment import around
 from streamrace.reports.window import Kind, Slice, Window
 from streamrace.trace.records import Frame
 
-MOST = 400  # slices, as they are kept in a file for each race
+MOST = 400  # slices; few, as a file keeps so many per race
 
 
 def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | None:
-    """The window around both in that run; None: it has not come to both."""
+    """Return the window around both accesses in that run; None if the run did not reach both."""
     recorded = run.get(pair.rank)
     if recorded is None:
         return None
@@ -40,7 +40,7 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
             continue
         count += 1
         others.append(one)
-        if len(others) == 4 * most:  # between the two may be the whole run
+        if len(others) == 4 * most:  # the whole run may be between the two
             others = sorted(others, key=near)[:most]
     kept = [*sorted(others, key=near)[: max(0, most - 2)], first, second]
     return Window(
@@ -55,7 +55,7 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
 
 
 def _under_way(recorded: Recorded, start: int, end: int) -> Iterator[Slice]:
-    """What ran in that time, and when the host waited."""
+    """Yield the work that ran in that time, and the host's waits."""
     for op, _ in recorded.works.during(start, end):
         yield _work(recorded, op)
     for one in recorded.waits:

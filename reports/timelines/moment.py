@@ -1,8 +1,8 @@
-"""What all streams of a rank did around two racing accesses, read from its trace.
+"""Reads from a trace what all streams of a rank did around two racing accesses.
 
-The two may lie hundreds of milliseconds apart with thousands of kernels between them, or in a trace of millions of
-records. So the file is read once, only so far as it can still say something about the window, and what is kept is
-bounded: of too many slices, those nearest to the two accesses.
+The two may be hundreds of milliseconds apart with thousands of kernels in between, or in a trace of millions of
+records. So the file is read once, only as far as it concerns the window, and memory is bounded: of too many slices,
+those nearest to the two accesses are kept.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ASIDE_NS = 20_000  # at least so much before and after
 
 
 def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> Window | None:
-    """The window around the two sides of an example, from the rank's trace file.
+    """Return the window around the two sides of an example, from the rank's trace file.
 
-    None if the trace is missing, is damaged, or does not hold the two: a page says so, and goes on without.
+    None if the trace is missing, is damaged, or lacks one of the two: a page says so, and goes on without.
     """
     try:
         return _Reading((first, second), most).read(trace)
@@ -47,7 +47,7 @@ def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> W
 
 
 def around(*sides: tuple[int, int]) -> tuple[int, int]:
-    """From when to when one sees what was around two accesses."""
+    """Return the start and end of the window around two accesses."""
     begin, end = min(start for start, _ in sides), max(end for _, end in sides)
     aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
     return begin - aside, end + aside
@@ -55,7 +55,7 @@ def around(*sides: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Work:
-    """A slice whose names are not known yet: they may come later in the trace."""
+    """A slice whose names are still unknown: they may come later in the trace."""
 
     record: Launch | Collective | HostWait
     start: int
@@ -73,7 +73,7 @@ class _Reading:
         self._seen = 0
         self._streams: dict[int, str] = {}
         self._labels: dict[int, Labels] = {}
-        self._wanted: set[int] = set()  # blocks whose names are asked for in the end
+        self._wanted: set[int] = set()  # blocks whose names are needed at the end
         self._frames: dict[int, Frame] = {}
 
     def read(self, trace: Path) -> Window | None:
@@ -86,7 +86,7 @@ class _Reading:
                     if host_time(record) > self._end:
                         last = -1
                 elif isinstance(record, Phase):
-                    # What is issued from here on begins after the window. Labels may come late, within their step.
+                    # Work issued from here on begins after the window. Labels may come late, within their step.
                     if last == -1:
                         last = record.step
                     elif record.step > last:
@@ -128,7 +128,7 @@ class _Reading:
         if len(self._kept) > self._most:
             heapq.heappop(self._kept)
 
-    # -- what it is called ------------------------------------------------------------------------
+    # -- names ------------------------------------------------------------------------------------
 
     def _moment(self) -> Window:
         racing = [self._racing_slice(side) for side in self._sides]

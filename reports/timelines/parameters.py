@@ -1,4 +1,4 @@
-"""The parameter that a piece of work reads or writes, by the labels of its bytes."""
+"""Finds the parameter that a piece of work reads or writes, by the labels of its bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from streamrace.trace.records import Collective, Launch
 
 
 def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> str:
-    """The parameter that it writes, else the one that it reads; empty where no label names one.
+    """Return the parameter that the work writes, else the one that it reads; empty if no label names one.
 
-    ``labels``: by block. Of several parameters the first, and how many more there are.
+    ``labels``: by block. Of several parameters the first is returned, with the count of the others.
     """
     for accesses in (record.writes, record.reads):
         names: dict[str, None] = {}

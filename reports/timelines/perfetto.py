@@ -1,15 +1,15 @@
-"""A rank's trace as a timeline that opens in ui.perfetto.dev and in chrome://tracing.
+"""Writes a rank's trace as a timeline that opens in ui.perfetto.dev and in chrome://tracing.
 
-The format is Chrome's *Trace Event Format*: JSON, one event each; times are microseconds, here with three decimals, so
-nothing is lost. A track for the host and one for each stream, in the order in which one reads them; work as slices
-("X"); allocated device memory as a counter ("C"); an arrow ("s" to "f") and two marks ("i") for each example of a race.
+The format is Chrome's *Trace Event Format*: JSON events; times are microseconds, here with three decimals, so that
+nothing is lost. A track for the host and one for each stream, in reading order; work as slices ("X"); allocated device
+memory as a counter ("C"); an arrow ("s" to "f") and two marks ("i") for each example of a race.
 
-What the viewers ask for, and this keeps to: an arrow binds to the slice that encloses it in time, so its ends lie
-inside, not at the end; it runs forward in time, so a race whose order was reversed has its arrow from the access that
-was issued second. Of slices that begin together the outer one is written first. Process and thread 0 are the idle
-ones to the viewers, so numbers begin at 1.
+The viewers' rules: an arrow binds to the slice that encloses it in time, so its ends are inside a slice, not at its
+end; an arrow runs forward in time, so that of a reversed race starts at the access that was issued second. Of slices
+that begin together the outer one is written first. The viewers take process and thread 0 for idle ones, so numbers
+begin at 1.
 
-The file is read twice, as labels and names may come later than what they name, and written event by event.
+The file is read twice, as labels and names may come after the records that they name, and written event by event.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _Emit = Callable[[_Event], None]
 
 @dataclass(frozen=True)
 class _Slice:
-    """Where an arrow may end: nanoseconds, a track, and whether the work is a collective."""
+    """The possible end of an arrow: nanoseconds, a track, and whether the work is a collective."""
 
     track: int
     start: int
@@ -67,17 +67,17 @@ class _Slice:
 
 @dataclass
 class _Survey:
-    """What the first reading finds."""
+    """The results of the first reading."""
 
     rank: int = 0
     world: int = 1
     names: dict[int, str] = field(default_factory=dict)
-    streams: set[int] = field(default_factory=set)  # those with work in the steps that are asked for
+    streams: set[int] = field(default_factory=set)  # streams with work in the requested steps
     labels: dict[int, Labels] = field(default_factory=dict)
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
 
     def tracks(self) -> dict[int, int]:
-        """A track for each stream, below the host's."""
+        """Return a track for each stream, below the host's."""
         ordered = sorted(self.streams, key=lambda stream: (lane(self.name(stream)), stream))
         return {stream: _HOST + 1 + at for at, stream in enumerate(ordered)}
 
@@ -86,7 +86,7 @@ class _Survey:
 
 
 class _Window:
-    """The steps that are asked for. Follows the phases."""
+    """The requested steps, and the current phase."""
 
     def __init__(self, first: int | None, last: int | None) -> None:
         self._first, self._last = first, last
@@ -111,9 +111,8 @@ def write(
 ) -> None:
     """Write the timeline of one rank, of the given steps (inclusive; None: no limit), to ``out``.
 
-    It is compressed if the name ends with ``.gz``. Of the races' examples, those are drawn that are this rank's and
-    have both sides in these steps. Raises :class:`TraceError` for a file that is no trace, OSError where ``out``
-    cannot be written.
+    ``out`` is compressed if its name ends with ``.gz``. Of the races' examples, those of this rank with both sides in
+    these steps are drawn. Raises :class:`TraceError` for a file that is no trace, OSError if ``out`` cannot be written.
     """
     survey = _survey(trace_file, _Window(first_step, last_step))
     with _opened(out) as file:
@@ -134,7 +133,7 @@ def write(
 def _opened(out: Path) -> Iterator[TextIO]:
     with ExitStack() as stack:
         raw: Any = stack.enter_context(out.open("wb"))
-        if out.suffix == ".gz":  # neither name nor time of writing in it: the same run gives the same bytes
+        if out.suffix == ".gz":  # with neither name nor time, so that the same run gives the same bytes
             raw = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
@@ -178,7 +177,7 @@ def _survey(trace_file: Path, window: _Window) -> _Survey:
 
 
 class _Timeline:
-    """The second reading: every event, as it comes."""
+    """The second reading, which emits every event in turn."""
 
     def __init__(self, survey: _Survey, window: _Window, races: Sequence[Race], emit: _Emit) -> None:
         self._survey = survey
@@ -189,7 +188,7 @@ class _Timeline:
         self._groups: dict[int, list[int]] = {}
         self._alive: dict[int, int] = {}  # bytes by block
         self._memory = 0
-        self._counted: tuple[int, int] | None = None  # time and bytes that are not written yet
+        self._counted: tuple[int, int] | None = None  # time and bytes that are not yet written
         self._examples = [
             (number, race, example)
             for number, race in enumerate(races, 1)
@@ -197,7 +196,7 @@ class _Timeline:
             if example.rank == survey.rank
         ]
         self._raced = {side.op for _, _, example in self._examples for side in (example.first, example.second)}
-        self._slices: dict[int, _Slice] = {}  # of the operations that race
+        self._slices: dict[int, _Slice] = {}  # of the racing operations
 
     def write(self, trace_file: Path) -> None:
         self._metadata()
@@ -269,7 +268,7 @@ class _Timeline:
     def _count(self, record: Alloc | Free) -> None:
         if isinstance(record, Alloc):
             if record.stream < 0:
-                return  # the host's own
+                return  # host memory
             self._alive[record.block] = record.nbytes
             self._memory += record.nbytes
         else:
@@ -303,7 +302,7 @@ class _Timeline:
             "manifested": example.manifested,
             "slack_ns": example.slack_ns,
         }
-        ends.sort(key=lambda end: end[0])  # forward in time; stable: as issued, where it is the same
+        ends.sort(key=lambda end: end[0])  # forward in time; the stable sort keeps the order of issue for equal times
         for phase, (time, track, word, side) in zip("sf", ends, strict=True):
             place = {"tid": track, "ts": time / 1000, "cat": "race"}
             binding = {"bp": "e"} if phase == "f" else {}
@@ -311,7 +310,7 @@ class _Timeline:
             self._emit({"ph": "i", "s": "t", "name": f"{name}, {_mark(word, side)}", **place, "args": args})
 
     def _where(self, moment: Moment) -> _Slice | None:
-        """The slice of one side of a race. A free is the host's doing: that of the phase."""
+        """Return the slice of one side of a race. A free is done by the host: its slice is the phase."""
         if moment.op is not None:
             return self._slices.get(moment.op)
         for phase, start, end in self._survey.phases:
@@ -321,7 +320,7 @@ class _Timeline:
 
 
 def _effect(where: _Slice, access: AccessKind, moment: Moment) -> int:
-    """When the access touches memory, as the detector has it; a free when the host does it."""
+    """Return when the access touches memory, by the detector's rule; for a free, when the host does it."""
     return moment.start if access == "free" or (where.collective and access == "read") else moment.end
 
 
