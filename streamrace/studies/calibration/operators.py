@@ -1,6 +1,6 @@
-"""Which operators' work is known from what a trace says of them: the shapes and types of their inputs.
+"""Derives the work of operators from a trace: from the shapes and types of their inputs.
 
-Results are not in a trace. So only operators are taken whose results follow from their inputs.
+Results are not in a trace, so only operators are covered whose results follow from their inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COPIES = {
 
 
 class Placed(NamedTuple):
-    """A kernel's work. ``key``: of the operator's call, which may have several kernels; None: it is one by itself."""
+    """A kernel's work. ``key``: of the operator's call, which may have several kernels; None: a kernel of its own."""
 
     kind: str
     signature: Signature
@@ -46,7 +46,7 @@ class Placed(NamedTuple):
 
 
 def copied(event: Mapping[str, Any]) -> Placed | None:
-    """A copy that says its bytes."""
+    """Return the work of a copy whose bytes are known, else None."""
     args = event.get("args")
     nbytes = args.get("bytes") if isinstance(args, dict) else None
     if event.get("cat") != "gpu_memcpy" or not isinstance(nbytes, int):
@@ -58,7 +58,7 @@ def copied(event: Mapping[str, Any]) -> Placed | None:
 
 
 def placed(event: Mapping[str, Any], kernel: str) -> Placed | str | None:
-    """What an operator's call is, one of whose kernels is ``kernel``; None for one whose work is not known, or why."""
+    """Return the work of the call that launched ``kernel``; None for an unknown operator, or a reason (text)."""
     name, args = str(event.get("name")), event.get("args")
     if not isinstance(args, dict):
         return None
@@ -88,7 +88,7 @@ def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key
     used = ["tf32" if tensor and dtype == "float32" else dtype for dtype in dtypes[: at + 2]]
     shape = (*left[:-1], right[-1])
     if any(size * SIZES[dtypes[at]] % _ALIGNED for size in (left[-1], right[-1], left[-2])):
-        return f"{name} of rows that are no multiple of 16 bytes"  # which have slower kernels of their own
+        return f"{name} of rows that are no multiple of 16 bytes"  # these have slower kernels of their own
     return Placed("matmul", _signature(name, (*shapes[: at + 2], shape), (*used, used[at])), key)
 
 
@@ -116,7 +116,7 @@ def _signature(name: str, shapes: tuple[Shape, ...], dtypes: tuple[str, ...]) ->
 
 
 def _tensors(args: Mapping[str, Any]) -> tuple[list[Shape], list[str]]:
-    """Shapes and types of the inputs that are tensors of a known type."""
+    """Return the shapes and types of the inputs that are tensors of a known type."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     shapes, dtypes = [], []
     if isinstance(dims, list) and isinstance(types, list):
