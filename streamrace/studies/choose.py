@@ -233,7 +233,7 @@ def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
 
 
 def fewest(asked: ShardingQuestion) -> int | None:
-    """Return the smallest number of GPUs, in whole nodes and groups, on which a strategy fits; None if none is."""
+    """Return the smallest number of GPUs, in whole nodes and groups, on which a strategy fits, or None."""
     unit = math.lcm(asked.cluster.gpus, asked.cluster.group)
 
     def least(ranks: int) -> float:
