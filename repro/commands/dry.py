@@ -91,7 +91,7 @@ def _asked(values: dict[str, Any], rank: int) -> Any:
     made.check()
     if rank >= made.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
-    if ":" not in made.model:  # a function of the user's own runs in the rank, not here
+    if ":" not in made.model:  # a user's own function runs in the rank, not here
         try:
             subject(made.model, attention=made.attention)
         except ModelError as error:

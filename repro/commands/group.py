@@ -30,7 +30,7 @@ class LazyGroup(click.Group):
     helping = False  # for a help text only, no GPU is started
 
     def __init__(self, program: CommandLine) -> None:
-        # Whoever asks for the version is answered before this (repro/__main__.py), so here it is only listed.
+        # Listed for --help only: repro/__main__.py answers --version before this.
         version = click.Option(["--version"], is_flag=True, expose_value=False, help="Show the version and exit.")
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
         super().__init__(program.name, params=[version], help=program.text, context_settings=settings)

@@ -55,7 +55,7 @@ class Witnesses(Protocol):
         ...
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
-        """Return the uninitialised values with an effect, from runs with other bytes there, and the unknown ones."""
+        """Return the uninitialised values that affect results, from runs with other bytes, and the unknown cases."""
         ...
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamrace.reports.data.schema import Judged
 
 _LISTED = 12  # races in a sentence
-BETWEEN = ","  # of two places
+BETWEEN = ","  # separates two places
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class AskedTest:
 
     @classmethod
     def of(cls, found: Chosen) -> AskedTest:
-        """Build it from a run. Raises :class:`WrongUse` if the run cannot become a test."""
+        """Derive the program from a run. Raises :class:`WrongUse` if the run cannot become a test."""
         if not found.own:
             raise WrongUse(
                 f"{found.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
@@ -184,7 +184,7 @@ def emit(
 
 
 def _shown(program: Alone, found: Chosen, timing: Timing, runner: Runner) -> Shows:
-    """Return the criterion for smaller programs, from the whole one. On one rank, a launcher may have been used."""
+    """Return the criterion for smaller programs, from the whole program. A program on one rank may need a launcher."""
     look = Look()
     for ranks in [program.ranks] if program.ranks else [None, 1]:
         one = replace(program, ranks=ranks)
@@ -260,9 +260,9 @@ def _other(
 
 
 def _variables(packages: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a process with these releases in place of this one's. Raises :class:`WrongUse`.
+    """Return the environment of a process with these releases in place of the current ones. Raises :class:`WrongUse`.
 
-    Computed in a process of its own: the dependencies differ without this one's releases.
+    Computed in another process, as the dependencies differ without the current releases.
     """
     ours = os.environ.get(VARIABLE, "").split(os.pathsep)
     without = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one not in ours]

@@ -137,7 +137,7 @@ def _where(token: str, race: Race, one: Occurrence | None, around: Around | None
         return ""
     try:
         timing = Timing.parse(token)
-    except TokenError:  # of a scenario's replay
+    except TokenError:  # the token is of a scenario's replay
         return f"It shows in the timing {shown(token)}."
     if not timing.deviations:
         return "It shows in the plain timing, where nothing is made slower."

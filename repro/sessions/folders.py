@@ -120,7 +120,7 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
 
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
-    """Return what selected the CPU kernels of a recording, for the folder among ``words``; None if there is none."""
+    """Return the settings that selected the CPU kernels of the recording among ``words``; None without a recording."""
     from streamrace.trace.files import TraceReader, file_of
     from streamrace.trace.records import Begin, TraceError
 

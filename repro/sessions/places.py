@@ -18,7 +18,7 @@ from pathlib import Path
 from streamrace.device.scripts import WrongUse
 
 BESIDE = ".new"
-"""Suffix of staging folders. No run may have such a name (``commands.flags``)."""
+"""Suffix of staging folders. No run may have such a name (:mod:`streamrace.repro.commands.flags`)."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -62,7 +62,7 @@ def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
-    """Keep other commands from writing there. Raises :class:`WrongUse` if one does, unless ``patient`` (waits)."""
+    """Keep other commands from writing to ``path``. Raises :class:`WrongUse` if one does, unless ``patient``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_name(f".{path.name}.lock")
     while True:

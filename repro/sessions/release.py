@@ -53,7 +53,7 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
     Another release runs as released, unless --fix is given: a scenario's own fix is for the pinned release. Raises
     :class:`PackageError`.
     """
-    from streamrace.frameworks.deepspeed.fixes import Fix  # it needs torch, and 'check' loads the device before that
+    from streamrace.frameworks.deepspeed.fixes import Fix  # needs torch, and 'check' loads the device first
 
     asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
     release = values.get("deepspeed") or next(iter(asked), None)
@@ -85,7 +85,7 @@ def ran_with(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _tried(package: Package) -> bool:
-    """Check for the environment's own release, one that scenarios ran with, or one of a catalogue entry."""
+    """Check whether the release is the environment's own, or was run with the scenarios or a catalogue entry."""
     if str(package) not in running() or (package.name == "deepspeed" and package.version in KNOWN):
         return True
     if package.name == "torch":

@@ -117,7 +117,7 @@ def simulate(
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
             complete = min(done.values()) if len(done) == scenario.ranks else 0
-            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
+            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run begins later
             for step in range(begun, complete + 1):
                 row = progress.row(step)
                 row.races = row.races or sum(one.count for one in using if isinstance(one, RaceDetector))

@@ -131,8 +131,8 @@ def _place(found: Removals, site: WaitSite) -> str:
 
 
 def _chosen(found: Removals, limit: int) -> list[WaitSite]:
-    """Select the waits to try live: first those that only a live run can decide, then in turns those that carry load
-    and those that do not, costly ones first.
+    """Select the waits to try live: first waits that only a live run can decide, then in turns waits that carry load
+    and waits that do not, the costly first.
     """
     able = sorted(
         (one for one in found.each if _place(found, one.site)), key=lambda one: -one.held_ns

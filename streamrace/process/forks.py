@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from streamrace.process.interrupts import held
 
-_OFTEN = (700, 10, 10)  # Python's own
+_OFTEN = (700, 10, 10)  # Python's defaults
 _SELDOM = (50_000, 20, 20)
 _for_good: list[bool] = []  # frozen objects stay frozen: to count them takes 50 ms once DeepSpeed is imported
 

@@ -209,7 +209,7 @@ def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
 
 def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
     """Return a sentence: the smallest need, and the number of GPUs that would be enough."""
-    least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # of equals the finest: it profits from more GPUs
+    least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # ties: the finest, which profits from more GPUs
     room = f"{asked.memory / GB:g} GB" + (
         f" with {asked.activations / GB:g} GB for activations" if asked.activations else ""
     )
@@ -240,7 +240,7 @@ def fewest(asked: ShardingQuestion) -> int | None:
         cluster = replace(asked.cluster, ranks=ranks)
         return min(memory(one, asked.size, cluster, precision=asked.precision).total for one in asked.schemes)
 
-    enough = 1  # units
+    enough = 1  # number of units
     while least(enough * unit) > asked.room:
         enough *= 2
         if enough * unit > asked.size.parameters:  # a rank has a single element: sharding cannot be finer

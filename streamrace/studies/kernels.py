@@ -2,7 +2,7 @@
 
 ``streamrace/device/hardware/kernels/published.csv``: the measurements; microseconds. Sources: ``SOURCES`` below.
 Products of Triton's and DeepBench's rows were used to fit the rates of tiles (``facts.toml`` says which figures), so
-their errors are those of a fit; so is the error of attention's ramp.
+their errors are those of a fit; attention's ramp is fitted, too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COLUMNS = ("gpu", "kernel", "shape", "dtype", "theirs_us", "ours_us", "error", "
 def study(file: Path = PUBLISHED) -> pd.DataFrame:
     """Return one row for each measurement. ``error``: ours over theirs, less 1.
 
-    Triton's and DeepBench's clocks include the launch. Its duration is taken as the shortest time that each of the two
-    reports less the model's shortest kernel; it is added to ours.
+    Triton's and DeepBench's clocks include the launch. For each of the two its duration is estimated as the shortest
+    reported time less the model's shortest kernel, and added to ours.
     """
     frame = pd.read_csv(file)
     models = {gpu: Kernels.of(load_profile(name)) for gpu, name in PROFILES.items()}

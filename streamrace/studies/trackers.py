@@ -1,15 +1,15 @@
 """Compares the peak memory of a dry run with the count of torch's own tracker (``torch.distributed._tools``).
 
 Both run :mod:`streamrace.scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and
-Adam, on one GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its
-trace. The tracker's run goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from
-operator to operator, each rounded up to 512 bytes. They share torch and the model, and no line of the counting. The
-FSDP2 case is rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not by
-the allocator.
+Adam, on one GPU. The dry run goes through the simulated GPU's allocator, and
+:class:`streamrace.metrics.memory.MemoryMetrics` reads its trace. The tracker's run goes through ``FakeTensorMode`` and
+allocates nothing: ``MemTracker`` follows the storages from operator to operator, each rounded up to 512 bytes. The two
+share torch and the model, and no line of the counting. The FSDP2 case is rank 0 of several: ``FSDPMemTracker`` follows
+the tensors of a dry run, by their storages and not by the allocator.
 
-**Where the tracker does not apply.** It sees the tensors that operators return, and knows a step of plain torch. It
-does not count DeepSpeed's own flat buffers, workspaces within a kernel, memory that ``record_stream`` holds back, the
-allocator's fragments, or anything that depends on a tensor's values, which a fake tensor lacks.
+**Where the tracker does not apply.** The tracker sees the tensors that operators return, and knows a step of plain
+torch. It does not count DeepSpeed's own flat buffers, workspaces within a kernel, memory that ``record_stream`` holds
+back, the allocator's fragments, or anything that depends on a tensor's values, which a fake tensor lacks.
 """
 
 from __future__ import annotations

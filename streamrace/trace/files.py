@@ -71,7 +71,7 @@ class TraceWriter:
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is written. Raises :class:`TraceError`."""
+    """Reads one rank's file, also while it is written (parts: :mod:`.parts`). Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack

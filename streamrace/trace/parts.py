@@ -1,8 +1,8 @@
 """Splits a long trace into parts: the first is kept, each later part is removed once the judge has read it.
 
 So a run of any length leaves a folder of bounded size. The kept part is the beginning, without gaps: a trace with gaps
-could be judged again and called clean. It ends with an :class:`Onward`, at which every reader raises an error unless it
-is told to accept a part.
+could be judged again and called clean. It ends with an :class:`Onward`, at which every reader except
+:class:`PartReader` raises an error.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ Everything is reduced to four ordering primitives, so that a detector needs no o
 
 A trace that was *recorded to be replayed* also holds the work itself: :class:`Call` and :class:`Transfer` (operators
 with their arguments), :class:`Initial` (memory that the host provided), :class:`Probe` and :class:`Probed` (values that
-training used). :mod:`replay` reads these; detectors skip them. Times are integers, virtual nanoseconds. Memory is named
-by *block* (an allocation, numbered by the rank, never used twice) and byte offsets within it. On disk: msgpack, one
-array per record, whose first element is the record's number. Nothing is ever evaluated.
+training used). :mod:`streamrace.replay` reads these; detectors skip them.
+
+Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
+twice) and byte offsets within it. On disk: msgpack, one array per record, whose first element is the record's number.
+Nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are not operators
 VERSION = 3
-LEFT_OUT = "without "  # in front of the operation of a call that was not made
+LEFT_OUT = "without "  # prefix of the operation of a call that was left out
 READ = (2, 3)  # version 2 had no Reuse, no Export, and no free that touches nothing
 
 

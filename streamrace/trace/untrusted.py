@@ -23,7 +23,7 @@ LARGEST = 64 << 20  # bytes of a file
 _LARGEST_TOML = 1 << 20
 _MOST = 2**64  # exclusive bound on the magnitude of an integer
 _GZIP = b"\x1f\x8b"
-_SHOWN = 40  # characters of a number
+_SHOWN = 40  # characters of a quoted number
 # Matches every number that may be too large: only then is each number checked, which doubles the time.
 _LARGE = re.compile(r"\d{19}|\d[eE]\+?\d{3}")
 _NEVER_SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode categories

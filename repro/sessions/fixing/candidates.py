@@ -1,8 +1,8 @@
 """Generates the lines that could order two racing accesses, from the weakest, and their source text.
 
 The effect of a line on the run's order is computed by :mod:`streamrace.detectors.confidence.edges`, its possible places
-by :mod:`statements`. Places are the innermost calls of both accesses, and a call further out if the current stream is
-the same there.
+by :mod:`.statements`. Places are the innermost calls of both accesses, and a call further out if the current stream is
+the same in that call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Candidate:
     at: Statement | None = None  # of a record_stream whose tensor has no name yet
 
     def asking(self, file: Path) -> Patch:
-        """Return a patch that reports the names of tensors there into ``file`` (:mod:`streamrace.device.naming`)."""
+        """Return a patch that reports names of tensors at its place into ``file`` (:mod:`streamrace.device.naming`)."""
         assert self.at is not None
         patch = _Patch()
         patch.put(self.at, naming.line(file, self.at.tensors()), behind=self.lines[0].behind)
@@ -333,7 +333,7 @@ class _Candidates:
         self, lines: tuple[EdgeLine, ...], words: str, one: Statement, text: str, expression: str,
         *, behind: bool = False, block: SourceBlock | None = None, supposes: str = "", how: How = "stream wait",
     ) -> Candidate:  # fmt: skip
-        """Return a candidate of one line. ``expression``: must be nameable there, else empty."""
+        """Return a candidate of one line. ``expression``: the object's name at the place; without a name, no patch."""
         if not expression:
             return Candidate(how, lines, words, why="no name of that stream is known there", supposes=supposes)
         patch = _Patch()

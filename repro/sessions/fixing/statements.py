@@ -164,7 +164,7 @@ class Statement(SourceBlock):
         )
 
     def always_before(self, other: Statement) -> bool:
-        """Check whether it is always executed before ``other``, in the same call."""
+        """Check whether this statement is always executed before ``other``, in the same call."""
         if self.scope is not other.scope or self.module.path != other.module.path:
             return False
         for body in _bodies(self.scope):
@@ -174,7 +174,7 @@ class Statement(SourceBlock):
         return False
 
     def tensors(self) -> list[str]:
-        """List expressions in it that may be tensors: receivers of method calls first, then arguments."""
+        """List expressions in the statement that may be tensors: receivers of method calls first, then arguments."""
         found: dict[str, None] = {}
         calls = [one for one in ast.walk(self.node) if isinstance(one, ast.Call)]
         for call in calls:
@@ -274,11 +274,11 @@ def _plain(node: ast.expr) -> bool:
 
 
 def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
-    """Return the streams that it makes current: expressions of names, empty for other expressions."""
+    """Return the streams that the ``with`` makes current: expressions of names, empty for other expressions."""
     found = []
     for item in node.items:
         switches = [item.context_expr]
-        if isinstance(item.context_expr, ast.Name):  # made before, or a nullcontext: all ways have to say the same
+        if isinstance(item.context_expr, ast.Name):  # assigned before, or a nullcontext: all values must agree
             name = item.context_expr.id
             switches = [
                 one.value

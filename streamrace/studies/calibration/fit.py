@@ -20,7 +20,7 @@ from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.calibration.kineto import ProfilerTrace, Ran
 
 _ROUNDS = 8  # each figure is fitted with the others held fixed: more rounds change nothing
-_SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: of a kernel that is its start alone, and of one that is not
+_SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: kernels of negligible and of dominant data transfer
 _BOUND = 1.2  # ratio of arithmetic to memory, from which on arithmetic decides
 _STARTS = 3.0  # times as long as the shortest kernel
 

@@ -18,7 +18,7 @@ TYPES = {
     "long int": "int64", "long": "int64", "bool": "bool", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
-# One result of the broadcast shape of all inputs, each read once.
+# Operators with one result of the broadcast shape of all inputs, each read once.
 _NAMES = (
     "add sub mul div copy relu gelu silu sigmoid tanh exp neg sqrt rsqrt pow fill zero threshold_backward "
     "gelu_backward silu_backward"
@@ -26,7 +26,7 @@ _NAMES = (
 ELEMENTWISE = {f"aten::{name}{place}" for name in _NAMES.split() for place in ("", "_")}
 ROWS = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
 FLASH = "aten::_scaled_dot_product_flash_attention"
-# Where "Concrete Inputs" say whether the mask is causal.
+# The index in "Concrete Inputs" of the flag for a causal mask.
 _CAUSAL = {FLASH: 4, f"{FLASH}_backward": 11}
 _ALIGNED = 16  # bytes (NVIDIA, Matrix Multiplication Background User's Guide, section Requirements to Use Tensor Cores)
 _OURS = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -83,7 +83,7 @@ def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key
     if len(shapes) < at + 2 or min(len(shapes[at]), len(shapes[at + 1])) < 2:
         return None
     left, right = shapes[at : at + 2]
-    # The same float32 runs on tensor cores or without: the kernel's name says so (CUTLASS, cuBLAS).
+    # float32 runs with or without tensor cores: the kernel's name tells which (CUTLASS, cuBLAS).
     tensor = dtypes[at] == "float32" and any(word in kernel for word in ("tf32", "s1688", "s16816"))
     used = ["tf32" if tensor and dtype == "float32" else dtype for dtype in dtypes[: at + 2]]
     shape = (*left[:-1], right[-1])
@@ -98,7 +98,7 @@ def _attention(
     concrete = args.get("Concrete Inputs")
     at = _CAUSAL[name]
     if not isinstance(concrete, list) or len(concrete) <= at or concrete[at] not in ("True", "False"):
-        return f"{name} that does not tell its mask"  # half the work or all of it
+        return f"{name} that does not tell its mask"  # a causal mask halves the work
     backward = name.endswith("_backward")
     need = 4 if backward else 3
     if len(shapes) < need or any(len(shape) != 4 for shape in shapes[:need]):

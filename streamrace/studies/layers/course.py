@@ -1,9 +1,9 @@
 """Schedules an order in time: computes when each piece of work runs, and yields records that metrics read like a trace.
 
-The device's rules (:mod:`simgpu`, docs/concepts): work starts once it was issued and its stream has reached it; a wait
-moves its stream to the event; the collectives of a group run one after the other; the host blocks where it waits for an
-event. No other rank is simulated, so all times are known in the order of the host's actions. The host's own time
-between two records is that of the recording.
+The device's rules (:mod:`streamrace.device`, docs/concepts): work starts once it was issued and its stream has reached
+it; a wait moves its stream to the event; the collectives of a group run one after the other; the host blocks where it
+waits for an event. No other rank is simulated, so all times are known in the order of the host's actions. The host's
+own time between two records is that of the recording.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ def _grown(
 
 
 def _near(mark: tuple[int, int]) -> tuple[int, int]:
-    """Cap the count: of many events that are waited for in turn only the last ones are distinguished."""
+    """Cap the count: of many events that are waited for in turn only the last few are distinguished."""
     return mark[0], min(mark[1], _FEW)
 
 
