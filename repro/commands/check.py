@@ -134,7 +134,7 @@ def check(
     if not program:
         raise click.UsageError("Name a script, for example: streamrace check train.py (or with -m a module).")
     me = launched.here()
-    if dry or me:  # such defaults from pyproject.toml are for other runs
+    if dry or me:  # defaults from pyproject.toml are not meant for these
         ranks, record = None if _by_file("ranks") else ranks, record and not (dry and _by_file("record"))
     world = _world(dry, nodes, gpus, hardware, network)
     if world and record:

@@ -23,7 +23,7 @@ _LONGEST = 200  # bytes: a file name has 255, and a run's files have longer name
 
 
 def _named(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Check the name of a folder under --runs."""
+    """Check that the value names a folder directly under --runs."""
     if value is None:
         return None
     if not value or value.startswith(".") or "/" in value or not value.isprintable():

@@ -30,7 +30,7 @@ def among(option: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def fixes(text: str) -> list[Fix]:
-    """Parse the names of fixes, with commas between them. Raises :class:`ScenarioError`."""
+    """Parse comma-separated names of fixes. Raises :class:`ScenarioError`."""
     found = words(text)
     if unknown := [word for word in found if word not in set(Fix)]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
@@ -42,7 +42,7 @@ def fixes(text: str) -> list[Fix]:
 def numbers(
     option: str, text: str, kind: Callable[[str], Number], *, above: int = 0, what: str = "numbers above 0"
 ) -> list[Number]:
-    """Parse finite numbers with commas between them; sort, without duplicates. Raises :class:`ScenarioError`."""
+    """Parse comma-separated finite numbers; sort, without duplicates. Raises :class:`ScenarioError`."""
     try:
         found = sorted({kind(word) for word in words(text)})
     except ValueError:

@@ -78,8 +78,8 @@ class Judging:
     """Judges the traces in ``folder``, while the program runs or after its end, with the same result.
 
     ``asked``: the request (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: the run is a dry run. ``told`` is
-    called with the first race at once. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed
-    once judged. ``interrupted``: the judging was interrupted, and the verdict says so.
+    called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
+    judged. ``interrupted``: the judging was interrupted, and the verdict says so.
     """
 
     interrupted = False

@@ -45,7 +45,7 @@ _MANAGERS = {
 
 
 class Diagnosis(NamedTuple):
-    """``tone``: good; absent, and not needed; warn, if something does not work; bad, if the device cannot run.
+    """An item. ``tone``: good; absent, and not needed; warn, if something fails; bad, if the device cannot run.
 
     ``fix``: a command, or a sentence that says what helps.
     """

@@ -29,7 +29,7 @@ _MOST = 400  # slices in a picture
 
 
 class _Order(NamedTuple):
-    """``why_not``: why the order is unknown, a sentence. ``held``: the chain of a fragile pair."""
+    """The order around a race. ``why_not``: why it is unknown, a sentence. ``held``: the chain of a fragile pair."""
 
     around: Around | None = None
     why_not: str = ""

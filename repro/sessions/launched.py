@@ -28,7 +28,7 @@ _FOLDER_S = 60.0  # limit for rank 0 to create the folder
 
 
 class Launched(NamedTuple):
-    """``key`` is equal on all ranks of a start, and unique to it; ``began``: when their launcher was started."""
+    """A launcher's rank. ``key``: equal on all ranks of a start, and unique to it; ``began``: the launcher's start."""
 
     rank: int
     world: int

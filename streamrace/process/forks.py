@@ -36,7 +36,7 @@ def forking() -> Iterator[None]:
     """Provide the context in which to fork: Ctrl-C is deferred, as an exception raised in a hook of ``os.fork`` is
     lost, and the forks' collectors ignore all present objects.
 
-    Traversing these would copy their pages in each fork, and their garbage may not be destroyed there: threads do not
+    Traversing these would copy their pages in each fork, and their garbage must not be destroyed there: threads do not
     survive a fork, and a process group of gloo waits for its threads. The parent's collector continues as before.
     """
     frozen = _for_good or gc.get_freeze_count()

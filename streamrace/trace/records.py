@@ -153,7 +153,7 @@ class Reuse(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The program got a block's address (``how``: numpy, data_ptr), so its accesses are not seen. Or it gave it up."""
+    """The program got a block's address (``how``: numpy, data_ptr), so its accesses are unseen; or gave it up."""
 
     block: int
     how: str

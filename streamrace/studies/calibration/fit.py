@@ -42,7 +42,7 @@ class KindOfKernel(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """``fitted``: figures, each with its number of calls or launches; ``kept``: why others are the base's."""
+    """A fitted profile. ``fitted``: figures, each with its number of calls; ``kept``: why others are the base's."""
 
     profile: Profile
     fitted: Mapping[str, tuple[float, int]]

@@ -31,7 +31,7 @@ class Ran(NamedTuple):
 
 
 class ProfilerTrace(NamedTuple):
-    """``ran``: operators whose work is known; ``left``: number of other kernels, by reason; ``launches``: us each."""
+    """A trace. ``ran``: operators of known work; ``left``: number of other kernels by reason; ``launches``: us each."""
 
     ran: tuple[Ran, ...]
     left: Mapping[str, int]

@@ -3,8 +3,8 @@
 Each relevant record of a trace becomes an :class:`Item`: its ``key`` identifies the action (kernel, stream, call stack,
 blocks, event that is waited for) in terms that are the same in each layer; its ``sizes`` are the bytes.
 
-* A block is identified by its allocation: the preceding launch and its index among the allocations that follow it. If
-  allocated in the same phase, also by the number of such allocations since.
+* A block is identified by its allocation: the preceding launch or collective, and its index among the allocations that
+  follow it. If allocated in the same phase, also by the number of such allocations since.
 * An event is identified by its stream and by the number of events recorded there since.
 * A parameter's name is taken without its numbers.
 * The choice of freed memory for an allocation is left out: it is not part of the program.
