@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command. ``module`` defines it, named by :func:`attribute`. ``extras``: see ``pip install 'streamrace[...]'``.
+    """A command of ``module``, named by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
     ``gpu``: needs a process in which the simulated GPU is started before torch is imported. ``plain``: runs without
     click, and reads its own options: ``run`` of its module (``commands.plain``).

@@ -2,7 +2,7 @@
 
 The outcome of a run is its verdict, and its races by kind and places: lines move between releases, files and functions
 stay. A release that does not run gives no information about its neighbours, so the search stops there and reports the
-ranges in which to continue; git bisect's way, trying neighbours, would blame one of several releases at random.
+ranges in which to continue; git bisect's way, trying neighbours, would blame several releases without deciding.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ShardingQuestion:
     cluster: Cluster
     hardware: str
     rates: Rates
-    flops: float  # reached by a GPU, per second
+    flops: float  # operations per second that a GPU reaches
     memory: float
     activations: float
     precision: str
