@@ -1,1 +1,1 @@
-"""Executes a scenario: stock DeepSpeed on a simulated asynchronous accelerator."""
+"""Implements the command line: commands, and sessions that run scenarios and programs on the simulated GPU."""

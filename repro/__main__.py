@@ -1,4 +1,4 @@
-"""``streamrace``. Needs nothing but Python itself until it knows what it is asked for."""
+"""The entry point of ``streamrace``. Imports only the standard library until the command is known."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from streamrace.trace.untrusted import visible
 if TYPE_CHECKING:
     from streamrace.repro.commands.table import CommandLine
 
-_OLDEST = (3, 11)  # of Pythons
-_AGAIN = ("check", "fix", "waits", "explain", "emit-test")  # they run a program more than once
-_FAULT = 70  # exit status of a fault of ours (EX_SOFTWARE). Python's own is 1, and that says of a check: a race
+_OLDEST = (3, 11)  # oldest supported Python
+_AGAIN = ("check", "fix", "waits", "explain", "emit-test")  # commands that run a program more than once
+_FAULT = 70  # exit status of an internal error (EX_SOFTWARE); Python's own is 1, which 'check' uses for a race
 
 
 def run(program: CommandLine | None = None) -> None:
-    """The command line as a process of its own. ``program``: another than ``streamrace``, as of :func:`main`."""
+    """Run the command line as a process. ``program``: replaces ``streamrace``, as in :func:`main`."""
     _in_one_order()
     try:
         main(program=program)
     except Exception:
-        if _launched(sys.argv[1:])[1][:1] in (["watch"], ["device"]):  # they end as the script does that they run
+        if _launched(sys.argv[1:])[1][:1] in (["watch"], ["device"]):  # these end as the script that they run ends
             raise
         import traceback
 
@@ -34,9 +34,9 @@ def run(program: CommandLine | None = None) -> None:
 
 
 def _in_one_order() -> None:
-    """Become a process whose sets of strings have the same order each time, where a program is compared with itself.
+    """Re-execute with a fixed hash seed, so that sets of strings keep their order for programs that run repeatedly.
 
-    Not among the ranks of a launcher: they have no witness, and on hardware each has an order of its own.
+    Not among the ranks of a launcher: they have no witness, and on hardware each rank has an order of its own.
     """
     again = _launched(sys.argv[1:])[1][:1]
     if again and again[0] in _AGAIN and not ({"PYTHONHASHSEED", "WORLD_SIZE"} & {*os.environ} or sys.flags.isolated):
@@ -48,17 +48,17 @@ def _in_one_order() -> None:
 
 
 def main(arguments: list[str] | None = None, program: CommandLine | None = None) -> None:
-    """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
-    if sys.version_info[:2] < _OLDEST:  # behind this nothing need be of an older Python's language
+    """Run the command line. A user's mistake is reported in one sentence, never by a traceback."""
+    if sys.version_info[:2] < _OLDEST:  # the modules imported below need a newer Python
         print("Error: Python 3.11 or newer is needed: 'make setup' makes an environment", file=sys.stderr)
         sys.exit(2)
-    if sys.platform == "win32" and (sentence := elsewhere()):  # not even a lock of files is the same there
+    if sys.platform == "win32" and (sentence := elsewhere()):  # file locks already differ there
         print(f"Error: {sentence}", file=sys.stderr)
         sys.exit(2)
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _obey(launched, given, program)
-        sys.stdout.flush()  # at the interpreter's end nobody could say that it failed
+        sys.stdout.flush()  # a failure at the interpreter's exit could not be reported
     except KeyboardInterrupt as interrupt:
         _say("Interrupted.", interrupt)
         status = 130
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None, program: CommandLine | None = None)
 
 
 def _launched(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """What DeepSpeed's launcher puts behind the module's name (``--local_rank=0``), and what the user wrote."""
+    """Split off the argument that DeepSpeed's launcher puts after the module's name (``--local_rank=0``)."""
     first = arguments[0] if arguments else ""
     if first.startswith("--local_rank="):
         return first, arguments[1:]
@@ -120,9 +120,9 @@ def _missing(error: ModuleNotFoundError, given: list[str], program: CommandLine 
 
 
 def _say(sentence: str, error: BaseException) -> None:
-    """On standard error, unless that is gone, as with the terminal; behind it what was noted of the run's folder.
+    """Print on standard error, unless it is closed, as by a closed terminal; append notes on the run's folder.
 
-    Names of files, and what stands in them, may be anything: control characters of theirs are shown as codes.
+    Names of files and their content are untrusted: control characters are shown escaped.
     """
     with suppress(OSError):
         print(visible(" ".join([sentence, *getattr(error, "__notes__", ())])), file=sys.stderr)
@@ -153,10 +153,10 @@ def _no_place(error: OSError) -> int:
         raise error
     try:
         sys.stdout.flush()
-    except OSError:  # the interpreter would try again at its end, and complain
+    except OSError:  # the interpreter would try again at its exit, and complain
         sentence = f"cannot write standard output: {error.strerror}"
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
+    if isinstance(error, BrokenPipeError):  # the reader of the output has ended
         return 141
     _say(f"Error: {sentence}", error)
     return 2

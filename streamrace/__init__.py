@@ -1,13 +1,13 @@
-"""Stream races in sharded LLM training: reproduce them, find them, prove the cure.
+"""Reproduces and finds stream races in sharded LLM training, and proves that a fix cures them.
 
-The command ``streamrace`` does most of it. What a program or a test imports is here:
+The command ``streamrace`` covers most uses. Programs and tests import from this module:
 
-* :class:`NanWatch`, in a training of one's own: the first bad value, and where it came from;
+* :class:`NanWatch`, in a training program: the first bad value, and where it came from;
 * :func:`watch`, in a test marked ``stream_race``: a value that must not depend on timing;
 * :func:`check_program` and :func:`stream_timings`, in tests of whole programs and in property tests;
 * :class:`RaceDetector`, :func:`find_races` and :class:`Race`: the detectors, on a trace.
 
-Importing the package imports nothing else: each name is imported when it is used.
+Importing the package imports nothing else: each name is imported on first use.
 """
 
 from __future__ import annotations

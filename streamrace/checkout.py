@@ -1,7 +1,7 @@
-"""Where this project's own files are: in a checkout, or where a wheel was installed.
+"""Locates the project's own files, in a checkout or in an installed wheel.
 
 In a checkout four folders of the package are links to folders at its top (``streamrace/detectors`` is ``detectors``),
-so the parents of a resolved path are others than in a wheel. Nothing else counts the parents of ``__file__``.
+so a resolved path has other parents than in a wheel. No other module counts the parents of ``__file__``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent
-"""The package's folder, ``streamrace``, as it is imported."""
+"""The package's folder, ``streamrace``, as imported."""
 
 IMPORTED_FROM = PACKAGE.parent
-"""The folder that has to be in the import path of a process that imports the package."""
+"""The folder that must be on the import path of a process that imports the package."""
 
 
 def root() -> Path | None:
-    """The top of the checkout that the package is imported from; None for an installed wheel."""
+    """Return the top of the checkout that the package is imported from; None for an installed wheel."""
     return IMPORTED_FROM if (IMPORTED_FROM / "pyproject.toml").is_file() else None

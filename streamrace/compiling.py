@@ -1,7 +1,7 @@
-"""How what is written in C++ is compiled: once, with the compiler that is there, and kept.
+"""Compiles the C++ parts once, with the compiler found on the system, and caches the libraries.
 
-One unit of translation. What was built is kept under a name that is a hash of all that it depends on, so nothing needs
-to be compared when it is found.
+Each library is one translation unit. The file name of a cached library holds a hash of all its inputs, so a library
+that exists is up to date.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from streamrace import checkout
 
-# NDEBUG as torch itself is built: its headers lay objects out differently without it (at::RecordFunction).
+# NDEBUG, like torch itself: without it torch's headers lay out some objects differently (at::RecordFunction).
 _FLAGS = ("-std=c++20", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
-# STREAMRACE_SANITIZE names one, for tests of the C++ part. ASan's runtime has to be there first: LD_PRELOAD=libasan.so
+# Selected by STREAMRACE_SANITIZE, for tests of the C++ parts. ASan's runtime must be preloaded: LD_PRELOAD=libasan.so
 _SANITIZERS = {
     "": ("-O2",),
     "address": ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"),
@@ -28,15 +28,15 @@ _SANITIZERS = {
 }
 
 SCHEMA = Path(__file__).with_name("trace") / "csrc"
-"""The layout of a trace, for whoever writes or reads one (:mod:`streamrace.trace.schema`)."""
+"""The folder of the trace layout, for C++ code that writes or reads traces (:mod:`streamrace.trace.schema`)."""
 
 
 class BuildError(Exception):
-    """The library cannot be built here; the message says what to do."""
+    """The library cannot be built on this machine; the message says what to do."""
 
 
 def flags() -> tuple[str, ...]:
-    """How all that is written in C++ is compiled. Raises :class:`BuildError`."""
+    """Return the compiler flags of all C++ parts. Raises :class:`BuildError`."""
     wanted = os.environ.get("STREAMRACE_SANITIZE", "")
     if wanted not in _SANITIZERS:
         names = " or ".join(name for name in _SANITIZERS if name)
@@ -45,14 +45,14 @@ def flags() -> tuple[str, ...]:
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler that is there; ``CXX`` says which."""
+    """Return the path of the C++ compiler (``CXX``, else g++ or c++), or None."""
     return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
 
 
 def library(what: str, sources: Path, name: str, options: tuple[str, ...] = ()) -> Path:
-    """The library that is made of ``sources`` without headers of torch or Python; builds it where it is not there.
+    """Return the library built from ``sources`` without headers of torch or Python; build it if it is not cached.
 
-    ``name`` is its folder's, ``what`` says what it is (the engine of happens-before). Raises :class:`BuildError`.
+    ``name``: of the cache folder; ``what``: names the library in messages. Raises :class:`BuildError`.
     """
     compiler = find_compiler()
     place = place_of(sources, name, options)
@@ -65,7 +65,7 @@ def library(what: str, sources: Path, name: str, options: tuple[str, ...] = ()) 
 
 
 def place_of(sources: Path, name: str, options: tuple[str, ...] = ()) -> Path:
-    """Where :func:`library` keeps what it builds, whether it is there or not. Raises :class:`BuildError`."""
+    """Return the path at which :func:`library` caches its library, built or not. Raises :class:`BuildError`."""
     return folder(name) / f"lib{name}-{digest_of(sources, find_compiler(), _given(sources, options))}.so"
 
 
@@ -74,14 +74,14 @@ def _given(sources: Path, options: tuple[str, ...]) -> list[str]:
 
 
 def used(place: Path) -> Path:
-    """``place``, which is used now: what nobody has used for long can be removed (:mod:`streamrace.device.kept`)."""
+    """Return ``place``, marked as used: libraries unused for long can be removed (:mod:`streamrace.device.kept`)."""
     with suppress(OSError):
         os.utime(place)
     return place
 
 
 def once(place: Path, make: Callable[[], None]) -> Path:
-    """``place``, which ``make`` makes where no other process has done so."""
+    """Return ``place``; call ``make`` to create the file if no other process has done so."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -93,7 +93,7 @@ def once(place: Path, make: Callable[[], None]) -> Path:
 def run_compiler(
     what: str, compiler: str, options: list[str], units: list[Path], libraries: list[str], place: Path
 ) -> None:
-    """Compile ``units`` as one into the library ``place``, whole or not at all. Raises :class:`BuildError`."""
+    """Compile ``units`` as one translation unit into the library ``place``, atomically. Raises :class:`BuildError`."""
     made = place.with_suffix(f".{os.getpid()}")
     command = [compiler, *options, "-x", "c++", "-", *libraries, "-o", str(made)]
     unit = "".join(f'#include "{source.name}"\n' for source in units)
@@ -105,7 +105,7 @@ def run_compiler(
 
 
 def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
-    """A name for what the compiler makes of the files in ``sources`` with ``options``."""
+    """Return a hash of the files in ``sources``, the options and the compiler, which determine the library."""
     digest = hashlib.sha256()
     for source in [*sorted(sources.iterdir()), *sorted(SCHEMA.iterdir())]:
         digest.update(source.name.encode() + source.read_bytes())
@@ -117,12 +117,12 @@ def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
 
 
 def folder(name: str) -> Path:
-    """Where built libraries of this name are kept: in the checkout where there is one, else the user's cache."""
+    """Return the cache folder of libraries of this name: in a writable checkout, else the user's cache."""
     root = checkout.root()
     return root / "build" / name if root is not None and os.access(root, os.W_OK) else cache()
 
 
 def cache() -> Path:
-    """The user's, for what is made once. ``STREAMRACE_CACHE`` says where."""
+    """Return the user's cache folder. ``STREAMRACE_CACHE`` overrides the default."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "streamrace"))

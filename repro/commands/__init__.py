@@ -1,1 +1,1 @@
-"""The command line: the only place that sees scenarios, detectors and reports together."""
+"""Implements the command line: the only package that uses scenarios, detectors and reports together."""

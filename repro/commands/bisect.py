@@ -1,4 +1,4 @@
-"""``bisect``: the first release of a package that changes what a program shows."""
+"""Implements ``bisect``: finds the first release of a package that changes the outcome of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cache``: what is made once and kept for later commands, how large it is, and removing it."""
+"""Implements ``cache``: lists and removes what is kept for later commands."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _named(every: Sequence[Kept], names: Sequence[str]) -> Sequence[Kept]:
 
 
 def _where(one: Kept) -> str:
-    """For which Python a release is, by its folder."""
+    """Return the Python version that a release is installed for, from its folder."""
     return f", {one.place.parent.name.replace('python', 'Python ')}" if one.kind == kept.RELEASE else ""
 
 

@@ -1,4 +1,4 @@
-"""``calibrate``: a hardware profile from a trace of one's own GPU."""
+"""Implements ``calibrate``: fits a hardware profile to a trace of one's own GPU."""
 
 from __future__ import annotations
 

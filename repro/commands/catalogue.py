@@ -1,4 +1,4 @@
-"""``catalogue``: known stream bugs, each in the release that has it and in the one that does not."""
+"""Implements ``catalogue``: runs known stream bugs, each in an affected and a fixed release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``check``: a program of the user's own on the simulated GPU, unmodified, and what its streams do to each other."""
+"""Implements ``check``: runs a program of the user's own, unmodified, on the simulated GPU, and reports its races."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.witnessed import Again, timing_of
 
 KEPT_MIB = 16.0
-NODES = GPUS = 1  # of a dry run that says nothing else
+NODES = GPUS = 1  # defaults of a dry run
 
 
 def _places(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def check(
     if not program:
         raise click.UsageError("Name a script, for example: streamrace check train.py (or with -m a module).")
     me = launched.here()
-    if dry or me:  # what a file says for any run is not meant for these
+    if dry or me:  # defaults from pyproject.toml are not meant for these
         ranks, record = None if _by_file("ranks") else ranks, record and not (dry and _by_file("record"))
     world = _world(dry, nodes, gpus, hardware, network)
     if world and record:
@@ -210,7 +210,7 @@ def check(
 def _telling(
     form: str, output: Path | None, baseline: Path | None, keep_in: Path | None, *, report: bool
 ) -> checking.Telling:
-    """What is wrong with these is said before the program runs."""
+    """Check the output options, so that mistakes are reported before the program runs."""
     for option, file in (("--output", output), ("--write-baseline", keep_in)):
         if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
             what = "is a folder" if file.is_dir() else "lies in a folder that is not there"
@@ -224,12 +224,12 @@ def _telling(
 
 
 def _by_file(option: str) -> bool:
-    """Does pyproject.toml say it, and not the command line?"""
+    """Check whether the option comes from pyproject.toml and not from the command line."""
     return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.DEFAULT_MAP
 
 
 def in_place(packages: tuple[str, ...]) -> dict[str, str]:
-    """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
+    """Return the replaced packages; restart this process with them if needed."""
     if not packages:
         return {}
     from streamrace.repro.sessions.release import become, ran_with

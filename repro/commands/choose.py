@@ -1,4 +1,4 @@
-"""``choose``: which way to shard is the fastest that fits."""
+"""Implements ``choose``: finds the fastest way to shard that fits."""
 
 from __future__ import annotations
 

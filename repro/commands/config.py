@@ -1,10 +1,10 @@
-"""``[tool.streamrace]`` of a ``pyproject.toml``: what the options of a command are where it is not told.
+"""Reads ``[tool.streamrace]`` of a ``pyproject.toml``: the defaults of a command's options.
 
-Keys are the options' own names. Those of the table itself are of ``check``; any command has a table of its own behind
-it, ``[tool.streamrace.fuzz]``, and so has ``check``, which wins over the former. The command line wins over both.
+Keys are the options' own names. Those of the table itself are for ``check``; every command has a table of its own,
+``[tool.streamrace.fuzz]``, and so has ``check``, which overrides the former. The command line overrides both.
 
-The file is looked for from the working folder upward, as that is where other paths of a command begin: the nearest
-``pyproject.toml`` that has the table, no further up than the top of the checkout. A path in it begins at its folder.
+The file is searched from the working folder upward, where other paths of a command begin too: the nearest
+``pyproject.toml`` with the table, no further up than the top of the checkout. Its paths are relative to its folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamrace.repro.commands.table import COMMANDS, STREAMRACE
 from streamrace.repro.sessions.folders import BY_ITSELF
 from streamrace.trace.untrusted import Unreadable, read_toml, shortened
 
-(VARIABLE,) = BY_ITSELF  # names the file to read instead; empty: none
+(VARIABLE,) = BY_ITSELF  # the file to read instead; empty: none
 
 _TABLE = "tool.streamrace"
 _MAIN = "check"
@@ -30,12 +30,12 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def defaults(command: str, start: Path) -> dict[str, Any]:
-    """What the options of ``command`` are by the file, as click takes it. Raises :class:`WrongUse`."""
+    """Return the defaults of ``command``'s options in the form of click. Raises :class:`WrongUse`."""
     file = _file(start)
     if file is None or command not in COMMANDS or COMMANDS[command].plain:
         return {}
     table = _table(file)
-    # Some names are both (report, dry): of a command where they are a table.
+    # Some names are a command and an option (report, dry): a table is the command's.
     inner = {name: value for name, value in table.items() if name in COMMANDS and isinstance(value, dict)}
     options = _options(_MAIN)
     for name in table:
@@ -82,7 +82,7 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 
 def _options(command: str) -> dict[str, click.Option]:
-    """The options of a command that have a long name, by it."""
+    """Return a command's options that have a long name, by that name."""
     options = [one for one in STREAMRACE.load(command).params if isinstance(one, click.Option)]
     long = {one: max(one.opts, key=len) for one in options}
     return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}

@@ -1,4 +1,4 @@
-"""``demo``: a race in a program of ten lines, found, witnessed and explained, and what cures it."""
+"""Implements ``demo``: finds, witnesses, explains and cures a race in a program of ten lines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _difference(texts: Mapping[str, str]) -> str:
 
 
 def _compile(console: Console) -> None:
-    """Here rather than within ``check``, which says nothing of it: it takes a while."""
+    """Compile before ``check``, which does not report the delay."""
     from streamrace.detectors.native import build as engine
     from streamrace.device import build
 
@@ -92,7 +92,7 @@ def _compile(console: Console) -> None:
 
 
 def _run(console: Console, command: click.Command, *words: str | Path) -> int:
-    """Show the command and run it, as from the command line; gives its exit status."""
+    """Show the command and run it as from the command line; return its exit status."""
     told = [str(word) for word in words]
     shown = _typed(f"{command.name} {shlex.join(told)}")
     console.print(f"\n$ {shown}", style="bold", highlight=False, soft_wrap=True)

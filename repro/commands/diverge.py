@@ -1,4 +1,4 @@
-"""``diverge``: two recordings of the live watch compared, as a verdict, tables, JSON and a curve."""
+"""Implements ``diverge``: compares two recordings of the live watch, with verdict, tables, JSON and a curve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from streamrace.detectors.values.recorded import RecordedDivergence
 
-_ROWS = 12  # steps that are shown without leaving some out
+_ROWS = 12  # steps shown in full
 _BLUE, _ORANGE, _GREY, _RED = "#0060a8", "#c05a00", "#6b6b6b", "#b3001b"
 
 
@@ -66,7 +66,7 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
 
 
 def show(found: RecordedDivergence, console: Console) -> None:
-    """The verdict, the first difference, the growth."""
+    """Print the verdict, the first difference, the growth."""
     colour = "green" if not found.diverged else "yellow" if found.explained else "red"
     console.print(_text(found.sentence(), f"bold {colour}"))
     if found.what:
@@ -105,7 +105,7 @@ def _growth(found: RecordedDivergence) -> Table:
 
 
 def abridged(steps: Sequence[int], first: int) -> list[int]:
-    """Which rows to show: all where they are few, else the powers of two, the last, and the step ``first``."""
+    """Return the rows to show: all if few, else the powers of two, the last, and the step ``first``."""
     last = len(steps) - 1
     if last < _ROWS:
         return list(range(last + 1))
@@ -118,24 +118,24 @@ def _size(value: float) -> str:
 
 
 def _text(line: str, style: str = "") -> Text:
-    """Names come from a file: no markup of theirs may reach the terminal, and each is one line."""
+    """Return text without control characters and markup: names come from a file, and each must stay on one line."""
     return Text(visible(line, lines=False), style)
 
 
 def draw(found: RecordedDivergence, path: Path) -> None:
-    """The growth as curves, relative differences on a logarithmic axis. The same comparison gives the same file.
+    """Draw the growth as curves, relative differences on a logarithmic axis. The file is reproducible.
 
-    Raises :class:`click.ClickException` where it cannot be written.
+    Raises :class:`click.ClickException` if it cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Nothing of the machine's own settings, fonts or date may get into the file.
+    # The machine's settings, fonts and date must not affect the file.
     look = {"font.family": "DejaVu Sans", "svg.hashsalt": "streamrace"}
     with rc_context({**look, "axes.spines.top": False, "axes.spines.right": False}):  # type: ignore[dict-item]
         figure = Figure(figsize=(9, 6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        # A dollar sign in a name begins no formula.
+        # A dollar sign in a name must not start a formula.
         above.set_title(_title(found), loc="left", fontsize=12, fontweight="bold", pad=22, parse_math=False)
         _curves(above, found)
         _uses(below, found)
@@ -155,7 +155,7 @@ def _title(found: RecordedDivergence) -> str:
 
 
 def _curves(axes: Axes, found: RecordedDivergence) -> None:
-    """Steps that are equal have no point: a logarithmic axis has no 0. Those that are not finite stand above."""
+    """Draw the curves. Equal steps have no point, as a logarithmic axis has no 0; non-finite steps are at the top."""
     steps = [row[0] for row in found.growth]
     curves = [("loss", _BLUE, "o", [row[1] for row in found.growth])]
     curves.append(("gradient norm", _ORANGE, "s", [row[2] for row in found.growth]))
@@ -172,7 +172,7 @@ def _curves(axes: Axes, found: RecordedDivergence) -> None:
             axes.plot(lost, [top] * len(lost), "x", color=colour, label=f"{name}: finite in one run only")
         if bound in known:
             axes.axhline(bound, color=colour, linestyle=(0, (4, 3)), linewidth=1)
-            above = bound == max(known)  # the other label stands below its line: they never overlap
+            above = bound == max(known)  # the other label is below its line: they never overlap
             axes.text(
                 *(0.005, bound, f" as a first difference, a {name} up to {bound:.1g} is explained"),
                 transform=axes.get_yaxis_transform(),  # x from 0 to 1, y in data

@@ -1,7 +1,7 @@
-"""``doctor``: can the simulated GPU run here, what is missing, and which command brings it?
+"""Implements ``doctor``: reports whether the simulated GPU can run here, and how to install what is missing.
 
-It runs with the bare package, and where even that is not installed: its options are read with argparse, and what it
-prints needs no rich.
+Runs with the bare package, and even if the package is not installed: options are read with argparse, and the output
+does not need rich.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Nothing is changed and nothing is fetched; torch is not imported. Marks: what is
 
 Exit status: 0 the simulated GPU can run here, 1 something that it needs is missing, 2 wrong usage.
 """
-# Marks where the terminal can show them, and where not; and their colours.
+# Marks, plain replacements for other terminals, and colours.
 _MARKS = {"good": ("✓", "+", "32"), "absent": ("-", "-", "2"), "warn": ("!", "!", "33"), "bad": ("✗", "x", "31")}
 _NAME, _LEAST = 15, 40  # characters of a name, and of a line
 
 
 def run(arguments: list[str], launched: str | None = None) -> int:
-    """Say it on standard output; gives the exit status."""
+    """Print the diagnosis on standard output; return the exit status."""
     parser = Parser(
         prog="streamrace doctor",
         usage="streamrace doctor [OPTIONS]",
@@ -59,7 +59,7 @@ def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
         first, *more = says or [""]
         lines.append(f"{_mark(one)} {one.name:<{_NAME - 1}} {first}")
         lines += [f"{'':<{_NAME + 2}}{line}" for line in more]
-        if one.fix and one.tone != "good":  # a line to copy: it is not wrapped
+        if one.fix and one.tone != "good":  # a line to copy must not be wrapped
             lines.append(f"{'':<{_NAME + 2}}-> {visible(one.fix)}")
     bad, warned = (sum(one.tone == tone for one in items) for tone in ("bad", "warn"))
     lines.append("")

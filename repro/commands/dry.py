@@ -1,4 +1,4 @@
-"""``dry``: rehearses a job of any size before GPU hours are spent on it."""
+"""Implements ``dry``: rehearses a job of any size before GPU hours are spent on it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def dry(
     told = {**found.as_dict(), "said": said, "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     panel = report.panel(found, said)
-    report.show(console, panel, places.keep(folder))  # from here on its trace lies elsewhere
+    report.show(console, panel, places.keep(folder))  # keep has moved its trace
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)
@@ -82,9 +82,7 @@ def dry(
 
 
 def _asked(values: dict[str, Any], rank: int) -> Any:
-    """The job. What can be known to be wrong with it is refused here: before DeepSpeed is imported, which takes a
-    while, and before there is a folder.
-    """
+    """Build the job. Known mistakes are refused here: before the slow import of DeepSpeed, and without a folder."""
     from streamrace.scenarios.base import ScenarioError
     from streamrace.scenarios.full_size import ModelError, subject
     from streamrace.scenarios.job import Job, job
@@ -93,7 +91,7 @@ def _asked(values: dict[str, Any], rank: int) -> Any:
     made.check()
     if rank >= made.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
-    if ":" not in made.model:  # a function of the user's own runs in the rank, not here
+    if ":" not in made.model:  # a user's own function runs in the rank, not here
         try:
             subject(made.model, attention=made.attention)
         except ModelError as error:

@@ -1,4 +1,4 @@
-"""``emit-test``: a race that ``streamrace check`` found, as a test for pytest that stands by itself."""
+"""Implements ``emit-test``: turns a race that ``streamrace check`` found into a self-contained test for pytest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def emit_test(
 
 
 def _timing(found: Chosen) -> Timing:
-    """That of the run."""
+    """Return the timing of the run."""
     slow = found.asked.get("slow", {})
     factors = slow if isinstance(slow, dict) else {}
     if not all(isinstance(factor, (int, float)) for factor in factors.values()):

@@ -1,4 +1,4 @@
-"""``explain``: a race of a run, as a person would tell it to a colleague."""
+"""Implements ``explain``: explains a race of a run in prose."""
 
 from __future__ import annotations
 

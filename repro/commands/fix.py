@@ -1,4 +1,4 @@
-"""``fix``: what would put a race of a run in order, what it costs, and a diff that was tried."""
+"""Implements ``fix``: finds what would order a race of a run, its cost, and a diff that was tried."""
 
 from __future__ import annotations
 

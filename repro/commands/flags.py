@@ -1,6 +1,6 @@
-"""Flags that many commands have: where runs go, how many work at once, what is expected, what is made slower.
+"""Defines flags that many commands share: folders of runs, number of workers, expected verdict, slowed work.
 
-They need no more than click: ``check`` runs where neither DeepSpeed nor a scenario is installed.
+Imports no more than click: ``check`` runs where neither DeepSpeed nor a scenario is installed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
 PATH = click.Path(path_type=Path)
-_LONGEST = 200  # bytes: a file's name has 255, and what belongs to a run has its name with more behind it
+_LONGEST = 200  # bytes: a file name has 255, and a run's files have longer names than the run
 
 
 def _named(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The name of a folder under --runs, and of none elsewhere."""
+    """Check that the value names a folder directly under --runs."""
     if value is None:
         return None
     if not value or value.startswith(".") or "/" in value or not value.isprintable():
@@ -36,14 +36,14 @@ def _named(context: click.Context, parameter: click.Parameter, value: str | None
 
 
 def runs(where: str = "run folders go") -> Decorator:
-    """``--runs``."""
+    """Add ``--runs``."""
     return click.option("--runs", type=PATH, default=Path("runs"), help=f"Where {where}. [default: runs]")
 
 
 def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -> Decorator:
-    """``--name``, ``--runs`` and, with ``replaces``, ``--overwrite``.
+    """Add ``--name``, ``--runs`` and, with ``replaces``, ``--overwrite``.
 
-    ``of``: what is named. ``chosen``: the command chooses the name (it gets None), and ``default`` describes it.
+    ``of``: the named object. ``chosen``: the command chooses the name (it gets None), and ``default`` describes that.
     ``replaces``: what ``--overwrite`` replaces.
     """
 
@@ -61,13 +61,13 @@ run_folder = partial(folder, "run's folder", chosen=True, replaces="a run")
 
 
 def workers(text: str = "Dry runs side by side.", *, default: int | None = None, most: int | None = None) -> Decorator:
-    """``--workers``; None, where there is no ``default``: as many as there are cores."""
+    """Add ``--workers``; without a ``default`` it is None, which stands for the number of cores."""
     shown = f"{text} [default: {default or 'the cores'}]"
     return click.option("--workers", type=click.IntRange(1, most), default=default, help=shown)
 
 
 def packages() -> Decorator:
-    """``--package``, as often as one likes."""
+    """Add ``--package``, which can be repeated."""
     return click.option(
         "--package",
         "packages",
@@ -79,7 +79,7 @@ def packages() -> Decorator:
 
 
 def formats() -> Decorator:
-    """``--format`` and ``--output``."""
+    """Add ``--format`` and ``--output``."""
     from streamrace.reports.formats.names import NAMES
 
     def decorate(command: Function) -> Function:
@@ -94,12 +94,12 @@ def formats() -> Decorator:
 
 
 def expect(*verdicts: str, text: str = "Exit with 1 unless this is found.") -> Decorator:
-    """``--expect``."""
+    """Add ``--expect``."""
     return click.option("--expect", type=click.Choice(verdicts), help=text)
 
 
 def reference_again() -> Decorator:
-    """``--reference-again``."""
+    """Add ``--reference-again``."""
     return click.option(
         "--reference-again",
         is_flag=True,
@@ -108,7 +108,7 @@ def reference_again() -> Decorator:
 
 
 def factors(texts: Iterable[str], example: str) -> dict[str, float]:
-    """What ``--slow`` says, by pattern. Raises ValueError with a sentence that shows ``example``."""
+    """Parse ``--slow`` into factors by pattern. Raises ValueError with a sentence that shows ``example``."""
     found: dict[str, float] = {}
     for text in texts:
         pattern, equals, factor = text.rpartition("=")

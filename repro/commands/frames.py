@@ -1,4 +1,4 @@
-"""What the studies' commands share: lists of choices on the command line, and the rows of a frame."""
+"""Parses lists on the command lines of studies, and iterates over the rows of a frame."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from streamrace.scenarios.base import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12
-_MOST = 1e9  # of any number in a list
+_MOST = 1e9  # limit of each number in a list
 
 
 def words(text: str) -> list[str]:
-    """Words with commas between them, each once."""
+    """Split at commas, without duplicates."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def among(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Words with commas between them, all of them known. Raises :class:`ScenarioError`."""
+    """Split at commas; all words must be in ``known``. Raises :class:`ScenarioError`."""
     found = words(text)
     choices = ", ".join(known[:_SHOWN])
     if wrong := [part for part in found if part not in known]:
@@ -30,7 +30,7 @@ def among(option: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def fixes(text: str) -> list[Fix]:
-    """Names of fixes with commas between them. Raises :class:`ScenarioError`."""
+    """Parse comma-separated names of fixes. Raises :class:`ScenarioError`."""
     found = words(text)
     if unknown := [word for word in found if word not in set(Fix)]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
@@ -42,7 +42,7 @@ def fixes(text: str) -> list[Fix]:
 def numbers(
     option: str, text: str, kind: Callable[[str], Number], *, above: int = 0, what: str = "numbers above 0"
 ) -> list[Number]:
-    """Numbers with commas between them, finite, sorted, each once. Raises :class:`ScenarioError`."""
+    """Parse comma-separated finite numbers; sort, without duplicates. Raises :class:`ScenarioError`."""
     try:
         found = sorted({kind(word) for word in words(text)})
     except ValueError:
@@ -53,5 +53,5 @@ def numbers(
 
 
 def rows(frame: Any) -> Iterator[Any]:
-    """A frame's rows, with its columns as attributes, which are not typed."""
+    """Yield a frame's rows, with its columns as untyped attributes."""
     yield from frame.itertuples()

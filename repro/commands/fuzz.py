@@ -1,4 +1,4 @@
-"""``fuzz``: a scenario under many timings."""
+"""Implements ``fuzz``: executes a scenario under many timings."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def fuzz(
     here.mkdir(parents=True, exist_ok=True)
     from hypothesis.configuration import set_hypothesis_home_dir
 
-    set_hypothesis_home_dir(runs / ".hypothesis")  # not where the user stands
+    set_hypothesis_home_dir(runs / ".hypothesis")  # not in the working folder
 
     with doing(console, "building a witness for each race"):
         found_witnesses = [witness(subject, race) for race in subject.races]
@@ -125,7 +125,7 @@ def fuzz(
             run = live_run(scenario, subject.live_timing(found.smallest), here / "live")
         confirmation = confirm(subject, found.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)
-    with held() if found.interrupted else nullcontext():  # a terminal that closes says so twice
+    with held() if found.interrupted else nullcontext():  # a closing terminal signals twice
         timings.write(
             here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation, versions()
         )

@@ -1,4 +1,4 @@
-"""All commands as one click group, but for those that run a script as Python would and read their own options."""
+"""Combines the commands into one click group, except for those that read their own options and run a script."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _UNCHANGED = (
     "waits",
     "emit-test",
     "demo",
-)  # run a program of the user's own, as it is, on a simulated GPU of its child
+)  # run a user's unmodified program, on a simulated GPU in a child
 
 
 class LazyGroup(click.Group):
-    """Commands are imported when they are asked for: torch takes seconds."""
+    """A group that imports commands on demand: torch takes seconds."""
 
-    answers = True  # what torch asks of the processor
-    helping = False  # nothing will run
+    answers = True  # answer torch's queries about the processor
+    helping = False  # for a help text only, no GPU is started
 
     def __init__(self, program: CommandLine) -> None:
-        # Whoever asks for the version is answered before this (repro/__main__.py), so here it is only listed.
+        # Listed for --help only: repro/__main__.py answers --version before this.
         version = click.Option(["--version"], is_flag=True, expose_value=False, help="Show the version and exit.")
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
         super().__init__(program.name, params=[version], help=program.text, context_settings=settings)
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
             from streamrace.device.launch import start
             from streamrace.process.forks import seldom
 
-            seldom()  # before torch, transformers and DeepSpeed: a fourth of their imports' time
+            seldom()  # before torch, transformers and DeepSpeed: saves a fourth of their import time
             start()
         return self.program.load(name)
 
@@ -63,16 +63,16 @@ def _on_gpu(program: CommandLine, name: str) -> bool:
 
 
 def run(arguments: list[str], launched: str | None = None, program: CommandLine = STREAMRACE) -> int | None:
-    """Run the command. Gives an exit status for what click itself refuses, else None; raises what the command raises.
+    """Run the command. Returns an exit status if click refuses it, else None; raises the command's exceptions.
 
-    ``launched``: what a launcher adds to the arguments of a script.
+    ``launched``: argument that a launcher adds to the script's.
     """
     if not {"--help", "-h"} & {*arguments} and arguments and _on_gpu(program, arguments[0]):
         from streamrace.device.substitute import go_there
 
         go_there(program.module, [*([launched] if launched else []), *arguments])
     kept.hold()
-    # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
+    # A recording needs the CPU kernels that computed it, and torch selects them at import.
     recorded = None
     if arguments[:1] == ["replay"]:
         from streamrace.repro.sessions.folders import processor_of

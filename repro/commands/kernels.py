@@ -1,4 +1,4 @@
-"""``kernels``: the model of kernels beside what others have measured."""
+"""Implements ``kernels``: compares the model of kernels with published measurements."""
 
 from __future__ import annotations
 

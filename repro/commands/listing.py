@@ -1,4 +1,4 @@
-"""``list``: the names that other commands take."""
+"""Implements ``list``: lists the names that other commands take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``memory``: what the secondary copy costs, by model and group size."""
+"""Implements ``memory``: measures the cost of the secondary copy, by model and group size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamrace.studies import memory as study
 if TYPE_CHECKING:
     import pandas as pd
 
-# By the study itself, or of no matter to memory.
+# Decided by the study itself, or irrelevant to memory.
 _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "hardware", "network", "fix", "slow")
 
 
@@ -64,7 +64,7 @@ def memory(
     options = {**study.JOB, **chosen(values, Job)}
     sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
     todo = study.cases(words(models), sizes, qwz=quantized, ranks=job(**options).ranks)
-    jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refused before it starts
+    jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refuse it before any run
     folder = folders.of_job(runs / name, jobs[0], overwrite=overwrite)
     of = jobs[0]
     title = f"{of.nodes} x {of.gpus} GPUs, micro-batch {of.micro_batch} of {of.sequence} tokens" + (

@@ -1,7 +1,7 @@
-"""The fields of a scenario or a job as options of the command line. Their help is the fields' own description.
+"""Derives command-line options from the fields of a scenario or a job. Their help is the fields' own description.
 
-A command may have other values than the fields where nothing is said: ``usual``. It tells them here and takes them from
-the same place, so that its help and what it does cannot differ (``tests/project/test_defaults.py``).
+A command may have other defaults than the fields: ``usual``. Its help and its behaviour use the same mapping, so that
+they cannot differ (``tests/project/test_defaults.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamrace.scenarios.job import Job
 from streamrace.scenarios.scenario import Scenario
 
 _METAVARS = {"slow": "PATTERN=FACTOR", "frozen": "PATTERN", "without": "NAME"}
-# Under what a field stands in a command's help. Not in the order of the fields, which the tokens keep.
+# Sections of a command's help. The fields' order differs, and the tokens depend on it.
 SECTIONS = {
     "Model and data": ("model", "size", "words", "attention", "frozen", "data", "sequence", "precision", "seed"),
     "Training": (
@@ -42,7 +42,7 @@ _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in 
 
 
 class Sections(click.Command):
-    """A command whose help has the fields' options under headings, behind the command's own."""
+    """A command whose help lists the fields' options under headings, after the command's own."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{section: [] for section in SECTIONS}}
@@ -57,21 +57,21 @@ class Sections(click.Command):
 
 
 class FieldOption(click.Option):
-    """An option that is a field of a scenario or a job."""
+    """An option derived from a field of a scenario or a job."""
 
 
 def scenario_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
-    """Decorator: an option for each field of :class:`Scenario`, but for those that the command decides."""
+    """Return a decorator that adds an option for each field of :class:`Scenario`, except for ``without``."""
     return _options(Scenario, without, usual or {})
 
 
 def job_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
-    """Decorator: an option for each field of :class:`Job`, but for those that the command decides."""
+    """Return a decorator that adds an option for each field of :class:`Job`, except for ``without``."""
     return _options(Job, without, usual or {})
 
 
 def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
-    """The options that were given, ready for :func:`scenario` (or :func:`job`)."""
+    """Return the options that were given, ready for :func:`scenario` (or :func:`job`)."""
     options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, (), "")}
     if "slow" in options:
         try:
@@ -93,7 +93,7 @@ def _options(model: type[BaseModel], without: tuple[str, ...], usual: Mapping[st
 
 def _option(name: str, field: FieldInfo, usual: Any) -> Decorator:
     said = name.replace("_", "-")
-    if name in _METAVARS:  # one may be said many times
+    if name in _METAVARS:  # options that can be repeated
         many = {"multiple": True, "metavar": _METAVARS[name]}
         return click.option(f"--{said}", name, cls=FieldOption, help=field.description, **many)
     shown = field.description if usual in (None, (), "") else f"{field.description} [default: {usual}]"
@@ -106,7 +106,7 @@ def _option(name: str, field: FieldInfo, usual: Any) -> Decorator:
 
 
 def _plain(annotation: Any) -> Any:
-    """``int | None`` is ``int`` to a command line."""
+    """Return the type without None: ``int | None`` is ``int`` on a command line."""
     if get_origin(annotation) in (Union, types.UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return annotation

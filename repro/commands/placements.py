@@ -1,4 +1,4 @@
-"""``placements``: where the synchronisation behind the secondary copy could stand, and which ones stock needs."""
+"""Implements ``placements``: compares places for the synchronisation behind the secondary copy, and stock's own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def placements(
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
     for case in todo:
-        study.job_of(case, **chosen(values, Job))  # refused before it starts
+        study.job_of(case, **chosen(values, Job))  # refuse mistakes before any run
     folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
     def progress(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What commands share that run where click is not installed, and read their options with argparse."""
+"""Defines the argument parser of commands that run without click."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """One sentence and exit status 2, in the words of the other commands."""
+    """A parser that exits with status 2 and one sentence, in the words of the other commands."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -1,4 +1,4 @@
-"""The progress of a study: how many dry runs are done. A bar, or lines where there is no terminal."""
+"""Shows the progress of a study, by the number of completed dry runs: a bar, or lines without a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress, TimeElapsedColumn
 
 @contextmanager
 def counting(console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives a function of ``done, of, what`` that shows the progress."""
+    """Provide a callback of ``done, of, what`` that shows the progress."""
     if not console.is_terminal:
         yield lambda done, of, what: console.print(f"  {done}/{of}  {what}", highlight=False)
         return

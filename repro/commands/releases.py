@@ -1,4 +1,4 @@
-"""``releases``: one scenario through the DeepSpeed releases that people ran, as they were released."""
+"""Implements ``releases``: runs one scenario under the DeepSpeed releases that people used, unmodified."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
 
 
 def row_of(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
-    """What the release does in the plain scenario, and with padded parameters and an edit."""
+    """Run the release in the plain scenario, and with padded parameters and an edit; return its row."""
     try:
         under = None if release == installed() else environment(release)
         plain = _run(release, under, folder, arguments)
@@ -88,7 +88,7 @@ def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: li
 
 
 def _hardware(rows: dict[str, dict[str, Any]]) -> str:
-    """The profile of the runs, and what it stands for."""
+    """Return the profile of the runs and its description."""
     name = next((row["plain"]["scenario"]["hardware"] for row in rows.values() if "plain" in row), None)
     try:
         return f"{name}: {load_profile(name).description}" if name else ""

@@ -1,4 +1,4 @@
-"""``replay``: executes one timing again: of a scenario by its token, or of a checked program from its run's folder."""
+"""Implements ``replay``: executes a timing again, of a scenario by its token or of a checked program by its folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replay(
     'streamrace check --record', or of traces of 'streamrace device --record'. Exit status: 0 whatever comes out,
     1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
-    if os.path.isdir(token):  # a token may be too long for a path
+    if os.path.isdir(token):  # isdir: a token may be too long for a path
         from streamrace.repro.sessions.replayed import again
 
         if live:

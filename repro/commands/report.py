@@ -1,4 +1,4 @@
-"""``report``: makes a page of runs, of a study, or of an incident of the live watch."""
+"""Implements ``report``: makes a page of runs, of a study, or of an incident of the live watch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from streamrace.reports.formats.names import NAMES
 
-_LONGEST = 100  # characters of a name made of several
+_LONGEST = 100  # characters of a name joined from several runs
 
 
 @click.command()

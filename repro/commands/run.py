@@ -1,4 +1,4 @@
-"""``run`` and ``compare``: a scenario under one fix, or under several side by side."""
+"""Implements ``run`` and ``compare``: run a scenario under one fix, or under several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sweep``: one model over networks and micro-batches."""
+"""Implements ``sweep``: runs one model over networks and micro-batches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streamrace.repro.commands.options import Sections, chosen, job_options
 from streamrace.repro.sessions.release import aside
 from streamrace.scenarios.base import ScenarioError
 
-_DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
+_DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # decided by the sweep itself
 _USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
-_TOLD = 0.01  # of a step
+_TOLD = 0.01  # part of a step from which on the effect is reported
 _NETWORKS, _MICRO_BATCHES = "1,3,6,12.5,25,50,100,200,400", "1,2,4,8,16,32"
 
 
@@ -50,7 +50,7 @@ def sweep(
     console = Terminal()
     release = values.pop("deepspeed") or PINNED
     options = {**_USUAL, **chosen(values, Job)}
-    part = release != PINNED and installed() == release  # a process that the command below has started
+    part = release != PINNED and installed() == release  # this process was started by the call of aside below
     made = job(**options, **({"deepspeed": release} if part else {}))
     if made.hpz == 1:
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")

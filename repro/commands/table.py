@@ -1,6 +1,6 @@
-"""The commands by name: where they stand, which extras they need, and what they are for.
+"""Lists the commands by name: their modules, required extras, and summaries.
 
-Known before anything of a command is imported: torch takes seconds, and not all is installed everywhere.
+Available before any command is imported: torch takes seconds, and not every extra is installed everywhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
+    """A command of ``module``, named by :func:`attribute`. ``extras``: as in ``pip install 'streamrace[...]'``.
 
-    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported. ``plain``: it
-    runs where click is not installed, and reads its own options: ``run`` of its module (``commands.plain``).
+    ``gpu``: needs a process in which the simulated GPU is started before torch is imported. ``plain``: runs without
+    click, and reads its own options: ``run`` of its module (``commands.plain``).
     """
 
     module: str
@@ -66,7 +66,7 @@ COMMANDS = {
 
 
 class CommandLine(NamedTuple):
-    """A command line: how it is called, the module that Python runs for it, what it is for, its commands' package."""
+    """A command line: its name, the module that Python runs for it, its summary, and the package of its commands."""
 
     name: str
     module: str
@@ -75,7 +75,7 @@ class CommandLine(NamedTuple):
     commands: Mapping[str, Command]
 
     def load(self, name: str) -> click.Command:
-        """Import a command, which takes as long as what it imports."""
+        """Import a command, with all its imports."""
         command: click.Command = getattr(import_module(f"{self.package}.{self.commands[name].module}"), attribute(name))
         return command
 
@@ -93,12 +93,12 @@ STREAMRACE = CommandLine(
 
 
 def attribute(name: str) -> str:
-    """What a command is called in its module."""
+    """Return the name of a command in its module."""
     return name.replace("-", "_")
 
 
 def lines() -> Iterator[str]:
-    """The commands, for ``make help``."""
+    """Yield the commands, for ``make help``."""
     yield from (f"  {name:<11} {command.text}" for name, command in COMMANDS.items())
 
 

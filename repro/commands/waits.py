@@ -1,4 +1,4 @@
-"""``waits``: which waits of a program carry load, which are redundant, and which cover something by chance."""
+"""Implements ``waits``: classifies the waits of a program: carries load, redundant, fragile cover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamrace.repro.commands.check import in_place, slowed, timed
 from streamrace.repro.sessions import checking, child, folders, launched, places
 from streamrace.repro.sessions.child import ProgramEnd
 
-_PATIENCE, _LEAST_S = 5, 30.0  # times as long as the program took the first time, and never less than
+_PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
 _RACE, _FAILED, _UNKNOWN = 1, 3, 4
 
 

@@ -1,7 +1,7 @@
-"""``watch``: the NaN watch on a training script, without changing a line of it.
+"""Implements ``watch``: runs the NaN watch on an unmodified training script.
 
-Its options are read with argparse, unlike those of the other commands: the watch is to run where numpy and torch are
-installed and nothing else, so without click.
+Options are read with argparse, unlike those of most commands: the watch has to run with numpy and torch alone, so
+without click.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usa
 
 
 def options() -> argparse.ArgumentParser:
-    """Of the command, and SCRIPT with its own behind them."""
+    """Return the parser of the command's options, and of SCRIPT with its own."""
     parser = Parser(
         prog="streamrace watch",
         usage="streamrace watch [OPTIONS] SCRIPT [ARGUMENTS]...",
         description="Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,  # what is not given is AutoWatch's to decide
+        argument_default=argparse.SUPPRESS,  # AutoWatch decides the defaults
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -63,8 +63,8 @@ def options() -> argparse.ArgumentParser:
     add("--folder", type=Path, metavar="PATH", help="Where incidents go. [default: incidents]")
     add("--record", type=Path, metavar="PATH", help="A folder that takes what each step computes.")
     add("--history", type=_count, metavar="STEPS", help="Steps whose statistics an incident holds. [default: 4]")
-    # One argument that takes the script and all that stands behind it: options there are the script's. Those before
-    # it are ours, so an unknown one is a mistake, and not something to pass on.
+    # One argument takes the script and everything after it, as options there are the script's. Options before it are
+    # ours, so an unknown option is a mistake and is not passed on.
     add("program", nargs=argparse.PARSER, metavar="SCRIPT", help=argparse.SUPPRESS)
     return parser
 
@@ -81,7 +81,7 @@ def _count(text: str) -> int:
 
 
 def run(arguments: list[str], launched: str | None = None) -> None:
-    """Watch the script that ``arguments`` name. ``launched``: what DeepSpeed's launcher adds to its arguments.
+    """Watch the script that ``arguments`` name. ``launched``: argument that DeepSpeed's launcher adds to its own.
 
     Returns or exits as the script does. Raises :class:`WrongUse` before the script starts.
     """
@@ -92,7 +92,7 @@ def run(arguments: list[str], launched: str | None = None) -> None:
     wanted = vars(given)
     module, (script, *rest) = wanted.pop("module"), wanted.pop("program")
     program = Program(script, (*([launched] if launched else []), *rest), module=module)
-    _ = program.folder  # a script that is not there is refused first
+    _ = program.folder  # refuse a missing script early
     wanted["on_finding"] = list(chain.from_iterable(wanted.get("on_finding", []))) or ["warn", "save"]
     if not wanted.get("watch", True):  # only commas: nothing was named
         del wanted["watch"]

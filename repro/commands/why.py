@@ -1,4 +1,4 @@
-"""``why``: which single assumption decides whether hpZ's race shows."""
+"""Implements ``why``: finds the assumption that decides whether hpZ's race shows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def why(
     wanted = list(study.RELEASES) if releases is None else among("--releases", releases, study.RELEASES)
     options = chosen(values, Job)
     here = installed()
-    part = here != PINNED and wanted == [here]  # a process that the command below has started
+    part = here != PINNED and wanted == [here]  # this process was started by the call of aside below
     if not part and study.AFFECTED not in wanted:
         raise ScenarioError(f"--releases leaves out {study.AFFECTED}, with which the others are compared: name it too")
     made = study.reported(**options)
@@ -110,5 +110,5 @@ def why(
 
 
 def _said(options: dict[str, Any]) -> list[str]:
-    """The same options on another command line."""
+    """Return the same options as words of another command line."""
     return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]

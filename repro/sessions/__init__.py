@@ -1,1 +1,1 @@
-"""Sessions: what runs a scenario or a program, feeds the detectors while it runs, and judges what it left."""
+"""Runs scenarios and programs, feeds the detectors while they run, and judges the results."""

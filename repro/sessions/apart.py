@@ -1,4 +1,4 @@
-"""``streamrace check`` in a process of its own, with other releases in front of the import path, and what it found."""
+"""Runs ``streamrace check`` in a process of its own, with other releases first on the import path."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from streamrace.reports.data.findings import FORMAT, VERSION
 from streamrace.reports.data.schema import FindingsFile, ReportError, checked, read_json
 from streamrace.repro.sessions.folders import BY_ITSELF
 
-_STATUS = (0, 1, 4, 5)  # of which there is a verdict
-_LAST = 300  # characters of what a failed one said
+_STATUS = (0, 1, 4, 5)  # exit statuses that come with a verdict
+_LAST = 300  # characters of a failed check's output
 
 
 class NoVerdict(Exception):
-    """The check came to none. The end of a sentence, which says why."""
+    """The check reached no verdict. The message is the end of a sentence that says why."""
 
 
 def check(
@@ -30,10 +30,10 @@ def check(
     limit_s: float | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> FindingsFile:
-    """What ``streamrace check`` finds with ``packages``. ``words``: further options, the program and its arguments.
+    """Return the findings of ``streamrace check`` with ``packages``. ``words``: options, program and arguments.
 
-    ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
-    then. ``more``: of its environment. Raises :class:`NoVerdict`.
+    ``folder`` is created; it receives the run as ``name``, and the output as NAME.log. ``limit_s``: time after which
+    the check is ended. ``more``: added to its environment. Raises :class:`NoVerdict`.
     """
     command = lifetime.module("streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite")
     command += [*(word for one in packages for word in ("--package", one)), *words]

@@ -1,4 +1,4 @@
-"""A release, run for a bisection: ``streamrace check`` with it, in a process of its own, and what that found."""
+"""Runs a release for a bisection: ``streamrace check`` with it, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from streamrace.studies.bisection import Showing
 
 
 def between(package: str, oldest: str, newest: str) -> list[str]:
-    """All final releases of ``package`` from ``oldest`` to ``newest``, both among them, oldest first.
+    """List all final releases of ``package`` from ``oldest`` to ``newest``, inclusive, oldest first.
 
-    Raises :class:`streamrace.device.packages.names.PackageError`: there is no such release, or no two of them.
+    Raises :class:`streamrace.device.packages.names.PackageError` for unknown releases, or ends in the wrong order.
     """
     ends = [
         parse(f"{package}=={version}", option) for version, option in ((oldest, "--from"), (newest, "--to"))
@@ -34,9 +34,9 @@ def between(package: str, oldest: str, newest: str) -> list[str]:
 
 
 def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str) -> Showing:
-    """Check the program with ``packages``, and read what was found. ``words``: ``--ranks 2 train.py`` and the like.
+    """Check the program with ``packages``, and return the outcome. ``words``: ``--ranks 2 train.py`` and the like.
 
-    ``folder`` takes the run as ``name``, and what it said as NAME.log.
+    ``folder`` receives the run as ``name``, and the output as NAME.log.
     """
     try:
         found = apart.check(["--witnesses", "0", *words], packages, folder, name)
@@ -46,7 +46,7 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
 
 
 def said_of(race: Race) -> str:
-    """A race by what stays the same from release to release: its kind, and where its two accesses are."""
+    """Describe a race by its kind and the places of its two accesses, which are stable across releases."""
     return f"{race.kind} of {_place(race.first)} and {_place(race.second)}"
 
 

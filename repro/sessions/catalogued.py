@@ -1,6 +1,6 @@
-"""An entry of the catalogue, run: both sides under ``streamrace check``, and what came out beside what is expected.
+"""Runs an entry of the catalogue: both sides under ``streamrace check``, compared with the expected outcome.
 
-Each side is a process of its own, with its own releases in front of the import path; nothing of them is edited.
+Each side is a process of its own, with its own releases first on the import path; their files are not edited.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from streamrace.repro.sessions import apart
 from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
 from streamrace.trace.files import file_of
 
-LIMIT_S = 600  # of one side, its installation and the runs of its witness with it
+LIMIT_S = 600  # for one side, including its installation and the runs of its witness
 _CLEAN = ("clean", "fragile")
 
 
 def run(
     entries: Sequence[Entry], folder: Path, *, workers: int, began: Callable[[Entry], object] = lambda entry: None
 ) -> Iterator[EntryRow]:
-    """The row of each entry, as it is done; a folder for each in ``folder``. ``began``: told of each that starts.
+    """Yield the row of each entry as it is done; ``folder`` holds a folder for each. ``began``: called at each start.
 
-    Raises what ends it early, Ctrl-C above all; the processes that run then end with this one.
+    On an exception, such as Ctrl-C, the running processes end with this one.
     """
 
     def work(entry: Entry) -> EntryRow:
@@ -69,10 +69,10 @@ def row(entry: Entry, folder: Path) -> EntryRow:
 
 
 def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool) -> RanSide:
-    """Run one side, and read what it found. ``folder`` takes its run as ``name``, and what it said as NAME.log."""
+    """Run one side and return its results. ``folder`` receives the run as ``name``, and the output as NAME.log."""
     words = ["--ranks", str(entry.ranks), "--witnesses", "1" if witnesses else "0"]
     words += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
-    words += ["--report"] if entry.kind == "open" and witnesses else []  # what its maintainers need
+    words += ["--report"] if entry.kind == "open" and witnesses else []  # for its maintainers
     words += [str(_shown(entry.path)), *which.arguments]
     try:
         found = apart.check(words, which.packages, folder, name, limit_s=LIMIT_S)
@@ -96,7 +96,7 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
 
 
 def _evidence(rests: Rests | None) -> str:
-    """The first value that is wrong, or that nobody wrote; empty where there is none."""
+    """Return the first value that is wrong or uninitialised, in words; empty if there is none."""
     if rests is None:
         return ""
     said = [f"{one.name}: {one.says}" for one in rests.wrong] + [one.sentence() for one in rests.uninitialised]
@@ -104,7 +104,7 @@ def _evidence(rests: Rests | None) -> str:
 
 
 def differs(entry: Entry, ran: RanSide) -> list[str]:
-    """What the affected side shows otherwise than the entry says; sentences without full stops."""
+    """List the deviations of the affected side from the entry, in sentences without full stops."""
     if ran.failure:
         return [f"the affected side gives no verdict: {ran.failure}"]
     if entry.kind in CONTROLS:
@@ -118,14 +118,14 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
 
 
 def unclean(ran: RanSide) -> list[str]:
-    """What the fixed side shows that it should not."""
+    """List what the fixed side shows but should not."""
     if ran.failure:
         return [f"the fixed side gives no verdict: {ran.failure}"]
     return [] if ran.verdict in _CLEAN else [f"the fixed side is {ran.verdict}: {ran.sentence.rstrip('.')}"]
 
 
 def forget_traces(folder: Path) -> None:
-    """Traces are large, and a run again makes the same: what is told of them stays."""
+    """Remove the traces, which are large and reproducible; the results stay."""
     for trace in folder.glob("*/*/trace"):
         rank = 0
         while (file := file_of(trace, rank)).exists():
@@ -134,7 +134,7 @@ def forget_traces(folder: Path) -> None:
 
 
 def _line(race: Race, side: Side, places: Sequence[str]) -> str:
-    """An access and the line of it that is meant: ``write by copy_ (partition_parameters.py:1643 _partition)``."""
+    """Describe an access by its line in the entry: ``write by copy_ (partition_parameters.py:1643 _partition)``."""
     frame = next(
         frame for frame in side.stack if any(at(race, place, replace(side, stack=(frame,))) for place in places)
     )
@@ -143,6 +143,6 @@ def _line(race: Race, side: Side, places: Sequence[str]) -> str:
 
 
 def _shown(path: Path) -> Path:
-    """As a person types it, from where we are, if it lies below."""
+    """Return the path relative to the working folder, if it lies below."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

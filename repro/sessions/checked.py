@@ -1,4 +1,4 @@
-"""Judges a program by its traces: its races, what orders the rest, what was not exercised and not seen."""
+"""Judges a program by its traces: its races, the waits that order the rest, and what was not exercised or seen."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from streamrace.trace.records import (
 from streamrace.trace.untrusted import Unreadable
 
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")
-_SOON_S = 0.5  # in which what is left of a program that was interrupted is judged
+_SOON_S = 0.5  # time limit for judging the rest of an interrupted program
 _seconds = time.monotonic
-_MEMORY = frozenset({Alloc, Free, Reuse})  # two of three records
+_MEMORY = frozenset({Alloc, Free, Reuse})  # two thirds of all records
 
 
 class Witnesses(Protocol):
-    """Runs the program again, with the two accesses of each race the other way round; gives one for each."""
+    """Runs the program again, with the accesses of each race reversed; returns one result for each race."""
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
-        """``trace``: the folder of the traces that were judged."""
+        """Return a result for each race. ``trace``: the folder of the traces that were judged."""
         ...
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
-        """What depends on memory that nobody wrote, as it is with other bytes there; and what is not known of it."""
+        """Return the uninitialised values that affect results, from runs with other bytes, and the unknown cases."""
         ...
 
 
@@ -64,7 +64,7 @@ def judge(
     dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
     failed: bool = False,
 ) -> Checked:  # fmt: skip
-    """Judge the traces in ``folder``, of a run that is over: see :meth:`Judging.conclude`."""
+    """Judge the traces in ``folder``, of a finished run: see :meth:`Judging.conclude`."""
     judging = Judging(folder, asked, dry=dry is not None)
     found = judging.conclude(
         failure=failure, beside=beside, witnesses=witnesses, dry=dry, baseline=baseline, keeping=keeping, failed=failed
@@ -75,11 +75,11 @@ def judge(
 
 
 class Judging:
-    """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
+    """Judges the traces in ``folder``, while the program runs or after its end, with the same result.
 
-    ``asked``: what was run (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets
-    the first race as soon as it is there. Of traces that are written in parts (:mod:`streamrace.trace.parts`) it
-    removes what is not to be kept, as soon as it is judged. ``interrupted``: it was, and the verdict says so.
+    ``asked``: the request (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: the run is a dry run. ``told`` is
+    called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
+    judged. ``interrupted``: the judging was interrupted, and the verdict says so.
     """
 
     interrupted = False
@@ -96,17 +96,17 @@ class Judging:
         self._following = Following(folder / "trace", readers, thin=True)
 
     def on(self, enough: Enough = lambda: False) -> bool:
-        """Judge a little more of what has been written by now, no more than is ``enough``; is there more already?"""
+        """Judge more of the trace written by now, until ``enough`` returns True. Return whether more is available."""
         more = self._following.on(enough)
         if any(one.count for one in self._using if isinstance(one, RaceDetector)):
-            self._bare.stop()  # what a clean verdict would rest on is not asked
+            self._bare.stop()  # only needed for a clean verdict
             if self._told is not None:
                 self._told(found_by(self._using, Race)[0])
                 self._told = None
         return more
 
     def races(self) -> list[Race]:
-        """What is in the traces as far as they can be read, where there will be no verdict."""
+        """Return the races in the readable part of the traces, for a run without a verdict."""
         with suppress(TraceError, OSError):
             self._following.finish()
         return found_by(self._using, Race)
@@ -115,14 +115,14 @@ class Judging:
         self, *, failure: str | None, beside: Path, witnesses: Witnesses | None = None, dry: Path | None = None,
         baseline: Baseline | None = None, keeping: str = "", failed: bool = False, soon: bool = False,
     ) -> Checked:  # fmt: skip
-        """Judge the rest, and write all that is found into the folder. ``beside``: where the script's modules are.
+        """Judge the rest, and write all findings into the folder. ``beside``: the folder of the script's modules.
 
-        ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: the
-        file that a dry run leaves if it comes to its end. ``baseline``: what was known before. ``keeping``: the name
-        of a baseline that takes what was found, which is known from then on. ``failed``: the program ended with
-        another status than 0. ``soon``: somebody waits, so no more of the rest is judged than can be at once.
+        ``failure``: why the program ended early, without a full stop; the part that ran is judged. ``dry``: the file
+        that a completed dry run leaves. ``baseline``: known findings. ``keeping``: the name of a baseline that receives
+        the findings, which are known from then on. ``failed``: the program's exit status was not 0. ``soon``: a user
+        waits, so the rest is judged only for a moment.
 
-        Ctrl-C ends the judging, not what is written of it.
+        Ctrl-C ends the judging, not the writing of its results.
         """
         until = _seconds() + _SOON_S
         races: list[Race] = []
@@ -197,13 +197,13 @@ class Judging:
 
 
 def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping: str) -> Checked:
-    """With what is known of the findings, by comments in the program's own files and by the baseline."""
+    """Add the known findings, by comments in the program's own files and by the baseline."""
     names = [frame.file for one in checked.found for frame in one.frames]
     checked = replace(checked, own=checkout.own(names, (beside,), Path.cwd()))
     known_ = known.judge(
         checked.found, checked.own, lambda file: comments(sources.lines_of(file, (beside,)) or ()), baseline
     )
-    if checked.uncertain:  # what is not there may be what was not seen
+    if checked.uncertain:  # an absent finding may be one that was not seen
         known_ = replace(known_, gone=None)
     elif keeping:
         known_ = known_.kept_in(keeping)
@@ -211,11 +211,11 @@ def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping:
 
 
 class _Count:
-    """How much there was to be looked at, and which ranks' traces have no end."""
+    """Counts launches and streams, and finds the ranks whose traces have no end."""
 
     def __init__(self) -> None:
         self._launches = self._last_ns = 0
-        self.given: Counter[int] = Counter()  # by rank, the host's own among it
+        self.given: Counter[int] = Counter()  # launches by rank, including the host's own
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()

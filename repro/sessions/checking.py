@@ -1,4 +1,4 @@
-"""A program under ``streamrace check``: it runs in a child, alone or as one of several ranks, and is judged there."""
+"""Runs a program under ``streamrace check`` in a child, alone or as one of several ranks, and judges it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from streamrace.reports.data.known import Baseline
     from streamrace.repro.sessions.checked import Judging
 
-DRY = "rehearsed.json"  # what a dry run leaves beside its trace. dry.json would say: a dry run of a job
-LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
+DRY = "rehearsed.json"  # left by a dry run next to its trace; the name dry.json stands for a dry run of a job
+LACKED = "lacked.txt"  # imports that a release failed to find, until the verdict includes them
 _FAILED, _KILLED, _INTERRUPTED = 3, 128, 130
 
 
@@ -48,9 +48,9 @@ def work(
     tell_waits: bool = False,
     keep: int = 0,
 ) -> ProgramEnd:
-    """In the child: the program, to its end. ``aside``: what it prints goes to standard error.
+    """Run the program to its end, in the child. ``aside``: its output goes to standard error.
 
-    ``keep``: bytes of each trace that are kept (0: all), where somebody judges meanwhile; a recording is kept whole.
+    ``keep``: bytes kept of each trace (0: all), if the trace is judged meanwhile; a recording is kept whole.
     """
     if aside:
         os.dup2(2, 1)
@@ -97,8 +97,8 @@ def work(
 class Meanwhile:
     """Judges the run in ``folder`` while it runs (:class:`streamrace.repro.sessions.checked.Judging`).
 
-    ``what``: what was asked for. The child is forked before anything heavy is imported, so that comes with the first
-    call of :meth:`on`.
+    ``what``: the request. The child is forked before any heavy import, so the judge is imported at the first call of
+    :meth:`on`.
     """
 
     def __init__(self, folder: Path, what: dict[str, Any], *, dry: bool) -> None:
@@ -106,11 +106,11 @@ class Meanwhile:
         self._judging: Judging | None = None
 
     def on(self) -> bool:
-        """Judge a little of what has been written; is there more already?"""
+        """Judge a little of the trace. Return whether more is available."""
         return self.judging().on(child.called)
 
     def until_then(self) -> str:
-        """Where there is no verdict, as the trace could not be written: what was found all the same, behind why."""
+        """Return a clause on the races found so far, for the error message of a trace that could not be written."""
         races = self._judging.races() if self._judging is not None else []
         if not races:
             return ""
@@ -119,17 +119,17 @@ class Meanwhile:
         return f". Until then a race: {screen.pair(races[0])}{f'; and {len(races) - 1} more' if len(races) > 1 else ''}"
 
     def judging(self) -> Judging:
-        """What judges it, made when it is asked for."""
+        """Return the judge, created on first use."""
         if self._judging is None:
             from streamrace.repro.sessions.checked import Judging
 
-            seldom()  # by now all is imported, and records come by the hundred thousand
+            seldom()  # all is imported by now, and records come by the hundred thousand
             self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
         return self._judging
 
 
 def _told(race: Race) -> None:
-    """The first race, on a terminal: who waits need not wait for the end."""
+    """Print the first race on a terminal, before the program ends."""
     from streamrace.reports.screen import checked as screen
     from streamrace.reports.screen.console import Terminal
 
@@ -141,7 +141,7 @@ def _told(race: Race) -> None:
 def as_a_rank(
     work: Callable[[], ProgramEnd], folder: Path, me: Launched, meanwhile: Callable[[], bool]
 ) -> ProgramEnd | None:
-    """How all ranks ended, for rank 0 to judge; None on the others, if they ended well. ``meanwhile``: rank 0's."""
+    """Return how the run ended, for rank 0 to judge; None on other ranks. ``meanwhile``: called on rank 0."""
     launched.present(folder, me)
     mine = child.attended(work, lambda: launched.failed(folder, me), (lambda: False) if me.rank else meanwhile)
     launched.report(folder, me, mine)
@@ -157,7 +157,7 @@ def as_a_rank(
     bad = [(one.asked, one.status < _KILLED, one.time, rank) for rank, one in ended.items() if one.status]
     if not bad:
         return mine
-    rank = min(bad)[-1]  # a kill is never what another rank's end does; else the first
+    rank = min(bad)[-1]  # another rank's failure never causes a kill, so kills come first; else the earliest
     first = ended[rank]
     why = first.why.removeprefix("it ")
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
@@ -165,9 +165,9 @@ def as_a_rank(
 
 @dataclass(frozen=True)
 class Telling:
-    """How what was found is told. ``form``: for whom; ``output``: where, None for standard output.
+    """The form of the results. ``form``: output format; ``output``: file, None for standard output.
 
-    ``report``: with the page. ``baseline``: what was known before; ``keep_in``: the baseline that takes what is found.
+    ``report``: write the page. ``baseline``: known findings; ``keep_in``: the baseline that receives the findings.
     """
 
     form: str = "text"
@@ -178,20 +178,20 @@ class Telling:
 
     @property
     def aside(self) -> bool:
-        """Standard output is another tool's: all else is told on standard error."""
+        """Return whether standard output is reserved for another tool, so that messages go to standard error."""
         return self.form != "text" and self.output is None
 
 
 def conclude(
     ended: ProgramEnd, folder: Path, meanwhile: Meanwhile, beside: Path, again: Again | None, telling: Telling
 ) -> None:
-    """Judge the rest, tell, and leave with the status that says it."""
+    """Judge the rest, report it, and exit with the verdict's status."""
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
     if failure and (lacked := starting.noted(folder / LACKED)):
         failure = f"{failure}; {lacked}"
     (folder / LACKED).unlink(missing_ok=True)
-    with held() if interrupted else nullcontext():  # a terminal that closes says so twice
+    with held() if interrupted else nullcontext():  # a closing terminal signals twice
         found = meanwhile.judging().conclude(
             failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
             baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",

@@ -1,8 +1,8 @@
-"""A program in a process of its own, whose end the process that is left reports, however it comes.
+"""Runs a program in a child process and reports its end, however it ends.
 
-A script may end its process as it likes (``os._exit``, a signal, a crash in C); what it did is judged all the same. The
-child is forked before anything heavy is imported, stays in the terminal's foreground group and has its input, so that
-a debugger works in it.
+A script may end its process in any way (``os._exit``, a signal, a crash in C); its trace is judged all the same. The
+child is forked before any heavy import, stays in the terminal's foreground group and has its input, so that a debugger
+works in it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 from streamrace.device.ranks.child import Child, Send, how
 
 _POLL_S = 0.1
-_GRACE_S = 5.0  # from being asked to end to being killed
+_GRACE_S = 5.0  # between the request to end and SIGKILL
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
 
 
 class ProgramEnd(NamedTuple):
-    """How a program ended. ``status``: its exit status; ``why``: it did not end well, as a sentence's end.
+    """The end of a program. ``status``: exit status; ``why``: the failure, as a sentence's end.
 
-    ``wrong``: it never began, and ``why`` says what to mend. ``asked``: it was ended, as another rank had failed.
+    ``wrong``: it never began, and ``why`` says what to correct. ``asked``: it was ended after another rank's failure.
     """
 
     status: int
@@ -35,7 +35,7 @@ class ProgramEnd(NamedTuple):
 
 
 def called() -> bool:
-    """Whether a signal has come for who attends to a child, or the child has ended: see :func:`attended`."""
+    """Check whether a signal is pending for :func:`attended`, or the child has ended."""
     return not _SIGNALS.isdisjoint(signal.sigpending())
 
 
@@ -44,12 +44,12 @@ def attended(
     hopeless: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], bool] = lambda: False,
 ) -> ProgramEnd:
-    """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
+    """Run ``work`` in a child, and return how it ended. ``hopeless``: polled; True ends the child.
 
-    ``meanwhile``: what this process does beside it, a little each time it is called; True: there is more to do at once.
+    ``meanwhile``: callback that does a little of this process's own work; returns True if more is ready.
 
-    Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
-    process is passed on. Of SIGTERM and SIGHUP the child has some seconds to end. To be called in the main thread.
+    Ctrl-C reaches the child like every process of a terminal's foreground group; signals sent to this process alone are
+    forwarded. After SIGTERM or SIGHUP the child has some seconds to end. Call in the main thread.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
@@ -64,7 +64,7 @@ def attended(
         try:
             status, interrupted, asked = _attend(child, hopeless, meanwhile)
             while interrupted and signal.sigtimedwait(_SIGNALS - {signal.SIGCHLD}, 0):
-                pass  # it was said again: what the child did is judged all the same
+                pass  # the signal was repeated: the child is judged all the same
             reports, _ = child.receive((ProgramEnd,))
         finally:
             child.close()
@@ -75,22 +75,22 @@ def attended(
 
 
 def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], bool]) -> tuple[int, bool, bool]:
-    """The child's exit status (below 0: the signal that killed it); was it interrupted, was it ended by us?"""
+    """Return the child's exit status (below 0: its signal), whether interrupted, and whether ended by ``hopeless``."""
     interrupted, asked, lost, ending = False, 0, False, 0.0
     while True:
         status = child.wait(0)
         if status is not None:
             return status, interrupted, lost
-        busy = not (interrupted or ending) and meanwhile()  # it is to end soon: what is left is done then
+        busy = not (interrupted or ending) and meanwhile()  # the rest is done after its end
         came = signal.sigtimedwait(_SIGNALS, 0 if busy else _POLL_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             interrupted = True
             asked += 1
             if asked > 2:
                 child.kill()
-            elif came.si_code <= 0:  # SI_USER: to this process alone, and not from the terminal
+            elif came.si_code <= 0:  # SI_USER: sent to this process alone, not by the terminal
                 os.kill(child.pid, came.si_signo)
-            if came.si_signo != signal.SIGINT:  # nobody is there to ask again
+            if came.si_signo != signal.SIGINT:  # nobody remains to repeat the request
                 ending = ending or _GRACE_S
         elif came is None:
             if ending:

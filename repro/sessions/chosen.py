@@ -1,4 +1,4 @@
-"""One race of a run that lies in a folder, chosen as a person names it: by its number, or by where it is."""
+"""Selects one race of a run's folder, by its number or by its places."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from streamrace.reports.data.schema import Judged
 
 _LISTED = 12  # races in a sentence
-BETWEEN = ","  # of two places
+BETWEEN = ","  # separates two places
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A race of the run in ``folder``, its number counting from 1. ``trace``: the folder of its traces.
+    """A race of the run in ``folder``, numbered from 1. ``trace``: the folder of its traces.
 
-    ``sites``: this pair is no race but ordered, by these waits that are there for another reason. Empty: it is a race.
+    ``sites``: the pair is fragile: ordered by these waits, which exist for another reason. Empty: the pair is a race.
     """
 
     folder: Path
@@ -40,29 +40,28 @@ class Chosen:
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """What ran: of a program of the user's own ``program``, ``ranks``, ``slow``, ``timing``, ``packages``
-        (:func:`streamrace.repro.sessions.folders.asked`).
+        """Return the request: for a program of the user's own ``program``, ``ranks``, ``slow``, ``timing``,
+        ``packages`` (:func:`streamrace.repro.sessions.folders.asked`).
         """
         return self.run.file.scenario
 
     @property
     def own(self) -> bool:
-        """It is a run of ``streamrace check``, not of a scenario."""
+        """Return whether the run is of ``streamrace check``, not of a scenario."""
         return self.run.file.checked is not None
 
     @property
     def traced(self) -> bool:
-        """Has the rank of its first occurrence a trace here?"""
+        """Return whether the trace of the rank of its first occurrence exists."""
         return file_of(self.trace, self.race.examples[0].rank if self.race.examples else 0).is_file()
 
 
 def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) -> Chosen:
-    """The race of a run's folder that ``race`` names: its number (as 'streamrace check' counts them), or its place, as
+    """Return the race that ``race`` names in a run's folder: by number (as 'streamrace check' counts), or by place, as
     file.py:function or file.py:line, or both places with a comma between them.
 
-    ``traced``: the run has to have its traces still. ``held``: the pairs that are ordered by chance alone may be chosen
-    too, counting from 1 where there is no race. Raises :class:`WrongUse`,
-    :class:`streamrace.reports.data.schema.ReportError`.
+    ``traced``: require that the run still has its traces. ``held``: if there is no race, select among the fragile
+    pairs, counting from 1. Raises :class:`WrongUse`, :class:`streamrace.reports.data.schema.ReportError`.
     """
     from streamrace.reports.data import dry, loading
 
@@ -109,7 +108,7 @@ def _number(folder: Path, races: Sequence[Race], wanted: str) -> int:
 
 
 def _lies(race: Race, places: Sequence[str]) -> bool:
-    """Of two places one has to be that of each access."""
+    """Check whether the race lies at these places; of two places each must match one of the accesses."""
     if len(places) == 1:
         return at(race, places[0])
     one, other = places

@@ -1,7 +1,7 @@
-"""What ``streamrace doctor`` looks at: can the simulated GPU run here, and what would bring what is missing?
+"""Checks, for ``streamrace doctor``, whether the simulated GPU can run here, and how to install what is missing.
 
-Nothing but Python itself is needed, torch is never imported, and nothing is changed or fetched. Each function gives the
-items of one subject.
+Uses only the standard library, never imports torch, and neither changes nor downloads anything. Each function yields
+the items of one subject.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from streamrace.device.torches.tried import not_tried
 Tone = Literal["good", "absent", "warn", "bad"]
 
 _GB = 1e9
-_LEAST_MEMORY = 2 * _GB  # of a process with torch and a small model, some 0.6
+_LEAST_MEMORY = 2 * _GB  # for a process with torch and a small model, which takes some 0.6
 _LEAST = 0.1 * _GB
-_BUILDS = 3 * _GB  # to make a CPU build of torch's wheel
+_BUILDS = 3 * _GB  # for a CPU build of torch's wheel
 _EXTRAS = ("reports", "deepspeed", "watch", "ray")
 _PROGRAM = "#include <vector>\nint main() { return 0; }\n"
-# How a system brings a package: (C++ compiler, binutils).
+# Commands that install packages: (C++ compiler, binutils).
 _MANAGERS = {
     "apt-get": ("apt-get install g++", "apt-get install binutils"),
     "dnf": ("dnf install gcc-c++", "dnf install binutils"),
@@ -45,9 +45,9 @@ _MANAGERS = {
 
 
 class Diagnosis(NamedTuple):
-    """``tone``: good; absent, and not needed; warn, where something does not work; bad, where the device cannot run.
+    """An item. ``tone``: good; absent, and not needed; warn, if something fails; bad, if the device cannot run.
 
-    ``fix``: the command that helps, or a sentence that says what does.
+    ``fix``: a command, or a sentence that says what helps.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    """All items, in the order in which they are shown."""
+    """Return all items, in display order."""
     subjects: tuple[Callable[[], Iterator[Diagnosis]], ...] = (
         _machine, _python, _torch, _compiled, _tools, _deepspeed, _extras, _disk,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def examine() -> list[Diagnosis]:
 
 
 def runs(items: list[Diagnosis]) -> bool:
-    """Can the simulated GPU run here?"""
+    """Check whether the simulated GPU can run here."""
     return not any(item.tone == "bad" for item in items)
 
 
@@ -82,14 +82,14 @@ def _machine() -> Iterator[Diagnosis]:
 
 
 def _memory() -> tuple[float, float]:
-    """Free and whole, in bytes: of the machine, or of the container where that has less. 0: not known."""
+    """Return free and total bytes, of the machine or of a smaller container. 0: not known."""
     found = {}
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
             found[name] = int(value.split()[0]) * 1024
     free, whole = float(found.get("MemAvailable", 0)), float(found.get("MemTotal", 0))
-    with suppress(OSError, ValueError):  # "max" is no number
+    with suppress(OSError, ValueError):  # "max" is not a number
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
         free, whole = min(free, left), min(whole, limit)
@@ -98,7 +98,7 @@ def _memory() -> tuple[float, float]:
 
 def _python() -> Iterator[Diagnosis]:
     says = f"{platform.python_version()} ({sys.executable})"
-    yield Diagnosis("Python", "good", says)  # an older one never comes here
+    yield Diagnosis("Python", "good", says)  # an older Python is refused earlier
     here = checkout.root()
     where = f", in the checkout {here}" if here else ""
     if extras.outside() is None:
@@ -133,7 +133,7 @@ def _torch() -> Iterator[Diagnosis]:
 
 
 def _cpu_build(version: str) -> Path | None:
-    """The CPU build of this version for this Python, where it was made already."""
+    """Return the cached CPU build of this version for this Python, or None."""
     begin, python = f"{version.partition('+')[0]}-", f"{sys.version_info.major}{sys.version_info.minor}"
     for kind, _, place in kept.places():
         if kind == kept.TORCH and place.name.startswith(begin) and f"-{python}-" in f"{place.name}-":
@@ -142,17 +142,17 @@ def _cpu_build(version: str) -> Path | None:
 
 
 def _makes_cpu_build() -> bool:
-    """Has the first command to make a CPU build of torch?"""
+    """Check whether the first command has to make a CPU build of torch."""
     return substitute.needed() and _cpu_build(version_of("torch")) is None
 
 
 def _tried(version: str) -> str:
-    """A word on a version of torch."""
+    """Return a note on whether this version of torch was tried."""
     return ", not tried here" if not_tried(version) else ", tried"
 
 
 def _compiled() -> Iterator[Diagnosis]:
-    """What is written in C++: built by now, or when it is first needed."""
+    """Yield the C++ parts: built already, or when first needed."""
     for name, place, needed, seconds in _parts():
         if place.exists():
             yield Diagnosis(name, "good", f"built ({place.name})")
@@ -165,7 +165,7 @@ def _compiled() -> Iterator[Diagnosis]:
 
 
 def _parts() -> Iterator[tuple[str, Path, bool, str]]:
-    """Name, place, whether nothing goes without it, and how long it takes to build."""
+    """Yield name, place, whether the part is required, and the build time."""
     version = None
     with suppress(PackageNotFoundError):
         version = version_of("torch")
@@ -173,19 +173,19 @@ def _parts() -> Iterator[tuple[str, Path, bool, str]]:
         place = _cpu_build(version)
         found = [*distributions(name="torch", path=[str(place)])] if place else []
         version = found[0].version if found else None
-    if version is not None:  # without torch there is nothing to build it for
+    if version is not None:  # without torch the simulated GPU cannot be built
         with suppress(BuildError):
             yield "simulated GPU", build.place(version), True, "half a minute"
     for name, module in (
         ("race engine", "streamrace.detectors.native.build"),
         ("replay engine", "streamrace.replay.native.build"),
     ):
-        with suppress(BuildError, ModuleNotFoundError):  # where numpy is missing, that is told already
+        with suppress(BuildError, ModuleNotFoundError):  # a missing numpy is reported elsewhere
             yield name, import_module(module).place(), False, "some seconds"
 
 
 def _tools() -> Iterator[Diagnosis]:
-    """A compiler is only needed for what is not built yet, and binutils where a CPU build of torch has to be made."""
+    """Yield the build tools: a compiler is needed for unbuilt parts only, binutils to make a CPU build of torch."""
     compiler = compiling.find_compiler()
     if compiler is None:
         yield Diagnosis("compiler", "warn", "there is no C++ compiler (CXX names one)", _install(0))
@@ -212,7 +212,7 @@ def _ran(command: list[str], said: str = "") -> subprocess.CompletedProcess[str]
 
 
 def _install(which: int) -> str:
-    """The command of this system's package manager for the compiler (0) or binutils (1)."""
+    """Return the package manager's command for the compiler (0) or binutils (1)."""
     for manager, commands in _MANAGERS.items():
         if shutil.which(manager):
             return commands[which] if os.geteuid() == 0 else f"sudo {commands[which]}"
@@ -234,7 +234,7 @@ def _deepspeed() -> Iterator[Diagnosis]:
 
 
 def _extras() -> Iterator[Diagnosis]:
-    """Which extras are whole. Without ``reports`` there is no ``check``, which is what most come for."""
+    """Yield the extras that are complete, and those that are not. ``check``, the main command, needs ``reports``."""
     known = {name: lacking for name, lacking in extras.missing().items() if name in _EXTRAS}
     whole = [name for name in _EXTRAS if known.get(name) == []]
     if whole:
@@ -248,7 +248,7 @@ def _extras() -> Iterator[Diagnosis]:
 
 
 def _bringing(extra: str) -> str:
-    """The command that installs an extra into this environment; nothing where the project itself is not there."""
+    """Return the command that installs an extra into this environment; empty if the project itself is not installed."""
     here = checkout.root()
     if extras.outside() is not None:
         return ""

@@ -1,7 +1,7 @@
-"""A race of a run as a test that stands by itself: the program is run again, made smaller, and judged as the test does.
+"""Turns a race of a run into a test of its own: the program is reduced, and each trial is judged as the test does.
 
-Each trial runs in a folder that has nothing but the program, in a fork of a process that has imported before what it
-imports. What is left at the end runs once more without that, twice, and as the test itself will run it.
+Each trial runs in a folder that holds only the program, in a fork of a process with the program's imports preloaded.
+The final program runs again without preloading, twice, and as the test itself will run it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from streamrace.fuzz.testing.programs import judged
 from streamrace.reports.formats.emitted import EmittedTest
 from streamrace.repro.sessions.chosen import BETWEEN, Chosen
 
-_PATIENCE, _LEAST_S = 5, 30.0  # times as long as the program took the first time, and never less than
-_FIRST_S = 600.0  # of the first run
-_IMPORTED = "torch._dynamo"  # which torch's optimizers import when they are first used, for seconds
+_PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
+_FIRST_S = 600.0  # limit of the first run
+_IMPORTED = "torch._dynamo"  # torch's optimizers import it on first use, which takes seconds
 
 _TELL = """
 import json, sys
@@ -53,7 +53,7 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AskedTest:
-    """What a run was of. ``script``: its program's file."""
+    """The program of a run. ``script``: its file."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -62,7 +62,7 @@ class AskedTest:
 
     @classmethod
     def of(cls, found: Chosen) -> AskedTest:
-        """Raises :class:`WrongUse` where no test can be made of it."""
+        """Derive the program from a run. Raises :class:`WrongUse` if the run cannot become a test."""
         if not found.own:
             raise WrongUse(
                 f"{found.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
@@ -92,8 +92,9 @@ class AskedTest:
 
 
 def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
-    """The releases of the run, where each is the environment's or in the cache, or ``asked`` for: what a folder
-    says is not installed unasked. Raises :class:`WrongUse`, :class:`streamrace.device.packages.names.PackageError`.
+    """Return the releases of the run and the ``asked`` ones. As nothing is installed unasked, a run's release must be
+    requested, cached or the environment's. Raises :class:`WrongUse`,
+    :class:`streamrace.device.packages.names.PackageError`.
     """
     for one in names.several(packages):
         there = one.is_(names.here(one.name)) or place_of(one, folder_of_releases()).is_dir()
@@ -105,10 +106,10 @@ def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
 def emit(
     found: Chosen, asked: AskedTest, timing: Timing, named: str, trials: int, told: Told, *, fixed: Sequence[str] = ()
 ) -> EmittedTest:
-    """The test. ``named``: how the race was named; ``trials``: at most so many smaller programs are tried; ``fixed``:
-    releases with which the test has to pass.
+    """Create the test. ``named``: the user's name of the race; ``trials``: most smaller programs that are tried;
+    ``fixed``: releases with which the test has to pass.
 
-    Raises :class:`WrongUse` where the program does not show the race any more, or not by itself.
+    Raises :class:`WrongUse` if the program, alone in a folder, does not show the race.
     """
     places = _places(found.race, named)
     try:
@@ -140,7 +141,7 @@ def emit(
         told("what is left, once more")
         final = replace(shows, runner=runner)
         last = final.look(reduced.files, twice=True)
-        if not _same(shows, last):  # what was imported beforehand made a difference
+        if not _same(shows, last):  # the preloaded imports made a difference
             reduced = Reduced(files, reduced.trials, whole=False)
             last = final.look(files, twice=True)
         if last.race is None or not _same(shows, last):
@@ -184,7 +185,7 @@ def emit(
 
 
 def _shown(program: Alone, found: Chosen, timing: Timing, runner: Runner) -> Shows:
-    """What a smaller program has to show: what the whole one does. Of one rank it may have been a launcher's."""
+    """Return the criterion for smaller programs, from the whole program. A program on one rank may need a launcher."""
     look = Look()
     for ranks in [program.ranks] if program.ranks else [None, 1]:
         one = replace(program, ranks=ranks)
@@ -214,7 +215,7 @@ def _same(shows: Shows, look: Look) -> bool:
 
 
 def _places(race: Race, named: str) -> tuple[str, str]:
-    """The functions of the two accesses: those that were named, else the innermost ones. Lines move."""
+    """Return the functions of the two accesses: as named, else the innermost. Not lines, which move."""
     said = [one.strip().rpartition("/")[2] for one in named.split(BETWEEN)]
     if len(said) == 2 and not any(one.rpartition(":")[2].isdigit() for one in said):
         return said[0], said[1]
@@ -222,7 +223,7 @@ def _places(race: Race, named: str) -> tuple[str, str]:
 
 
 def _others(races: Sequence[Race], places: tuple[str, str]) -> list[tuple[str, str]]:
-    """The places of all races but the one that is meant."""
+    """Return the places of all other races."""
     others = [race for race in races if not lies_between(race, places)]
     return sorted({(_place(race.first, "first"), _place(race.second, "second")) for race in others})
 
@@ -236,7 +237,7 @@ def _place(side: Side, which: str) -> str:
 
 
 def _importable(installed: Sequence[str]) -> list[str]:
-    """What a process may import beforehand, for all runs."""
+    """Return the modules to preload for all runs."""
     standard = sys.stdlib_module_names
     return [one for one in installed if one.partition(".")[0] not in standard]
 
@@ -245,7 +246,7 @@ def _importable(installed: Sequence[str]) -> list[str]:
 def _runner(
     path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Runner]:
-    """``path``: in front of the import path. ``variables``: of its environment."""
+    """Start a runner. ``path``: prepended to the import path; ``variables``: added to its environment."""
     behind = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     joined = os.pathsep.join(filter(None, [*path, behind]))
     with Runner(imported, {**variables, **SAME_ORDER, "PYTHONPATH": joined or None}, quiet=True) as runner:
@@ -255,14 +256,14 @@ def _runner(
 def _other(
     path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str], runner: Runner
 ) -> AbstractContextManager[Runner]:
-    """Where the race is mended; no other process where nobody said where that is."""
+    """Return a runner with the fixed releases, or the same runner if none were given."""
     return _runner(path, imported, variables) if variables else nullcontext(runner)
 
 
 def _variables(packages: Sequence[str]) -> dict[str, str]:
-    """Of a process with these releases instead of those that this one has. Raises :class:`WrongUse`.
+    """Return the environment of a process with these releases in place of the current ones. Raises :class:`WrongUse`.
 
-    In a process of its own: what is here, and what has to stand beside, is another thing without this one's releases.
+    Computed in another process, as the dependencies differ without the current releases.
     """
     ours = os.environ.get(VARIABLE, "").split(os.pathsep)
     without = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one not in ours]
@@ -276,7 +277,7 @@ def _variables(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _releases(packages: Sequence[str], race: Race) -> dict[str, str]:
-    """Of what was asked for, and of the packages that the race's lines are of."""
+    """Return the releases that were requested, and those of the packages in which the race lies."""
     said = dict(one.split("==", 1) for one in packages)
     tops = [frame.file.partition("/")[0] for side in (race.first, race.second) for frame in side.stack[:1]]
     here = installed("torch", *(one for one in tops if one.isidentifier()))

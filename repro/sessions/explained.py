@@ -1,4 +1,4 @@
-"""Explains a race from its run's folder alone: from the traces, and from what the run kept of its witness."""
+"""Explains a race from its run's folder alone: from the traces, and from the stored data of its witness."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from streamrace.repro.sessions.chosen import Chosen
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
-_MOST = 400  # slices of a picture
+_MOST = 400  # slices in a picture
 
 
 class _Order(NamedTuple):
-    """``why_not``: the order is not known, a sentence. ``held``: the chain of what is ordered by chance."""
+    """The order around a race. ``why_not``: why it is unknown, a sentence. ``held``: the chain of a fragile pair."""
 
     around: Around | None = None
     why_not: str = ""
@@ -37,7 +37,7 @@ class _Order(NamedTuple):
 
 
 def explain(chosen: Chosen) -> Explained:
-    """Raises :class:`streamrace.reports.data.schema.ReportError` where the folder holds what no run writes."""
+    """Explain a race. Raises :class:`streamrace.reports.data.schema.ReportError` for invalid data in the folder."""
     race = chosen.race
     seen = None if chosen.sites else witnesses.read(chosen.folder).get(chosen.number)
     if seen is not None and not _is_of(seen, race):
@@ -87,14 +87,14 @@ def explain(chosen: Chosen) -> Explained:
 
 
 def _is_of(seen: SeenElsewhere, race: Race) -> bool:
-    """Does the file of the witnesses belong to this race? (Whoever made the folder may have put it together.)"""
+    """Check that the stored witness belongs to this race, as the folder is untrusted."""
     if race.occurrences > len(race.examples):
         return seen.occurrence.rank in race.ranks
     return seen.occurrence in race.examples
 
 
 def _told_of(examples: Sequence[Occurrence]) -> Occurrence | None:
-    """The first that shows in the run, or the first."""
+    """Return the first occurrence that shows in the run, else the first."""
     return next((one for one in examples if one.manifested), examples[0] if examples else None)
 
 
@@ -132,12 +132,12 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
 
 
 def _where(token: str, race: Race, one: Occurrence | None, around: Around | None) -> str:
-    """The timing of a token, in words; empty where there is none."""
+    """Describe the timing of a token in words; empty without a token."""
     if not token:
         return ""
     try:
         timing = Timing.parse(token)
-    except TokenError:  # of a scenario's replay
+    except TokenError:  # the token is of a scenario's replay
         return f"It shows in the timing {shown(token)}."
     if not timing.deviations:
         return "It shows in the plain timing, where nothing is made slower."
@@ -149,7 +149,7 @@ def _where(token: str, race: Race, one: Occurrence | None, around: Around | None
 
 
 def _deviation(one: Deviation, streams: Mapping[tuple[int, int], str]) -> str:
-    """``streams``: what those of the two accesses are called, by rank and number."""
+    """Describe a deviation. ``streams``: names of the two accesses' streams, by rank and number."""
     if isinstance(one, Jitter):
         return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
     if isinstance(one, Stretch):
@@ -169,7 +169,7 @@ def _ordinal(number: int) -> str:
 
 
 def _script(chosen: Chosen) -> str:
-    """The name of the program's own file; empty where there is none."""
+    """Return the name of the program's own file; empty if there is none."""
     if not chosen.own:
         return ""
     try:
@@ -180,7 +180,7 @@ def _script(chosen: Chosen) -> str:
 
 
 def _lacks(chosen: Chosen, drawn: bool, seen: SeenElsewhere | None) -> tuple[str, ...]:
-    """What of the pictures is not there, and why."""
+    """List the missing pictures, with reasons."""
     said = []
     if not drawn:
         said.append("There is no picture of the run's own timing: its trace is not in the folder, or does not hold it.")

@@ -1,4 +1,4 @@
-"""The folders of runs: their names, what marks them, and how they are made."""
+"""Creates the folders of runs: their names, and the marker files that identify them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from streamrace.scenarios.scenario import Scenario
 
 MARK = "check.json"
-ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
-BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command that another starts: it does what that says, and no file
-SEEDED = "seeded.txt"  # from which generators the program drew unseeded, until the run is judged
+ANSWERS = "answers"  # answers of the ranks' programs on values, until the run is judged
+BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
+SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
 _RANKS = "ranks"
-_LONGEST = 100  # characters of a name that is made of a script's
+_LONGEST = 100  # characters of a name derived from a script's
 
 
 def asked(
@@ -37,9 +37,9 @@ def asked(
     nodes: int = 0,
     packages: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run.
+    """Return the request as a run's folder stores it. ``nodes``: of a dry run.
 
-    ``packages``: those that stand in place of the environment's, as ``NAME==VERSION``, each with a word on it.
+    ``packages``: replacements of the environment's packages, as ``NAME==VERSION``, each with a note.
     """
     words = ["-m", *program] if module else list(program)
     return {
@@ -53,7 +53,7 @@ def asked(
 
 
 def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
-    """The folder of a run of a program. ``what`` was asked for; ``key``: of its launcher. Raises :class:`WrongUse`."""
+    """Create the folder of a program's run. ``what``: the request; ``key``: a launcher's. Raises :class:`WrongUse`."""
 
     def write(file: Path) -> None:
         for inner in ("trace", _RANKS) if key else ("trace",):
@@ -64,7 +64,7 @@ def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "")
 
 
 def of_scenario(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
-    """The folder of a run of a scenario. Raises :class:`WrongUse`."""
+    """Create the folder of a scenario's run. Raises :class:`WrongUse`."""
     from streamrace.scenarios.scenario import save
 
     if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
@@ -73,7 +73,7 @@ def of_scenario(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
 
 
 def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
-    """The folder of dry runs of a job. Raises :class:`WrongUse`."""
+    """Create the folder of a job's dry runs. Raises :class:`WrongUse`."""
 
     def write(file: Path) -> None:
         file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -82,10 +82,10 @@ def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
 
 
 def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
-    """Make the folder ``path``, which is known as a run by the file ``mark`` in it, which ``write`` writes.
+    """Create the folder ``path``, identified as a run by the file ``mark``, which ``write`` writes.
 
-    Gives another folder beside it where it replaces a run: :func:`streamrace.repro.sessions.places.keep` puts it in its
-    place. Raises :class:`WrongUse` where it is taken, or cannot be made.
+    Returns a staging folder if a run is replaced: :func:`streamrace.repro.sessions.places.keep` moves it to ``path``.
+    Raises :class:`WrongUse` if ``path`` is taken, or cannot be created.
     """
     try:
         places.alone(path)
@@ -104,7 +104,7 @@ def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite:
 
 
 def key_of(path: Path) -> str | None:
-    """The key of the launcher for which the folder was made. None: it is not there yet."""
+    """Return the key of the launcher for which the folder was created; None if the folder does not exist yet."""
     try:
         key = json.loads((path / MARK).read_text(encoding="utf-8"))["key"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -113,18 +113,18 @@ def key_of(path: Path) -> str | None:
 
 
 def put(file: Path, data: Mapping[str, Any]) -> None:
-    """Written whole or not at all: others look for it."""
+    """Write the file atomically, as other processes poll for it."""
     beside = file.with_name(f".{file.name}.part")
     beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     beside.replace(file)
 
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
-    """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
+    """Return the settings that selected the CPU kernels of the recording among ``words``; None without a recording."""
     from streamrace.trace.files import TraceReader, file_of
     from streamrace.trace.records import Begin, TraceError
 
-    for path in (Path(word) for word in words if os.path.isdir(word)):  # a token may be too long for a path
+    for path in (Path(word) for word in words if os.path.isdir(word)):  # isdir: a token may be too long for a path
         for trace in (path / "trace", path):
             try:
                 reader = TraceReader(file_of(trace, 0))
@@ -139,18 +139,18 @@ def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Where a launcher's rank says how it ended."""
+    """Return the file in which a launcher's rank reports its end."""
     return path / _RANKS / f"{rank}.json"
 
 
 def forget_ranks(path: Path) -> None:
-    """The run is judged: how each rank ended, and what its program said, is not needed any more."""
+    """Remove the ranks' reports and answers, once the run is judged."""
     for one in (_RANKS, ANSWERS):
         shutil.rmtree(path / one, ignore_errors=True)
     (path / SEEDED).unlink(missing_ok=True)
 
 
 def name_of(program: Sequence[str]) -> str:
-    """A name for a run of this program, without its time: ``train``."""
+    """Return a name for a run of this program, without its time: ``train``."""
     stem = Path(program[0]).stem if program else ""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[:_LONGEST] or "program"

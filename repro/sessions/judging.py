@@ -1,4 +1,4 @@
-"""The detectors of a session: those of any program, and those that know a framework."""
+"""Creates the detectors of a session: those for any program, and those that know a framework."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from streamrace.frameworks.deepspeed.exercised import SecondaryPartitions
 
 
 def detectors() -> list[Detector]:
-    """One of each, for one run."""
+    """Create one of each detector, for one run."""
     return [make() for make in (*registry.DETECTORS, SecondaryPartitions)]

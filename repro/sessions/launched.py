@@ -1,8 +1,8 @@
-"""One rank among those that a launcher started: ``torchrun --nproc-per-node 4 -m streamrace check train.py``.
+"""Runs one rank of a launcher: ``torchrun --nproc-per-node 4 -m streamrace check train.py``.
 
-Each rank records into the same run folder, which rank 0 makes, and reports there how it ended; rank 0 judges when all
-have. The others wait for that: a launcher ends all ranks as soon as one fails, also the one that judges. No network
-and no store: the ranks of a simulated run are processes of one machine.
+Each rank records into the same run folder, created by rank 0, and reports its end there; rank 0 judges once all have
+ended. The other ranks wait for that: a launcher ends all ranks as soon as one fails, also the rank that judges. No
+network and no store are needed: the ranks of a simulated run are processes of one machine.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from streamrace.repro.sessions import folders
 from streamrace.repro.sessions.child import ProgramEnd
 
 _POLL_S = 0.05
-_FOLDER_S = 60.0  # until rank 0 has made the folder
+_FOLDER_S = 60.0  # limit for rank 0 to create the folder
 
 
 class Launched(NamedTuple):
-    """``key`` is the same on all ranks of a start, and on no others; ``began`` is when their launcher was started."""
+    """A launcher's rank. ``key``: equal on all ranks of a start, and unique to it; ``began``: the launcher's start."""
 
     rank: int
     world: int
@@ -37,9 +37,9 @@ class Launched(NamedTuple):
 
 
 def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """What a launcher set for this process; None where there is none, or it starts one rank alone.
+    """Return the launcher's settings for this process; None without a launcher, or if it starts a single rank.
 
-    Raises :class:`WrongUse` where its ranks are on several machines.
+    Raises :class:`WrongUse` if its ranks are on several machines.
     """
     world = int(environment.get("WORLD_SIZE", "1"))
     if world < 2:
@@ -52,7 +52,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
 
 
 def join(paths: Sequence[Path], me: Launched) -> Path:
-    """The one of ``paths`` that rank 0 makes for this start. Raises :class:`WrongUse` where it makes none."""
+    """Wait for the one of ``paths`` that rank 0 creates for this start. Raises :class:`WrongUse` on a timeout."""
     until = time.monotonic() + _FOLDER_S
     while True:
         for path in paths:
@@ -69,20 +69,20 @@ def report(path: Path, me: Launched, ended: ProgramEnd) -> None:
 
 
 def present(path: Path, me: Launched) -> None:
-    """Report that this rank is there: the ranks that wait for it check whether its process still runs."""
+    """Register this rank's process, so that waiting ranks can check whether it still runs."""
     folders.put(folders.of_rank(path, me.rank).with_suffix(".pid"), {"pid": os.getpid()})
 
 
 def failed(path: Path, me: Launched) -> bool:
-    """Has another rank ended badly?"""
+    """Check whether another rank has failed."""
     others = (_ended(path, rank) for rank in range(me.world) if rank != me.rank)
     return any(ended is not None and ended.status for ended in others)
 
 
 def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
-    """How all ranks ended, as soon as they have. One that is gone without a report was killed.
+    """Wait for all ranks and return how they ended. A rank that is gone without a report was killed.
 
-    One that is stopped ends with this process: its launcher would wait for it.
+    A stopped rank is killed when this process exits: its launcher would wait for it.
     """
     ended: dict[int, ProgramEnd] = {}
     looks = [Looks() for _ in range(me.world)]
@@ -105,7 +105,7 @@ def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
 
 
 def judged(path: Path, me: Launched) -> None:
-    """Wait until rank 0 has judged, or is gone, or stopped. Then the folder may be in another place."""
+    """Wait until rank 0 has judged, is gone, or is stopped. The folder may have moved by then."""
     looks = Looks()
     _until(
         lambda: (
@@ -130,7 +130,7 @@ def _ended(path: Path, rank: int) -> ProgramEnd | None:
 
 
 def _gone(path: Path, rank: int) -> bool:
-    """False where it has not begun."""
+    """Check whether the rank's process has ended; False before it has begun."""
     for process in _process(path, rank):
         try:
             os.kill(process, 0)
@@ -142,7 +142,7 @@ def _gone(path: Path, rank: int) -> bool:
 
 
 def _process(path: Path, rank: int) -> list[int]:
-    """Its id; none before it has begun."""
+    """Return the rank's process id; empty before it has begun."""
     try:
         return [int(json.loads(folders.of_rank(path, rank).with_suffix(".pid").read_text(encoding="utf-8"))["pid"])]
     except OSError:
@@ -155,7 +155,7 @@ def _kill(process: int) -> None:
 
 
 def _began(process: int) -> datetime:
-    """When a process was started (proc(5): field 22 of ``stat``, in clock ticks since the machine was)."""
+    """Return the start time of a process (proc(5): field 22 of ``stat``, in clock ticks since boot)."""
     stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
     ticks = int(stat.rpartition(")")[2].split()[19])
     lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()

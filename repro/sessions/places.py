@@ -1,7 +1,7 @@
-"""Where a command writes its run: in the run's folder, or beside it, until it is whole, where it replaces another.
+"""Stages a command's run: writes it in the run's folder, or, to replace a run, next to that until it is complete.
 
-So a run that is refused, fails or is killed leaves the one that it was to replace as it was. Nobody else writes there
-meanwhile: a lock beside the folder says so, and dies with the process that holds it (flock(2)).
+So a run that is refused, fails or is killed leaves the run that it was to replace unchanged. A lock next to the folder
+keeps other commands out, and is released when its process ends (flock(2)).
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pathlib import Path
 from streamrace.device.scripts import WrongUse
 
 BESIDE = ".new"
-"""The end of the name of what is to replace a run. No run may have such a name (``commands.flags``)."""
+"""Suffix of staging folders. No run may have such a name (:mod:`streamrace.repro.commands.flags`)."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass
 class _Open:
-    """What a command writes: into which folder, by where that will stand. ``locks``: where nobody else may write."""
+    """The output of a command. ``folders``: the written folders, by destination. ``locks``: on the destinations."""
 
     folders: dict[Path, Path] = field(default_factory=dict)
     locks: ExitStack = field(default_factory=ExitStack)
 
 
-_open: list[_Open] = []  # of commands: one may be called within another
+_open: list[_Open] = []  # a stack: a command may be called within another
 _locks: dict[Path, int] = {}
 
 
 @contextmanager
 def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
-    """To run a command in. What it has written is put in its place at its end.
+    """Run a command in this context: at its end its runs are moved to their destinations.
 
-    Where it was ``refused`` nothing is left of what it wrote. Where it breaks off otherwise, all is left, and the
-    exception has a note that says where that is, if it is not where the run was to be.
+    If it was ``refused``, its output is removed. On any other exception its output stays, and the exception gets a note
+    with the staging folder, if there is one.
     """
     mine = _Open()
     _open.append(mine)
@@ -62,7 +62,7 @@ def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
-    """Within, no other command writes there. Raises :class:`WrongUse` where one does, if it is not ``patient``."""
+    """Keep other commands from writing to ``path``. Raises :class:`WrongUse` if one does, unless ``patient``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_name(f".{path.name}.lock")
     while True:
@@ -77,7 +77,7 @@ def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), file.stat()):
                 break
-        os.close(lock)  # of a command that ended just now, and took it away
+        os.close(lock)  # the lock file was removed by a command that ended just now
     _locks[path] = lock
     try:
         yield
@@ -88,26 +88,26 @@ def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
 
 
 def alone(path: Path) -> None:
-    """Let no other command write there, up to the end of this one. Raises :class:`WrongUse` where one does."""
+    """Lock ``path`` until this command ends. Raises :class:`WrongUse` if another command holds the lock."""
     if _open and path not in _locks:
         _open[-1].locks.enter_context(locked(path))
 
 
 def leave() -> None:
-    """In a fork that runs a program of the user's: what that leaves running holds no lock."""
+    """Close the locks in a fork that runs a user's program, so that processes it leaves behind hold none."""
     for lock in _locks.values():
         os.close(lock)
 
 
 def clear(folder: Path) -> None:
-    """Remove what killed commands have left in ``folder``: what was to stand there, and nobody writes."""
+    """Remove the staging folders that killed commands have left in ``folder``, if not locked."""
     for left in folder.glob(f"*{BESIDE}"):
         with suppress(WrongUse, OSError), locked(left.with_name(left.name.removesuffix(BESIDE))):
             remove(left)
 
 
 def begin(path: Path, *, replacing: bool) -> Path:
-    """The folder to write the run ``path`` into; :func:`keep` puts it there. ``replacing``: a run is there now."""
+    """Create the folder to write the run ``path`` into; :func:`keep` commits it. ``replacing``: a run exists."""
     folder = beside(path) if replacing else path
     if replacing:
         remove(folder)
@@ -118,12 +118,12 @@ def begin(path: Path, *, replacing: bool) -> Path:
 
 
 def beside(path: Path) -> Path:
-    """Where what is to replace the run ``path`` is written."""
+    """Return the staging folder of the run ``path``."""
     return path.with_name(f"{path.name}{BESIDE}")
 
 
 def keep(folder: Path) -> Path:
-    """The run in ``folder`` is whole: put it in its place. Gives where it stands now."""
+    """Commit the complete run in ``folder``: move it to its destination. Return its final place."""
     for one in _open:
         for path, written in [*one.folders.items()]:
             if written == folder:
@@ -136,7 +136,7 @@ def keep(folder: Path) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """A run, or a link to one, if there is any."""
+    """Remove a run, or a link to one, if it exists."""
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():
@@ -144,7 +144,7 @@ def remove(folder: Path) -> None:
 
 
 def _exchange(folder: Path, path: Path) -> None:
-    """At once (renameat2(2)), so that ``path`` is a whole run at any time; else in two steps."""
+    """Swap atomically (renameat2(2)), so that ``path`` is a complete run at any time; else in two steps."""
     libc = ctypes.CDLL(None)
     names = os.fsencode(folder), os.fsencode(path)
     if hasattr(libc, "renameat2") and not libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):

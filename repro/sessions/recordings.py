@@ -1,4 +1,4 @@
-"""Recordings of scenarios, kept: the same scenario under the same code is recorded once."""
+"""Caches recordings of scenarios: the same scenario under the same code is recorded once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from streamrace.scenarios.named import from_text, named
 from streamrace.scenarios.scenario import Scenario, save
 
 _FOLDER = "recordings"
-_MOST = 20  # recordings that are kept, the newest ones
+_MOST = 20  # number of recordings kept, the newest
 _OURS = ("repro", "detectors", "scenarios", "frameworks", "replay", "device")
 
 
 def token_of(text: str) -> Token:
-    """Read the token of a scenario. Raises :class:`TokenError`, which knows other tokens too."""
+    """Parse the token of a scenario. Raises :class:`TokenError`, with a hint for tokens of other commands."""
     try:
         return Token.parse(text)
     except TokenError:
@@ -48,7 +48,7 @@ def token_of(text: str) -> Token:
 
 
 def scenario_of(token: Token) -> Scenario:
-    """The scenario of a token. Raises :class:`TokenError` or a ScenarioError."""
+    """Return the scenario of a token. Raises :class:`TokenError` or a ScenarioError."""
     if token.scenario == "test":
         raise TokenError(
             "this is the token of a test, of an older release: run the test again, and it prints a new one"
@@ -57,7 +57,7 @@ def scenario_of(token: Token) -> Scenario:
 
 
 def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subject, Path]:
-    """The scenario, recorded and ready to be executed; and the folder of its recording (in ``runs/recordings``)."""
+    """Return the scenario, recorded and ready to be executed, and its recording's folder (in ``runs/recordings``)."""
     folder = runs / _FOLDER / _key(scenario)
     if not (folder / "scenario.json").exists():
         with doing(console, "recording one live run"):
@@ -66,7 +66,7 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
         try:
             return Subject.load(folder / "trace"), folder
         except ReplayError:
-            shutil.rmtree(folder, ignore_errors=True)  # it is only a copy of what can be had again
+            shutil.rmtree(folder, ignore_errors=True)  # it is only a cache
             _record(scenario, folder)
             return Subject.load(folder / "trace"), folder
 
@@ -83,7 +83,7 @@ def live_run(scenario: Scenario, under: HardwareTiming, folder: Path) -> Recordi
 
 
 def _record(scenario: Scenario, folder: Path) -> None:
-    """Into a folder of its own first: a recording that was cut off is none. Of a rank that failed its output stays."""
+    """Record in a staging folder first, as a partial recording is useless. A failed rank's output is kept."""
     begun = places.beside(folder)
     with places.locked(folder, patient=True):
         if (folder / "scenario.json").exists():
@@ -106,7 +106,7 @@ def _record(scenario: Scenario, folder: Path) -> None:
 
 
 def _key(scenario: Scenario) -> str:
-    """Of the scenario and everything that decides what is recorded."""
+    """Return a hash of the scenario and everything that determines the recording."""
     digest = sha256(scenario.model_dump_json().encode())
     for what in (torch.__version__, installed() or "", version("transformers")):
         digest.update(what.encode())

@@ -1,7 +1,7 @@
-"""References that were computed before: what a scenario should come to changes only with what it is of.
+"""Caches references: the expected values of a scenario, which change only with their inputs.
 
-One is kept by the content of all that it depends on: the scenario, the versions, the file of every module that is
-loaded, the processor's kernels. What depends on files elsewhere (a folder of data, a checkpoint) is never kept.
+The key is a hash of all inputs: the scenario, the versions, the file of every loaded module, the processor's kernels. A
+reference that depends on files elsewhere (a folder of data, a checkpoint) is never cached.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from streamrace.repro.sessions.session import reference_of
 from streamrace.scenarios.scenario import Scenario
 
 _FORMAT = 1
-_MOST = 64  # references; the oldest go
+_MOST = 64  # references; the oldest are removed
 
 
 def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, again: bool = False) -> Values:
-    """:func:`reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
+    """Return :func:`reference_of`, or the cached result of an earlier run. ``again``: ignore the cache.
 
-    Call it when everything is imported that the ranks need, as that is part of what the reference is of.
+    Call after all imports that the ranks need, as the loaded modules are part of the key.
     """
     if scenario.data != "sample" or scenario.resume:
         return reference_of(scenario, folder, progress)
@@ -49,14 +49,14 @@ def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, agai
 
 
 def show(reference: Values, progress: Progress) -> None:
-    """Its losses, beside those of the run to come."""
+    """Show the reference's losses, for comparison with the coming run."""
     for losses in reference.losses.values():
         for loss in losses:
             progress.row(loss.step).reference.append(loss.value)
 
 
 def _key(scenario: Scenario) -> str:
-    """Of the fix nothing is known to the reference: it is of the simulated GPU."""
+    """Return the key. The fix is left out: it affects only the simulated GPU."""
     content = hashlib.sha256()
     for word in (
         str(_FORMAT),
@@ -73,7 +73,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _files() -> Iterator[str]:
-    """Every module that is loaded, as its file stands on the disk, and the data: an edited library is another one."""
+    """Yield every loaded module's file, with size and time, and the data: an edited library is another input."""
     names = {str(file) for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
     names |= {str(path) for path in Path(scenarios.__file__).with_name("data").rglob("*")}
     for name in sorted(names):
@@ -101,11 +101,11 @@ def _write(values: Values, place: Path) -> None:
         for old in kept[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError:
-        made.unlink(missing_ok=True)  # the next run computes it again
+        made.unlink(missing_ok=True)  # not cached: the next run computes it again
 
 
 def _read(place: Path) -> Values | None:
-    """None where it is not there, or not as it was written."""
+    """Return the cached values; None if missing or damaged."""
     try:
         data = place.read_bytes()
     except OSError:

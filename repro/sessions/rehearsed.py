@@ -1,4 +1,4 @@
-"""What a dry run finds beside its races: how much memory each GPU needs, and how long a step takes."""
+"""Collects the metrics of a dry run: the memory of each GPU, and the duration of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamrace.trace.records import TraceRecord
 
 
 class DryMetrics:
-    """Reads rank 0's records. ``asked``: what was asked for, see :func:`streamrace.repro.sessions.folders.asked`."""
+    """Reads rank 0's records. ``asked``: the request, see :func:`streamrace.repro.sessions.folders.asked`."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
@@ -23,7 +23,7 @@ class DryMetrics:
         self._memory.feed(records)
 
     def result(self, file: Path) -> Dry:
-        """``file``: what the run left at its end. A script that ended its process itself left none."""
+        """Return the metrics. ``file``: written at the run's end; missing if a script ended its process itself."""
         ends, capacity = [], 0
         try:
             left = json.loads(file.read_text(encoding="utf-8"))

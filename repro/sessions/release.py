@@ -1,4 +1,4 @@
-"""Running under other releases of packages: this process becomes one that imports them, or starts one."""
+"""Runs under other releases of packages: re-executes this process with them, or starts another."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
 
 
 def versions() -> dict[str, str]:
-    """What runs here, by package."""
+    """Return the versions in use, by package."""
     return installed(*_PACKAGES)
 
 
 def become(packages: Sequence[str]) -> None:
-    """Start again with ``packages`` (``NAME==VERSION``), with the same arguments. Returns when this has them already.
+    """Restart with ``packages`` (``NAME==VERSION``) and the same arguments. Returns if they are active already.
 
     Raises :class:`streamrace.device.packages.names.PackageError`.
     """
@@ -48,12 +48,12 @@ def become(packages: Sequence[str]) -> None:
 
 
 def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
-    """The options of a scenario or a job, with the DeepSpeed that is among ``packages``, where they say none.
+    """Return the options of a scenario or a job, with the DeepSpeed among ``packages`` unless they name one.
 
-    Another release runs as it was released, unless --fix says otherwise: a scenario's own fix is for the pinned one.
-    Raises :class:`PackageError`.
+    Another release runs as released, unless --fix is given: a scenario's own fix is for the pinned release. Raises
+    :class:`PackageError`.
     """
-    from streamrace.frameworks.deepspeed.fixes import Fix  # it needs torch, and 'check' loads the device before that
+    from streamrace.frameworks.deepspeed.fixes import Fix  # needs torch, and 'check' loads the device first
 
     asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
     release = values.get("deepspeed") or next(iter(asked), None)
@@ -64,8 +64,8 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
 def aside(release: str, arguments: Sequence[str]) -> None:
     """Run ``streamrace`` with ``arguments`` under a release of DeepSpeed, in another process, and wait for its end.
 
-    Raises :class:`streamrace.device.packages.names.PackageError` where it cannot be installed, and
-    :class:`streamrace.frameworks.deepspeed.releases.ReleaseError` where the command fails.
+    Raises :class:`streamrace.device.packages.names.PackageError` if it cannot be installed, and
+    :class:`streamrace.frameworks.deepspeed.releases.ReleaseError` if the command fails.
     """
     environment = environment_of([f"deepspeed=={release}"], tell=_tell)
     done = subprocess.run(command(module("streamrace", *arguments)), env=environment)
@@ -74,9 +74,9 @@ def aside(release: str, arguments: Sequence[str]) -> None:
 
 
 def ran_with(packages: Sequence[str]) -> dict[str, str]:
-    """What runs in place of the environment's, and what was asked for and is the environment's, by ``NAME==VERSION``.
+    """Return the packages that replace the environment's, and the requested ones, by ``NAME==VERSION``.
 
-    Each with a word on it: tried, not tried, beside (another one asked for it).
+    Each has a note: tried, not tried, beside (required by another package).
     """
     asked = [str(one) for one in names.several(packages)]
     return {one: "tried" if _tried(names.parse(one)) else "not tried" for one in asked} | {
@@ -85,16 +85,16 @@ def ran_with(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _tried(package: Package) -> bool:
-    """The environment's own, a release that the scenarios were run with, or one of an entry of the catalogue."""
+    """Check whether the release is the environment's own, or was run with the scenarios or a catalogue entry."""
     if str(package) not in running() or (package.name == "deepspeed" and package.version in KNOWN):
         return True
     if package.name == "torch":
         return not not_tried(package.version)
-    # by their text: with other releases in place of the environment's, what reads them may not be importable
+    # Parse the text: with replaced releases, the catalogue's reader may not be importable.
     heads = (path.read_text(encoding="utf-8").partition("\n# ///\n")[0] for path in _PROGRAMS.glob("*/*.py"))
     return any(package.is_said(one) for head in heads for one in _PACKAGE.findall(head))
 
 
 def _tell(sentence: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # the ranks of a launcher all ask for the same
+    if os.environ.get("RANK", "0") == "0":  # all ranks of a launcher make the same request
         print(f"streamrace: {sentence}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A recorded program, executed again from its run's folder: what another timing does to the values it sees."""
+"""Replays a recorded program from its run's folder, to find the effect of another timing on its values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from streamrace.trace.untrusted import visible
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
-    """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and print what comes out.
+    """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and print the result.
 
-    Raises :class:`ReplayError` for what is no recording, :class:`streamrace.device.tokens.TokenError` for no token, and
-    :class:`streamrace.replay.names.UnknownOperation` for the token of another program.
+    Raises :class:`ReplayError` for a folder without a recording, :class:`streamrace.device.tokens.TokenError` for an
+    invalid token, and :class:`streamrace.replay.names.UnknownOperation` for the token of another program.
     """
     timing = Timing.parse(token or "t1")
     replayer = Replayer(_load(folder))
@@ -55,7 +55,7 @@ def _recorded(trace: Path) -> bool:
     try:
         reader = TraceReader(file_of(trace, 0))
     except TraceError:
-        return True  # loading it reports what is wrong
+        return True  # loading the recording reports the error
     first = next(iter(reader.read()), None)
     reader.close()
     return not isinstance(first, Begin) or bool(first.info.get("recorded"))
@@ -83,7 +83,7 @@ def _compared(replayer: Replayer, outcome: ReplayOutcome) -> dict[str, Any]:
 
 
 def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
-    """What an operation is, and where in the program it was issued."""
+    """Return an operation's name, and the place in the program that issued it."""
     work = next(one for one in records if isinstance(one, (Launch, Collective)) and one.op == op)
     frames = next((one.frames for one in records if isinstance(one, Stack) and one.id == work.stack), ())
     called = next((one.function for one in records if isinstance(one, Call) and one.op == op and one.host), "")
@@ -110,5 +110,5 @@ def _print(folder: Path, timing: Timing, found: dict[str, Any]) -> None:
 
 
 def _say(sentence: str) -> None:
-    """What is named in it comes from the recording."""
+    """Print a sentence; escape its control characters, as its names come from the recording."""
     print(visible(sentence))

@@ -1,7 +1,6 @@
-"""Errors that are one sentence, by module and class. Needs nothing but Python itself.
+"""Classifies errors that are reported in one sentence, by module and class. Imports only the standard library.
 
-Looked up by name: none of these modules is imported to say that something went wrong elsewhere, and what is not
-imported cannot have raised.
+Classes are looked up by name in loaded modules: a module that is not imported cannot have raised.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import errno
 import sys
 
-# What was asked for cannot be had.
+# Requests that cannot be met.
 _REFUSALS = (
     ("streamrace.fuzz.live.runs", "UnwrittenTrace"),
     ("streamrace.detectors.live.incident", "IncidentError"),
@@ -29,7 +28,7 @@ _REFUSALS = (
 )
 _FAILURES = (("streamrace.fuzz.engines", "EngineError"), ("streamrace.device.ranks.cluster", "RankFailed"))
 
-# What the system says where something cannot be written, or is not there; all else that it says is a fault of ours.
+# System errors about a file or folder that cannot be used; all others are bugs of ours.
 _PLACES = (
     "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENXIO", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST",
     "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "EPIPE",
@@ -38,23 +37,23 @@ _UNWRITABLE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
 
 
 def is_one(error: BaseException, *known: tuple[str, str]) -> bool:
-    """Is it of one of these classes, each a module's and its own name?"""
+    """Check whether the error is of one of these classes, each given by module and name."""
     modules = ((sys.modules.get(module), name) for module, name in known)
     return isinstance(error, tuple(getattr(module, name, ()) for module, name in modules if module is not None))
 
 
 def failed(error: BaseException) -> bool:
-    """Did a rank or a worker fail?"""
+    """Check whether a rank or a worker failed."""
     return is_one(error, *_FAILURES)
 
 
 def refused(error: BaseException) -> bool:
-    """Was something asked for that cannot be had, or written?"""
+    """Check whether the request cannot be met, or a file cannot be written."""
     return is_one(error, *_REFUSALS) or (isinstance(error, OSError) and no_place(error) is not None)
 
 
 def no_place(error: OSError) -> str | None:
-    """The sentence for a place that cannot be used, full or read-only. None: the error is not about a place."""
+    """Return the sentence for a place that cannot be used, full or read-only; None for other errors."""
     name = errno.errorcode.get(error.errno or 0)
     if name not in _PLACES:
         return None

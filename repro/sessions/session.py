@@ -1,4 +1,4 @@
-"""Runs a scenario beside its reference, and feeds the detectors while it runs."""
+"""Runs a scenario and its reference, and feeds the detectors while it runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from streamrace.trace.files import TraceReader, file_of
 
 
 class Interrupted(Exception):
-    """Ctrl-C, or a rank that failed: what was known is written, ``findings`` has it."""
+    """Ctrl-C, or a failed rank: the findings so far are written, and in ``findings``."""
 
     def __init__(self, findings: Findings, cause: RankFailed | None) -> None:
         super().__init__(str(cause or "interrupted"))
@@ -48,10 +48,10 @@ class Interrupted(Exception):
 
 
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
-    """What should come out: the same program on the CPU with gloo, without our accelerator.
+    """Return the expected values: of the same program on the CPU with gloo, without the simulated accelerator.
 
-    Where hpZ itself may compute wrong values (another release, an edit between steps), without hpZ: that
-    changes no value where hpZ is right.
+    Without hpZ, where hpZ itself may compute wrong values (another release, an edit between steps): a correct hpZ
+    changes no value.
     """
     values = Values()
     parts = scenario.hpz if scenario.hpz > 1 else scenario.ranks
@@ -74,10 +74,10 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 def simulate(
     scenario: Scenario, folder: Path, reference: Values, progress: Progress, *, rests: bool = True
 ) -> Findings:
-    """Run on the simulated GPU; write what is found into ``folder``.
+    """Run on the simulated GPU; write the findings into ``folder``.
 
-    ``rests``: of a clean run, find what its verdict rests on, too: waits that order by chance, and what was on and
-    never happened.
+    ``rests``: for a clean run, also find what its verdict rests on: waits that order by chance, and features that were
+    on and never happened.
 
     Raises :class:`Interrupted`.
     """
@@ -117,14 +117,14 @@ def simulate(
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
             complete = min(done.values()) if len(done) == scenario.ranks else 0
-            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
+            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run begins later
             for step in range(begun, complete + 1):
                 row = progress.row(step)
                 row.races = row.races or sum(one.count for one in using if isinstance(one, RaceDetector))
             full = scenario.ranks * scenario.accumulation
             progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
 
-    seen: list[Finding] = []  # by the NaN watch: the same from each rank
+    seen: list[Finding] = []  # from the NaN watch: the same on each rank
 
     def conclude(failure: str | None) -> Findings:
         for rank in readers:
@@ -160,7 +160,7 @@ def simulate(
     try:
         program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
-        with held():  # a terminal that closes says so twice, and to all processes
+        with held():  # a closing terminal signals twice, and all processes
             found = conclude(str(error))
         raise Interrupted(found, error) from error
     except KeyboardInterrupt:
@@ -172,7 +172,7 @@ def simulate(
 
 def _write(found: Findings, folder: Path) -> None:
     sources.write([*found.races, *(race for one in found.holding.held for race in one.races)], folder)
-    findings_file.write(found, folder)  # last: where they are, the run is whole
+    findings_file.write(found, folder)  # last: the findings mark the run as complete
 
 
 def _take(values: Values, rank: int, report: Report) -> None:
@@ -183,23 +183,23 @@ def _take(values: Values, rank: int, report: Report) -> None:
 
 
 def _distance(values: Values) -> float:
-    """The largest; not a number if one is."""
+    """Return the largest distance; NaN if any is."""
     distances = [use.distance for uses in values.uses.values() for use in uses]
     return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
 def _cost(clocks: dict[int, dict[int, tuple[int, int]]], ends: dict[int, dict[int, int]], steps: int) -> Cost | None:
-    """Averages over the ranks, the first step left out when there are more.
+    """Compute averages over the ranks, without the first step if there are more.
 
-    ``clocks``: the host's clock after each step, and how long it was blocked so far; ``ends``: when the step's work had
-    ended. A step is over when both are: a host that never waits goes through all steps before the first has run.
+    ``clocks``: the host's clock after each step, and its blocked time so far; ``ends``: the end of the step's work. A
+    step ends at the later of the two: a host that never waits goes through all steps before the first has run.
     """
     rows = []
     for rank, hosts in clocks.items():
         by_step = {
             step: (max(clock, ends.get(rank, {}).get(step, 0)), blocked) for step, (clock, blocked) in hosts.items()
         }
-        done = sorted(step for step in by_step if step)  # a resumed run does not begin with the first
+        done = sorted(step for step in by_step if step)  # a resumed run does not begin with step 1
         first = done[0] if len(done) > 1 else 0
         if steps in by_step and first in by_step:
             clock, blocked = (now - then for now, then in zip(by_step[steps], by_step[first], strict=True))

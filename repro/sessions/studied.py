@@ -1,4 +1,4 @@
-"""What the studies' commands share at their end: the note of how they were asked, and the report."""
+"""Finishes the commands of studies: writes the note of the command line, and the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from streamrace.device.extras import installed
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
-_ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
+_ASIDE = {"runs", "workers", "overwrite"}  # options on which no result depends
 
 
 Kind = Literal["sweep", "why", "placements", "releases", "catalogue", "waits", "fix"]
@@ -30,11 +30,10 @@ def report(
     more: tuple[str, ...] = (),
     shown: bool = True,
 ) -> None:
-    """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
+    """Write ``folder/study.json`` and the report of the folder; print its tables and its path.
 
-    ``shown``: print the study's tables.
-    ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
-    Raises :class:`streamrace.reports.data.loading.ReportError`.
+    ``shown``: print the study's tables. ``options``: of the job; ``hardware``: description of the profile; ``more``:
+    further arguments of the command. Raises :class:`streamrace.reports.data.loading.ReportError`.
     """
     from streamrace.reports.pages import study_folder, study_page
     from streamrace.reports.screen.terminal import doing
@@ -56,7 +55,7 @@ def noted(
     hardware: str = "",
     more: tuple[str, ...] = (),
 ) -> None:
-    """Write ``folder/study.json``, of which a report can be made later. As :func:`report`."""
+    """Write ``folder/study.json``, from which a report can be made later. Parameters as in :func:`report`."""
     from streamrace.reports.pages import study_folder, study_page
 
     ran = study_page.StudyMetadata(
@@ -70,7 +69,7 @@ def noted(
 
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
-    """The command line that asks for the same again."""
+    """Return the command line that repeats this command."""
     words = ["streamrace", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -1,4 +1,4 @@
-"""Every wait of a program, taken away alone: in its trace, and, of some, in a live run."""
+"""Removes each wait of a program on its own: in its trace, and for some waits in a live run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
 
 @dataclass(frozen=True)
 class RunAgain:
-    """What is run again. ``words``: of ``streamrace device``, but for ``ranks``. ``timing``: None where no token can
-    say it. ``confirm``: how many verdicts are tried live; ``witnesses``: of how many races a token is looked for.
+    """The program to run again. ``words``: of ``streamrace device``, without ``ranks``. ``timing``: None if no token
+    expresses it. ``confirm``: number of verdicts tried live; ``witnesses``: number of races with a token.
     """
 
     words: Sequence[str]
@@ -37,7 +37,7 @@ class RunAgain:
 
 
 def examine(folder: Path, checked: Checked, program: RunAgain, asked: Mapping[str, Any], told: Told) -> WaitsFile:
-    """All waits of the run in ``folder``, which told them apart and came to its end. Raises as :func:`take_away`."""
+    """Examine all waits of the completed run in ``folder``, which recorded them. Raises as :func:`take_away`."""
     found = take_away(folder / "trace", told)
     rows = {one.site: _row(one, checked) for one in found.each}
     together, says = list(found.together), ""
@@ -125,18 +125,18 @@ def _unchained(one: Removal) -> str:
 
 
 def _place(found: Removals, site: WaitSite) -> str:
-    """As a live run leaves it out; empty where none can."""
+    """Return the wait's place as a live run names it; empty if a live run cannot leave it out."""
     one = next(each for each in found.each if each.site == site)
     return place_of(one.operation, one.site.frame)
 
 
 def _chosen(found: Removals, limit: int) -> list[WaitSite]:
-    """Those that are tried live: first what only a live run can say, then in turns those that carry load and those
-    that do not, the costly ones first.
+    """Select the waits to try live: first waits that only a live run can decide, then in turns waits that carry load
+    and waits that do not, the costly first.
     """
     able = sorted(
         (one for one in found.each if _place(found, one.site)), key=lambda one: -one.held_ns
-    )  # stable, so in the order of the program
+    )  # stable: ties keep the order of the program
     first = [one.site for one in able if one.load == UNKNOWN]
     carrying = [one.site for one in able if one.load in (CARRIES, FRAGILE)]
     redundant = [one.site for one in able if one.load == REDUNDANT]
@@ -157,7 +157,7 @@ def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving, *, witness: boo
     outcome = leaving.run([place])
     if removal.load == UNKNOWN:
         return row.model_copy(update=_found_out(outcome))
-    if row.verdict == UNKNOWN:  # not all was seen, so a live run without a race shows nothing
+    if row.verdict == UNKNOWN:  # not all was seen, so a live run without a race proves nothing
         return row.model_copy(update={"says": "a live run would not see what this one did not"})
     agreement, says = _clean(outcome, None)
     update: dict[str, Any] = {"live": agreement, "says": says}
@@ -189,7 +189,7 @@ def _carrying(outcome: WithoutWaits) -> dict[str, Any]:
 
 
 def _found_out(outcome: WithoutWaits) -> dict[str, Any]:
-    """Of a record_stream whose memory nobody got too early in the run that has it."""
+    """Return the update for a record_stream whose memory was not reused too early in the original run."""
     if outcome.races:
         return {
             "verdict": CARRIES,

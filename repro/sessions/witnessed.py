@@ -1,4 +1,4 @@
-"""What a race does to the program that was checked: it runs again, with the two accesses the other way round."""
+"""Finds the effect of a race on a checked program: runs it again with the two accesses reversed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from streamrace.fuzz.live.examine import LiveWitness
     from streamrace.reports.data.witnesses import SeenElsewhere
 
-_PATIENCE = 5  # times as long as the program took the first time, and never less than
+_PATIENCE = 5  # multiple of the program's first duration, and a lower bound
 _LEAST_S = 30.0
 _NOT_ASKED = "not asked for by --witness-of"
 
 
 def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
-    """The timing in which a program runs with ``--timing`` and ``--slow``; None where no token can say the latter.
+    """Return the timing that ``--timing`` and ``--slow`` request; None if no token can express ``--slow``.
 
-    Raises :class:`streamrace.device.tokens.TokenError` where ``token`` is none.
+    Raises :class:`streamrace.device.tokens.TokenError` if ``token`` is invalid.
     """
     timing = Timing.parse(token or "t1")
     if any(factor != int(factor) or factor < 2 for factor in slow.values()):
@@ -43,14 +43,14 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
 
 @dataclass
 class Again:
-    """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
+    """Runs the program again for up to ``limit`` races, selected by ``of`` if not empty.
 
     ``command``: its words after ``streamrace device``. ``of``: places (:func:`at`), all of which a race has to have.
 
-    ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
-    started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
-    this process runs, and with it all that it starts; the commands that are told have to say so. ``interrupted``: while
-    it ran again, so nothing runs any more; what was settled by then stays.
+    ``timing``: of the first run; None if no token can express it. ``took_s``: its duration. ``launched``: a launcher
+    started its ranks, so it cannot be started again from here. ``failed``: it broke off. ``packages``: the releases of
+    this process and its children, included in printed commands. ``interrupted``: Ctrl-C came during a further run, so
+    no more are started; results up to then stay.
     """
 
     command: Sequence[str]
@@ -64,7 +64,7 @@ class Again:
     interrupted: bool = field(default=False, init=False)
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
-        """One for each race, in their order; none at all where none was wanted."""
+        """Return a result for each race, in order; empty if ``limit`` is 0."""
         if not self.limit:
             return ()
         if why := self._cannot():
@@ -109,7 +109,7 @@ class Again:
                     look=look,
                     beside=every,
                 ):
-                    settled.setdefault(id(found.race), _none(found.reason))  # no run was made for it
+                    settled.setdefault(id(found.race), _none(found.reason))  # no run was made for this race
         except KeyboardInterrupt:
             self.interrupted = True
             cut = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
@@ -117,13 +117,13 @@ class Again:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
             cut = f"the program cannot be run again: {place or problem}"
         if kept or not cut:
-            with suppress(OSError) if cut else nullcontext():  # where the disk is full, the verdict counts
+            with suppress(OSError) if cut else nullcontext():  # the verdict counts even where the disk is full
                 witnesses.write(kept, trace.parent)
         wanted = {id(race) for race in races}
         return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in every]
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
-        """Which of these anything depends on; and what is not known of them, sentences without full stops."""
+        """Return the reads that have an effect, and the open cases, in sentences without full stops."""
         from streamrace.fuzz.live.runs import LiveProgram, Runner
         from streamrace.fuzz.live.unwritten import confirm, unknown
         from streamrace.reports.screen.console import Terminal
@@ -159,7 +159,7 @@ class Again:
 
 
 def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
-    """What was seen of race number ``race`` in the other timing."""
+    """Return the observation of race number ``race`` in the other timing."""
     from streamrace.reports.data.witnesses import SeenElsewhere
     from streamrace.reports.timelines import elsewhere
 

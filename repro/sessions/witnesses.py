@@ -1,4 +1,4 @@
-"""The witness tokens that go with the races of a run. Nothing is executed for them: 'streamrace replay' does that."""
+"""Computes the witness tokens of a run's races. Executes nothing: 'streamrace replay' does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from streamrace.scenarios.scenario import Scenario
 
 
 def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:
-    """The shortest name for a timing of the scenario."""
+    """Return the shortest token for a timing of the scenario."""
     options = {name: difference(name, scenario) for name in NAMED}
     name = min(options, key=lambda one: (len(options[one]), one))
     return Token(name, options[name], tuple(deviations))  # type: ignore[arg-type]
 
 
 def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[WitnessOf]:
-    """For each race a token, or why there is none."""
+    """Return a token for each race, or the reason why there is none."""
     found = {at: WitnessOf(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
     rest = [at for at in range(len(races)) if at not in found]
     found |= zip(rest, _reversed(scenario, trace, [races[at] for at in rest]), strict=True)
@@ -32,7 +32,7 @@ def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[WitnessOf
 
 
 def _shown(race: Race) -> bool:
-    """Whether the recorded timing is the witness: what :func:`reverse` would say, without the graph of all work."""
+    """Check whether the recorded timing is the witness, as :func:`reverse` would, but without the graph of all work."""
     first = race.examples[0]
     return first.manifested and first.first.op is not None and first.second.op is not None
 

@@ -1,1 +1,1 @@
-"""Processes: forking them, ending them, and what becomes of signals."""
+"""Forks and ends processes, and handles their signals."""

@@ -1,4 +1,4 @@
-"""Forking a process that has already lived."""
+"""Forks a process whose heap is already large."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 from streamrace.process.interrupts import held
 
-_OFTEN = (700, 10, 10)  # Python's own
+_OFTEN = (700, 10, 10)  # Python's defaults
 _SELDOM = (50_000, 20, 20)
-_for_good: list[bool] = []  # what is frozen in this process stays so: to count it takes 50 ms where DeepSpeed is
+_for_good: list[bool] = []  # frozen objects stay frozen: to count them takes 50 ms once DeepSpeed is imported
 
 
 def seldom() -> None:
-    """Look for garbage seldom from here on, and never among what is there now: for a process that imports much,
-    or reads traces.
+    """Make garbage collection rare from here on and exclude all present objects, in a process that imports much or
+    reads traces.
 
-    What they make comes by the hundred thousand and is in no circle; as often as Python looks by itself, a fourth of
-    the time in which DeepSpeed is imported, or a run is judged, went into that.
+    Imports and trace readers create objects by the hundred thousand and no reference cycles; at Python's default
+    thresholds the collector took a fourth of the time of importing DeepSpeed or of judging a run.
     """
     gc.freeze()
     _for_good[:] = [True]
@@ -26,18 +26,18 @@ def seldom() -> None:
 
 
 def as_often_as_python() -> None:
-    """In a fork: when the next search comes does not depend on who forked."""
+    """Restore Python's thresholds in a fork, so that the next collection does not depend on the parent."""
     gc.set_threshold(*_OFTEN)
-    gc.collect()  # it looks at hardly anything
+    gc.collect()  # few objects are left to traverse
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """To fork within. Ctrl-C waits, as what is raised in a hook of ``os.fork`` is lost; and what is there now is never
-    looked at by the collectors of the forks.
+    """Provide the context in which to fork: Ctrl-C is deferred, as an exception raised in a hook of ``os.fork`` is
+    lost, and the forks' collectors ignore all present objects.
 
-    To look at it would copy all of it, for each fork. And garbage among it may not be destroyed there: threads do not
-    survive a fork, and a process group of gloo that goes waits for its own. The parent's collector goes on as before.
+    Traversing these would copy their pages in each fork, and their garbage must not be destroyed there: threads do not
+    survive a fork, and a process group of gloo waits for its threads. The parent's collector continues as before.
     """
     frozen = _for_good or gc.get_freeze_count()
     with held():

@@ -1,7 +1,7 @@
-"""Ctrl-C that is not lost, and SIGTERM and SIGHUP that end a command as Ctrl-C does.
+"""Defers Ctrl-C where it would be lost, and makes SIGTERM and SIGHUP end a command as Ctrl-C does.
 
-Python raises KeyboardInterrupt wherever it is. Where that is a hook of ``os.fork`` or a finaliser, the exception
-is printed as "ignored", and the command goes on as if nobody had asked it to end.
+Python raises KeyboardInterrupt at an arbitrary point. In a hook of ``os.fork`` or in a finaliser the exception is
+printed as "ignored", and the command continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import FrameType
 from typing import NoReturn
 
 ALONE = (signal.SIGTERM, signal.SIGHUP)
-"""What also ends a process alone. Ctrl-C comes to a command and to all that it has forked."""
+"""The signals that end a single process. Ctrl-C reaches a command and all its forks."""
 _ENDING = (signal.SIGINT, *ALONE)
 
 Handler = Callable[[int, FrameType | None], object]
 
 
 class _Held:
-    """Handles a signal by writing down that it came. ``before``: what handles it otherwise."""
+    """A signal handler that records each signal instead of acting on it. ``before``: the handler that it replaces."""
 
     def __init__(self, before: Handler, came: list[tuple[Handler, int, FrameType | None]]) -> None:
         self.before = before
@@ -33,12 +33,12 @@ class _Held:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Within, Ctrl-C waits, and what else Python handles of its kind; it comes at the end of the block.
+    """Defer Ctrl-C, and SIGTERM and SIGHUP where Python handles them, to the end of the block.
 
-    For forking, for ending what was forked, and for writing down what was found.
+    For forking, for ending forked processes, and for writing results.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to another thread
+        yield  # Python handles signals in the main thread only
         return
     came: list[tuple[Handler, int, FrameType | None]] = []
     handlers = {number: signal.getsignal(number) for number in _ENDING}
@@ -57,9 +57,9 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def concluding() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP end the command as Ctrl-C does: what it has found by then is written.
+    """Make SIGTERM and SIGHUP end the command as Ctrl-C does within the block, so that results so far are written.
 
-    Where they are ignored (nohup), or handled by whoever called, they stay so.
+    Signals that are ignored (nohup), or handled by the caller, stay so.
     """
     mine: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
@@ -74,7 +74,7 @@ def concluding() -> Iterator[None]:
 
 
 def plainly() -> None:
-    """In a fork: SIGTERM and SIGHUP end it at once again, as its parent is who concludes."""
+    """Restore in a fork that SIGTERM and SIGHUP end the process at once: only the parent concludes."""
     for number in _ENDING:
         handler = signal.getsignal(number)
         while isinstance(handler, _Held):

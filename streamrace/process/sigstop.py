@@ -1,6 +1,6 @@
-"""Processes that are stopped (SIGSTOP): whoever waits for one waits for ever, so who waits looks now and then.
+"""Detects processes that are stopped (SIGSTOP): waiting for a stopped process blocks for ever, so waiters poll.
 
-A debugger's stop is another state (``t``), and is left alone.
+A process stopped by a debugger has another state (``t``) and is ignored.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterable
 from multiprocessing.connection import wait
 from pathlib import Path
 
-LOOK_S = 2.0  # between two looks
+LOOK_S = 2.0  # between two polls
 
 
 class Looks:
-    """Looks at processes, as often as it is asked to, but not more often than each :data:`LOOK_S`."""
+    """Polls the states of processes, at most once in :data:`LOOK_S`."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
         self._at = time.monotonic()
 
     def stopped(self, processes: Iterable[int]) -> list[int]:
-        """Those that are stopped, and were at the look before.
+        """Return the processes that are stopped, and were at the previous poll.
 
-        A shell stops a job as a whole (Ctrl-Z) and lets it go on as a whole: who looks may be the first that goes on.
+        A shell stops and resumes a job as a whole (Ctrl-Z), and the process that polls may be the first to resume.
         """
         if time.monotonic() - self._at < LOOK_S:
             return []
@@ -36,7 +36,7 @@ class Looks:
 
 
 def readable(file: int, process: int) -> None:
-    """Wait for what ``process`` writes to this pipe, or for its end; where it is stopped, it is killed."""
+    """Wait until ``process`` writes to this pipe or ends; kill ``process`` if it is stopped."""
     looks = Looks()
     while not wait([file], LOOK_S):
         for one in looks.stopped([process]):
@@ -44,7 +44,7 @@ def readable(file: int, process: int) -> None:
 
 
 def _state(process: int) -> str:
-    """proc(5): field 3 of ``stat``. Empty: there is no such process."""
+    """Return the process's state, field 3 of ``stat`` (proc(5)); empty if the process does not exist."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,1 +1,1 @@
-"""Studies: questions that many dry runs answer together. They give pandas frames; pictures are made in ``reports``."""
+"""Answers questions that take many dry runs, as pandas frames; ``reports`` draws the pictures."""

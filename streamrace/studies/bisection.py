@@ -1,8 +1,8 @@
-"""Which release of a package was the first to change what a program shows? Found by halving, as git bisect does.
+"""Finds, by halving like git bisect, the release of a package that first changes the outcome of a program.
 
-What a run shows is its verdict, and its races by kind and places: lines move between releases, files and functions
-stay. A release that does not run says nothing of its neighbours, so the search ends there, and tells between which it
-may go on; git's way of trying the ones beside it would blame one of several without telling which.
+The outcome of a run is its verdict, and its races by kind and places: lines move between releases, files and functions
+stay. A release that does not run gives no information about its neighbours, so the search stops there and reports the
+ranges in which to continue; git bisect's way, trying neighbours, would blame several releases without deciding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Showing:
-    """What a run of one release shows. ``races``: each as kind and places; ``failure``: why it did not run, else."""
+    """The outcome of a run of one release. ``races``: each as kind and places; ``failure``: why the run failed."""
 
     verdict: str = ""
     races: frozenset[str] = frozenset()
@@ -28,10 +28,10 @@ class Showing:
 
 @dataclass(frozen=True)
 class Found:
-    """``tried``: by release, in the order in which they ran. ``before`` and ``first``: two neighbours that differ.
+    """The result. ``tried``: by release, in the order of the runs. ``before``, ``first``: two neighbours that differ.
 
-    Where there are none, ``broken`` is a release that did not run, or nothing changes from end to end. ``open``: where
-    a release did not run, the oldest and the newest between which the change lies.
+    Both are empty where ``broken``, a release that did not run, ended the search, or where the two ends agree.
+    ``open``: if a release did not run, the oldest and the newest release between which the change lies.
     """
 
     tried: Mapping[str, Showing] = field(default_factory=dict)
@@ -42,16 +42,16 @@ class Found:
 
     @property
     def gone(self) -> list[str]:
-        """The races that ``first`` has no more."""
+        """Return the races of ``before`` that ``first`` lacks."""
         return sorted(self.tried[self.before].races - self.tried[self.first].races) if self.first else []
 
     @property
     def new(self) -> list[str]:
-        """The races that ``first`` has, and the release before it has not."""
+        """Return the races of ``first`` that ``before`` lacks."""
         return sorted(self.tried[self.first].races - self.tried[self.before].races) if self.first else []
 
     def sentence(self, package: str, releases: Sequence[str]) -> str:
-        """For a person."""
+        """Describe the result in a sentence or two."""
         if self.first:
             one, other = self.tried[self.before], self.tried[self.first]
             told = f"{package} {self.first} is the first that differs: {other}, and {one} in {self.before} before it."
@@ -82,10 +82,10 @@ class Found:
 
 
 def bisect(releases: Sequence[str], run: Callable[[str], Showing]) -> Found:
-    """The first of ``releases``, oldest first and two at least, that shows another than the ones before it.
+    """Find the first of ``releases``, oldest first and at least two, whose outcome differs from the releases before.
 
-    ``run`` is called for each at most once, for 2 + log2(count) of them. Where what is shown changes several times, one
-    of the changes is found.
+    ``run`` is called at most once for each release, for 2 + log2(count) of them. If the outcome changes several times,
+    one of the changes is found.
     """
     tried: dict[str, Showing] = {}
 

@@ -1,9 +1,9 @@
-"""Which way to shard is the fastest that fits: all strategies of PaRO and hpZ by their closed forms, side by side.
+"""Finds the fastest way to shard that fits: compares all strategies of PaRO and hpZ by their closed forms.
 
-The formulas are :mod:`streamrace.scenarios.sharding.formulas`'s (arXiv 2310.06003): model states alone, communication
-that computation hides wholly or the other way round, no latency. They say which few are worth a dry run, not how long
-it takes to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 % more than is counted
-on.
+The formulas are those of :mod:`streamrace.scenarios.sharding.formulas` (arXiv 2310.06003): model states alone,
+communication that overlaps with computation fully, no latency. They select the few strategies worth a dry run, and do
+not predict a step's duration to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 %
+more than is counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streamrace.scenarios.sharding.strategy import ShardingError
 
 GB = 1e9
 HARDWARE = "dgx-a100-roce"  # the paper's cluster
-ALIASES = {"llama-2-65b": "llama-65b"}  # papers call it so: there is no 65B in Llama 2
+ALIASES = {"llama-2-65b": "llama-65b"}  # the name used in papers: there is no 65B in Llama 2
 # LoRA (arXiv 2106.09685) of rank 8 trains 0.06 % of a 7B model on queries and values, 0.3 % on all matrices of a block.
 PEFT = Fraction(1, 1000)
 
@@ -47,19 +47,19 @@ COLUMNS = (
     "strategy", "title", *KINDS, "total", "fits", "over", "communication_s", "computation_s", "step_s", "tokens_per_s",
     "relative", "best", "often", "sent_within", "sent_between", "crossing",
 )  # fmt: skip
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 
 
 @dataclass(frozen=True)
 class ShardingQuestion:
-    """What is to be trained on what. ``memory`` and ``activations``: bytes of a GPU, all and kept free for them."""
+    """A model, a cluster and a batch. ``memory``: bytes of a GPU; ``activations``: bytes kept free for these."""
 
     model: str
     size: Size
     cluster: Cluster
     hardware: str
     rates: Rates
-    flops: float  # a second, that a GPU reaches
+    flops: float  # operations per second that a GPU reaches
     memory: float
     activations: float
     precision: str
@@ -70,17 +70,17 @@ class ShardingQuestion:
 
     @property
     def tokens(self) -> int:
-        """Of a GPU in a step."""
+        """Return the tokens that a GPU processes in a step."""
         return self.accumulation * self.micro_batch * self.sequence
 
     @property
     def links(self) -> dict[str, float]:
-        """Gbit/s of a GPU, by the kind of ring; without those that would have one GPU."""
+        """Return the Gbit/s of a GPU by kind of ring, without rings of a single GPU."""
         return {str(where): rate for where, rate in self.rates.items() if self.cluster.ring(where).ranks > 1}
 
     @property
     def room(self) -> float:
-        """Bytes of a GPU for model states."""
+        """Return the bytes of a GPU available to model states."""
         return self.memory - self.activations
 
 
@@ -102,11 +102,11 @@ def question(
     precision: str = "bf16",
     strategies: Sequence[str] = (),
 ) -> ShardingQuestion:
-    """From what a user says; the rest is the paper's: 32 GPUs, 10 micro-batches of 4 x 512 tokens.
+    """Build the question from a user's options; the rest is the paper's: 32 GPUs, 10 micro-batches of 4 x 512 tokens.
 
     ``model``: a name, or a number of parameters. ``gpu_memory`` and ``activations``: GB. ``gpus``: of a node,
-    ``group``: ranks of one; by default the hardware's nodes. ``within`` and ``between``: Gbit/s of a GPU, instead of
-    the hardware's. ``trainable``: a fraction, or ``peft``.
+    ``group``: ranks of a group; by default the hardware's nodes. ``within`` and ``between``: Gbit/s of a GPU, instead
+    of the hardware's. ``trainable``: a fraction, or ``peft``.
 
     Raises :class:`ScenarioError` or :class:`ShardingError`.
     """
@@ -143,23 +143,23 @@ def question(
 
 
 def study(asked: ShardingQuestion) -> pd.DataFrame:
-    """One row for each way to shard: those that fit first, the fastest of them at the top.
+    """Return one row for each strategy: those that fit first, the fastest at the top.
 
     Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and in
-    ``total``, whether it ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``, ``step_s``
-    (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``: nothing
-    that fits is faster; ``often``: what goes between groups in every micro-batch; bytes that a GPU sends in a step as
-    :mod:`streamrace.metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally
-    fast comes first what communicates least, then what needs least memory: hiding is never complete.
+    ``total``, whether the total ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``,
+    ``step_s`` (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``:
+    no strategy that fits is faster; ``often``: the exchanges between groups in every micro-batch; bytes that a GPU
+    sends in a step as :mod:`streamrace.metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``.
+    Ties in speed are ordered by communication, then by memory: overlap is never complete.
 
-    Raises :class:`ShardingError` when none fits.
+    Raises :class:`ShardingError` when no strategy fits.
     """
     frame = pd.DataFrame([_row(asked, one) for one in asked.schemes])
     reference = _row(asked, scheme("ZeRO-3"))["step_s"]
     frame["relative"] = reference / frame.step_s
     if not frame.fits.any():
         raise ShardingError(_nothing_fits(asked, frame))
-    # Sums of the same terms in another order differ in the last bit.
+    # Round: sums of the same terms in another order differ in the last bit.
     keys = frame.assign(
         misses=~frame.fits, **{name: frame[name].map(_rounded) for name in ("step_s", "communication_s")}
     )
@@ -194,7 +194,7 @@ def _row(asked: ShardingQuestion, one: Scheme) -> dict[str, Any]:
 
 
 def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
-    """What goes between groups in every micro-batch."""
+    """Name the exchanges that go between groups in every micro-batch."""
     if asked.cluster.groups == 1:
         return ""
     phases = [
@@ -208,8 +208,8 @@ def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
 
 
 def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
-    """The smallest need, and how many GPUs would do. One sentence."""
-    least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # of equals the finest: it profits from more GPUs
+    """Return a sentence: the smallest need, and the number of GPUs that would be enough."""
+    least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # ties: the finest, which profits from more GPUs
     room = f"{asked.memory / GB:g} GB" + (
         f" with {asked.activations / GB:g} GB for activations" if asked.activations else ""
     )
@@ -233,17 +233,17 @@ def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
 
 
 def fewest(asked: ShardingQuestion) -> int | None:
-    """The smallest number of GPUs, in whole nodes and groups, on which something fits; None: there is none."""
+    """Return the smallest number of GPUs, in whole nodes and groups, on which a strategy fits, or None."""
     unit = math.lcm(asked.cluster.gpus, asked.cluster.group)
 
     def least(ranks: int) -> float:
         cluster = replace(asked.cluster, ranks=ranks)
         return min(memory(one, asked.size, cluster, precision=asked.precision).total for one in asked.schemes)
 
-    enough = 1  # units
+    enough = 1  # number of units
     while least(enough * unit) > asked.room:
         enough *= 2
-        if enough * unit > asked.size.parameters:  # a rank has an element: finer it does not get
+        if enough * unit > asked.size.parameters:  # a rank has a single element: sharding cannot be finer
             return None
     too_few = enough // 2
     while enough - too_few > 1:
@@ -281,7 +281,7 @@ def _fraction(text: str) -> Fraction:
 
 
 def _replaced(rates: Rates, cluster: Cluster, within: float | None, between: float | None) -> Rates:
-    """The user's own bandwidths, as far as they were given."""
+    """Replace the bandwidths that the user gave."""
     inner = rates[RingPlace.WITHIN] if within is None else _number("--within", within)
     outer = rates[RingPlace.ACROSS] if between is None else _number("--between", between)
     own: Mapping[RingPlace, float] = given_rates(cluster, within=inner, between=outer)

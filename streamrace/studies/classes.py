@@ -1,15 +1,15 @@
-"""Which ranks of a job do the same, and is that so? A dry run is one rank, and the others are taken to do what it does.
+"""Groups the ranks of a job into classes that behave alike, and checks that, as a dry run executes one rank for all.
 
-Ranks that differ in nothing that a framework asks a rank for are a *class*: first, last or between in the world, in
-their node and in the groups of hpZ (or of our own engine); how much of each parameter they really hold, where sizes do
-not come out even (ZeRO-3's shards are ceil(n / ranks) elements, the last ones are padding or nothing:
+Ranks that agree in all that a framework queries of a rank are a *class*: first, last or between in the world, in their
+node and in the groups of hpZ (or of our own engine); how much of each parameter they really hold, where sizes do not
+divide evenly (ZeRO-3's shards are ceil(n / ranks) elements, the last shards are padding or nothing:
 deepspeed/runtime/zero/partition_parameters.py, ``_partition_param``); and whether a timing slows them. One
-representative of each class runs, and a second member, drawn by lot, beside it. If their traces are equal in the normal
+representative of each class runs, and so does a second member, drawn at random. If their traces are equal in the normal
 form (:mod:`streamrace.metrics.alike`) the class was checked, not assumed; if not, the first operation that differs is
-named.
+reported.
 
-These runs are of a model with few layers, where its number of layers can be told: what a rank does in a layer does not
-depend on how many there are. A class of one rank has nothing to compare.
+These runs use a model with few layers, if its number of layers can be set: the behaviour of a rank in a layer does not
+depend on the number of layers. A class of a single rank has no second member to compare.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from streamrace.studies.crew import Crew, side_by_side
 from streamrace.trace.files import TraceReader, file_of
 
 LAYERS = 2
-"""Of the models that are compared: the second is the first that follows another one."""
+"""Layers of the models that are compared: the second is the first that follows another layer."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RankClass:
-    """Ranks of which nothing says that they differ. ``what``: what they have in common, for a person."""
+    """Ranks that are expected to behave alike. ``what``: their common properties, in words."""
 
     what: str
     members: tuple[int, ...]
 
     @property
     def second(self) -> int | None:
-        """Another member than the first, drawn by lot, the same each time. None: there is none."""
+        """Return a member other than the first, drawn at random from a fixed seed; None if there is none."""
         rest = self.members[1:]
         return random.Random(f"{self.what}/{len(rest)}").choice(rest) if rest else None
 
 
 @dataclass(frozen=True)
 class CheckedClass:
-    """``difference``: what the second member does first that the representative does not; empty where they are equal.
+    """A class after its comparison. ``difference``: the first operation of the second member that differs from the
+    representative's; empty if equal.
 
-    ``from_first``: the same of the representative against rank 0, but for which of them a broadcast starts from.
-    ``step_ns``: the representative's last step,
-    nanoseconds, and ``peak``: its bytes, both of the model with few layers.
+    ``from_first``: the same of the representative against rank 0, ignoring the roots of broadcasts. ``step_ns``: the
+    representative's last step, nanoseconds, and ``peak``: its bytes, both of the model with few layers.
     """
 
     ranks: RankClass
@@ -79,21 +79,21 @@ class CheckedClasses:
 
     @property
     def compared(self) -> int:
-        """How many second members were held against their representatives."""
+        """Return the number of second members that were compared with their representatives."""
         return sum(one.ranks.second is not None for one in self.classes)
 
     @property
     def unequal(self) -> tuple[CheckedClass, ...]:
-        """The classes of which one rank does not stand for the others."""
+        """Return the classes whose members differ."""
         return tuple(one for one in self.classes if not one.equal)
 
     @property
     def slowest(self) -> CheckedClass:
-        """Whose own step takes longest: the others wait for it."""
+        """Return the class with the longest step of its own: the others wait for it."""
         return max(self.classes, key=lambda one: one.step_ns)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-ready mapping."""
         return {
             "layers": self.layers,
             "compared": self.compared,
@@ -114,7 +114,7 @@ class CheckedClasses:
 
 
 def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
-    """The classes of ``job``'s ranks, by their first members. ``sizes``: of its parameters, elements."""
+    """Return the classes of ``job``'s ranks, by their first members. ``sizes``: elements of each of its parameters."""
     group = job.sharding_group if job.sharding else job.hpz
     slow = {key for key in job.slow if key.startswith(("rank:", "host:"))}
     found: dict[tuple[Any, ...], list[int]] = {}
@@ -131,9 +131,9 @@ def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
 
 
 def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text: None) -> CheckedClasses:
-    """Run each class's representative and second member and compare. ``folder`` is removed again.
+    """Run each class's representative and second member and compare them. ``folder`` is removed afterwards.
 
-    Raises :class:`streamrace.scenarios.base.ScenarioError` for what cannot be rehearsed,
+    Raises :class:`streamrace.scenarios.base.ScenarioError` for a job that cannot be rehearsed,
     :class:`streamrace.device.ranks.cluster.RankFailed` when a rank breaks.
     """
     with Comparison(job, folder, tell) as comparison:
@@ -141,8 +141,8 @@ def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text
 
 
 class Comparison:
-    """The same beside other work: :meth:`begin` can be called before anything is known of the model. :meth:`result`
-    runs what was not read by then. ``folder`` is removed at the end.
+    """Runs :func:`check` in parallel with other work: :meth:`begin` needs no knowledge of the model. :meth:`result`
+    runs the ranks that have not run by then. ``folder`` is removed at the end.
     """
 
     def __init__(self, job: Job, folder: Path, tell: Tell = lambda text: None) -> None:
@@ -159,9 +159,9 @@ class Comparison:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self, crew: Crew) -> None:
-        """Have ``crew`` run rank 0, as the others need what it broadcasts, and then the others that are compared.
+        """Submit rank 0 to ``crew``, as the others need its broadcasts, and then the other ranks that are compared.
 
-        ``crew`` has to be done before :meth:`result` is asked for.
+        ``crew`` must be done before :meth:`result` is called.
         """
 
         def others(_: int, first: RankRead) -> None:
@@ -175,7 +175,7 @@ class Comparison:
             crew.begin(self._rehearsed, [0], then=others)
 
     def result(self, sizes: Sequence[int]) -> CheckedClasses:
-        """Of a job with parameters of these sizes. Raises as :func:`check`."""
+        """Return the comparison for a job with parameters of these sizes. Raises as :func:`check`."""
         of = classes(self.job, sizes)
         on = f" on {self.layers} layers" if self.layers else ""
         self._tell(f"{len(of)} classes of ranks: comparing {len(_wanted(of))} ranks{on}")
@@ -190,7 +190,7 @@ class Comparison:
 
 
 def _wanted(of: Sequence[RankClass]) -> list[int]:
-    """The ranks that are compared."""
+    """Return the ranks that are compared."""
     return sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
 
 
@@ -206,7 +206,7 @@ def _rehearsed(job: Job, folder: Path, layers: int | None, rank: int) -> RankRea
 
 
 class RankRead:
-    """A rank's trace, read. ``sizes``: of its model's parameters."""
+    """Metrics of one rank's trace. ``sizes``: of its model's parameters."""
 
     def __init__(self, path: Path, nodes_of: Sequence[int], sizes: Sequence[int]) -> None:
         self.path, self.sizes = path, tuple(sizes)
@@ -247,7 +247,7 @@ def _place(of: str, index: int, count: int) -> str:
 
 
 def _held(size: int, rank: int, ranks: int) -> int | str:
-    """How much of a parameter is really the rank's: all of its shard, nothing, or so many elements."""
+    """Return how much of a parameter the rank really holds: all of its shard, nothing, or a number of elements."""
     shard = -(-size // ranks)
     held = min(max(size - rank * shard, 0), shard)
     return "all" if held == shard else "nothing" if held == 0 else held

@@ -1,4 +1,4 @@
-"""Several dry runs side by side, in processes of their own."""
+"""Runs several dry runs in parallel, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from streamrace.process.interrupts import ALONE, held, plainly
 from streamrace.process.lifetime import belong
 from streamrace.scenarios.base import ScenarioError
 
-_BEHIND = 5  # nice(2): a third of the time that one has who is not
+_BEHIND = 5  # nice(2): a third of the processor time of a process that is not nice
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-OnProgress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
+OnProgress = Callable[[int, int, str], None]  # number done, number in all, and the item done last
 
 
 def quiet(done: int, of: int, what: str) -> None:
-    """Reports no progress."""
+    """Ignore the progress."""
 
 
 def cores() -> int:
-    """How many runs go side by side by default."""
+    """Return the default number of parallel runs."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 class Crew:
-    """Workers that run beside this process, which goes on. To be entered; however it is left, also by Ctrl-C, it ends
-    at once, and no process is left; nor where this process is killed.
+    """A pool of worker processes that run in parallel with this process. A context manager; on exit, also by Ctrl-C, it
+    ends at once and leaves no process, not even if this process is killed.
 
-    They are forked when work first :meth:`begins <begin>`, so what was imported before (DeepSpeed: seconds) is there.
-    ``behind``: where they share a processor with this process or its ranks, those go first.
+    The workers are forked when work first :meth:`begins <begin>`, so earlier imports (DeepSpeed: seconds) are shared.
+    ``behind``: the workers get a lower priority than this process and its ranks.
     """
 
     def __init__(self, workers: int, *, behind: bool = False) -> None:
@@ -52,7 +52,7 @@ class Crew:
             initializer=_begin,
             initargs=(os.getpid(), behind, signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         )
-        self._open: dict[Future[Any], Any] = {}  # by the names of what they do
+        self._open: dict[Future[Any], Any] = {}  # values: the items of the futures
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
         self._looks, self._killed, self._forked = sigstop.Looks(), False, False
 
@@ -60,7 +60,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with held():  # or what is left would be nobody's
+        with held():  # else an interrupt here would leave the remaining workers running
             if self._open:
                 for worker in self._workers():
                     worker.kill()
@@ -73,7 +73,7 @@ class Crew:
         *,
         then: Callable[[Item, Result], None] = lambda item, result: None,
     ) -> None:
-        """``work`` of each item, as soon as a worker is free. ``then`` may begin more; another thread calls it."""
+        """Run ``work`` on each item once a worker is free. ``then`` may begin more; it is called in another thread."""
 
         def ended(item: Item, future: Future[Result]) -> None:
             try:
@@ -90,8 +90,8 @@ class Crew:
 
     @contextmanager
     def _forking(self) -> Iterator[None]:
-        """The first submission forks all workers. What is sent to one alone waits until it has put off the handlers
-        that it inherits.
+        """Fork all workers at the first submission. SIGTERM and SIGHUP to a single worker stay blocked until it has
+        removed the handlers that it inherits.
         """
         self._forked = True
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ALONE)
@@ -102,9 +102,9 @@ class Crew:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def done(self) -> Iterator[tuple[Any, Any]]:
-        """What was begun, up to its end, and what it gave, as it is done.
+        """Yield each item and its result as it completes, until all submitted work is done.
 
-        Raises what the work raises, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped.
+        Raises the work's exceptions, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped.
         """
         with self._told():
             while self._open:
@@ -115,7 +115,7 @@ class Crew:
                 self._end_stopped()
 
     def look(self) -> None:
-        """For who does something else meanwhile: raises as :meth:`done` where something has failed by now."""
+        """Poll for failures without waiting: raises as :meth:`done` if some work has failed by now."""
         self._end_stopped()
         with self._told():
             for future in [one for one in [*self._open] if one.done()]:
@@ -138,15 +138,15 @@ class Crew:
             workers[process].kill()
 
     def finish(self) -> None:
-        """Wait for what was begun. Raises as :meth:`done`."""
+        """Wait for all submitted work. Raises as :meth:`done`."""
         for _ in self.done():
             pass
 
     def _workers(self) -> list[BaseProcess]:
-        """This process's children but for those that were there before.
+        """Return the children of this process that the pool started.
 
-        To be killed by their own method: a thread of the pool takes note of their ends, so one that was there may be
-        gone, and its number another's.
+        Kill a worker only by its own method: a thread of the pool reaps the workers, so a worker in this list may be
+        gone, and its process id may belong to another process.
         """
         return [one for one in multiprocessing.active_children() if one not in self._others]
 
@@ -154,11 +154,11 @@ class Crew:
 def side_by_side(
     work: Callable[[Item], Result], items: Sequence[Item], *, workers: int | None = None
 ) -> Iterator[tuple[Item, Result]]:
-    """``work`` of each item, as it is done. What was imported before (DeepSpeed: seconds) is there in the workers.
+    """Yield each item and the result of ``work`` as it completes. Workers share earlier imports (DeepSpeed: seconds).
 
-    Raises what ``work`` raises, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped.
-    However it ends, also by Ctrl-C or being closed, it ends at once, and no process is left; nor where this process is
-    killed.
+    Raises the exceptions of ``work``, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is
+    stopped. However the iteration ends, also by Ctrl-C or by closing the generator, no process is left; nor if this
+    process is killed.
     """
     with Crew(min(workers or cores(), len(items) or 1)) as crew:
         crew.begin(work, items)
@@ -166,10 +166,10 @@ def side_by_side(
 
 
 def _begin(parent: int, behind: bool, mask: set[signal.Signals | int]) -> None:
-    """In a worker. ``mask``: the signals that its parent does not take."""
+    """Initialise a worker. ``mask``: the signals that its parent blocks."""
     belong(parent)
     if behind:
         os.nice(_BEHIND)
     plainly()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

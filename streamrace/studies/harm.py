@@ -1,11 +1,11 @@
-"""Which pairs of a race can do harm: what the all-gather reads too early is another value than what was to be copied.
+"""Finds the pairs of a race that can do harm: an all-gather that reads too early gets another value than intended.
 
-A copy into a secondary partition may write what is there already: DeepSpeed up to 0.13.5 copies at each release of a
-parameter, several times a step. A pair whose bytes held the same before is *benign*. It is *harmful* where they did
-not: the memory is new (the secondaries are dropped after each optimizer step), something else was written to it
-(zeros), or the values are of before an optimizer step (which changes them at its end).
+A copy into a secondary partition may write the value that is already stored: DeepSpeed up to 0.13.5 copies at each
+release of a parameter, several times a step. A pair whose bytes held the same value before is *benign*. It is *harmful*
+otherwise: the memory is new (the secondaries are dropped after each optimizer step), something else was written to it
+(zeros), or the values date from before an optimizer step (which changes them at its end).
 
-Found from the trace alone, so it says nothing of what other code does with the values.
+The result comes from the trace alone, so it does not cover the use of the values by other code.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from streamrace.trace.records import Access, Collective, Label, Launch, Phase, T
 
 
 class Earlier(NamedTuple):
-    """An operation that wrote to a pair's bytes earlier. ``same``: the value that the pair's first access writes."""
+    """An earlier write to a pair's bytes. ``same``: it wrote the value that the pair's first access writes."""
 
     op: int
     same: bool
 
 
 class Pair(NamedTuple):
-    """One occurrence of a race. ``name``: the parameter whose bytes they are, empty where nothing tells.
+    """One occurrence of a race. ``name``: the parameter that owns the bytes, empty if unknown.
 
-    ``before``: what was written to these bytes before the first access wrote, the latest first. What the second one
-    reads too early is the latest of these that has ended by then.
+    ``before``: the writes to these bytes before the first access wrote, the latest first. A second access that reads
+    too early reads the latest of these that has ended by then.
     """
 
     race: int
@@ -38,25 +38,25 @@ class Pair(NamedTuple):
 
     @property
     def harmful(self) -> bool:
-        """Could the other order change a value?"""
+        """Check whether the other order could change a value."""
         return not self.before or not self.before[0].same
 
     @property
     def within_forward(self) -> bool:
-        """Are both accesses of one forward pass?"""
+        """Check whether both accesses belong to one forward pass."""
         return self.occurrence.first[1:4] == self.occurrence.second[1:4] and self.occurrence.first.phase == "forward"
 
 
 class _Write(NamedTuple):
     op: int
     kernel: str
-    step: int  # in which it was issued; before the first: 1, whose values they are
+    step: int  # in which the write was issued; before the first step: 1, as its values are those of step 1
     lo: int
     hi: int
 
 
 def pairs_of(races: Sequence[Race], records: Iterable[TraceRecord]) -> list[Pair]:
-    """All occurrences of ``races`` that the trace's ``records`` can time; races must have all their examples.
+    """Return all occurrences of ``races`` that the trace's ``records`` can time; races must have all their examples.
 
     A free has no place in time, and is left out.
     """
@@ -88,10 +88,10 @@ def pairs_of(races: Sequence[Race], records: Iterable[TraceRecord]) -> list[Pair
 
 
 def _before(one: Occurrence, writes: Sequence[_Write]) -> Iterator[Earlier]:
-    """What was written to these bytes before ``one.first`` wrote, the latest first."""
+    """Yield the writes to these bytes before ``one.first`` wrote, the latest first."""
     here = [write for write in writes if write.lo < one.hi and write.hi > one.lo]
     at = next((place for place, write in enumerate(here) if write.op == one.first.op), None)
-    if at is None:  # the first access reads: whatever comes behind it, too early, changes what it sees
+    if at is None:  # the first access is a read: any later write that comes too early changes its value
         return
     copy = here[at]
     for write in reversed(here[:at]):
@@ -100,5 +100,5 @@ def _before(one: Occurrence, writes: Sequence[_Write]) -> Iterator[Earlier]:
 
 
 def _plain(accesses: Iterable[Access]) -> Iterable[Access]:
-    """A reader gives accesses as plain tuples, shorter where they have no layout."""
+    """Convert to :class:`Access`: a reader returns plain tuples, shorter where they have no layout."""
     return (Access(*access) for access in accesses)

@@ -1,8 +1,8 @@
-"""What the model of kernels says beside what others have measured, row for row.
+"""Compares the model of kernels with published measurements, row by row.
 
-``streamrace/device/hardware/kernels/published.csv``: what was measured; microseconds. Sources: ``SOURCES`` below.
+``streamrace/device/hardware/kernels/published.csv``: the measurements; microseconds. Sources: ``SOURCES`` below.
 Products of Triton's and DeepBench's rows were used to fit the rates of tiles (``facts.toml`` says which figures), so
-their errors are those of a fit; attention's ramp is one, too.
+their errors are those of a fit; attention's ramp is fitted, too.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COLUMNS = ("gpu", "kernel", "shape", "dtype", "theirs_us", "ours_us", "error", "
 
 
 def study(file: Path = PUBLISHED) -> pd.DataFrame:
-    """One row for each measurement. ``error``: ours over theirs, less 1.
+    """Return one row for each measurement. ``error``: ours over theirs, less 1.
 
-    Triton's and DeepBench's clocks see more than the kernel: its launch. That is what is left of the shortest time that
-    each of the two tells when the shortest kernel there is has been taken off; it is added to ours.
+    Triton's and DeepBench's clocks include the launch. For each of the two its duration is estimated as the shortest
+    reported time less the model's shortest kernel, and added to ours.
     """
     frame = pd.read_csv(file)
     models = {gpu: Kernels.of(load_profile(name)) for gpu, name in PROFILES.items()}
-    by = frame["source"].str.partition("-")[0]  # who measured
+    by = frame["source"].str.partition("-")[0]  # the publisher
     shortest = frame.groupby(by)["us"].min()
     ours = []
     for row, who in zip(frame.itertuples(), by, strict=True):
@@ -54,7 +54,7 @@ _LAUNCHES = ("triton", "deepbench")
 
 
 def signature(row: Any) -> Signature:
-    """The kernel of a row."""
+    """Return the signature of the kernel of a row."""
     sizes = tuple(int(size) for size in str(row.shape).split("x"))
     dtype, itemsize = str(row.dtype), 4 if row.dtype == "float32" else 2
     if row.kernel == "matmul":
@@ -74,7 +74,7 @@ def signature(row: Any) -> Signature:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """By GPU, kernel and source: how many rows, the mean absolute error, and the worst."""
+    """Summarise by GPU, kernel and source: the number of rows, the mean absolute error, and the worst."""
     sized = frame.assign(absolute=frame["error"].abs())
     found = sized.groupby(["gpu", "kernel", "source"], sort=False)["absolute"].agg(["size", "mean", "max"])
     return found.rename(columns={"size": "rows", "mean": "mean_error", "max": "worst"}).reset_index()

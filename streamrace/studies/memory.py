@@ -1,13 +1,13 @@
-"""What the secondary copy of hpZ costs in memory, by model and group size, with and without quantization.
+"""Measures the memory of hpZ's secondary copy, by model and group size, with and without quantization.
 
-The reviewers of arXiv 2407.01614 ask for this: the overhead of the secondary copy for 7B, 13B, 30B, 65B and 70B. The
+The reviewers of arXiv 2407.01614 request this: the overhead of the secondary copy for 7B, 13B, 30B, 65B and 70B. The
 paper of ZeRO++ gives a formula, 2 bytes x parameters / group size; here each number is measured on a dry run of stock
-DeepSpeed and set beside it.
+DeepSpeed and compared with the formula.
 
-What is stored: ``Init._partition_param_sec`` (partition_parameters.py) allocates the secondary partition in the
-*parameter's* dtype. ``zero_quantized_weights`` (qwZ) quantizes what an all-gather sends, each time anew, and stores
+The storage: ``Init._partition_param_sec`` (partition_parameters.py) allocates the secondary partition in the
+*parameter's* dtype. ``zero_quantized_weights`` (qwZ) quantizes the input of an all-gather, each time anew, and stores
 nothing quantized; only ``zero_quantized_nontrainable_weights`` stores INT8, of frozen parameters, and that is another
-option. So qwZ makes the copy no smaller, and this is measured too, not taken for granted.
+option. So qwZ does not shrink the copy, and this is measured too, not taken for granted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from streamrace.trace.files import TraceReader, file_of
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)
-GROUP = 8  # a node of the paper's
-ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # are measured with all group sizes by default
+GROUP = 8  # a node in the paper
+ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # measured with all group sizes by default
 CARDS = (40, 80)  # GiB of a GPU
-# Two steps: the second backward pass is the first beside Adam's moments, and the first that prefetches.
+# Two steps: the second backward pass is the first with Adam's moments in memory, and the first that prefetches.
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "checkpointing": True, "steps": 2}
 KINDS = (
     "primary", "secondary", "gradient", "master", "optimizer", "bucket", "gathered", "activations", "temporary",
@@ -43,7 +43,7 @@ KINDS = (
 )  # fmt: skip
 AT_PEAK = tuple(f"peak_{kind}" for kind in KINDS)
 COLUMNS = ("model", "group", "qwz", "parameters", "secondary", "formula", "error", "peak", "phase", *AT_PEAK)
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 GIB = 1 << 30
 
 
@@ -60,17 +60,17 @@ class MemoryCase(NamedTuple):
 
 
 def configuration(group: int, qwz: bool) -> str:
-    """In words."""
+    """Describe the configuration in words."""
     return "no hpZ" if group == 1 else f"hpZ {group}" + (" + qwZ" if qwz else "")
 
 
 def cases(
     models: Sequence[str] = (), groups: Sequence[int] = (), *, qwz: bool | None = None, ranks: int = 64
 ) -> list[MemoryCase]:
-    """What is dry-run: each model without hpZ, and with each group size, with and without qwZ; the largest first.
+    """List the dry runs: each model without hpZ, and with each group size, with and without qwZ; the largest first.
 
-    What is not said is chosen so that it takes a few minutes: :data:`MODELS`, groups of :data:`GROUP` with and without
-    qwZ, and :data:`ALL_GROUPS` with all of :data:`GROUPS` that divide ``ranks``. ``qwz``: both, if None.
+    The defaults take a few minutes: :data:`MODELS`, groups of :data:`GROUP` with and without qwZ, and
+    :data:`ALL_GROUPS` with all of :data:`GROUPS` that divide ``ranks``. ``qwz``: both, if None.
     """
     todo: dict[MemoryCase, None] = {}
     for model in models or MODELS:
@@ -97,10 +97,10 @@ def study(
     """Dry-run all cases; one row each, by size and group. ``options``: of the job, besides or instead of :data:`JOB`.
 
     Columns, bytes on each GPU: ``model``, ``group`` (1: no hpZ), ``qwz``, ``parameters`` (elements); ``secondary`` as
-    measured (the most of it at once), ``formula`` (2 bytes x parameters / group), ``error`` (the first over the second,
-    less 1; not a number without hpZ); ``peak`` (the most that is allocated at once), ``phase`` (when), and what it
-    consists of then, by :data:`KINDS`: :data:`AT_PEAK`. Not in it is what :mod:`streamrace.metrics.memory` says that it
-    does not model.
+    measured (its peak), ``formula`` (2 bytes x parameters / group), ``error`` (the first over the second, less 1; NaN
+    without hpZ); ``peak`` (the most that is allocated at once), ``phase`` (of the peak), and its composition, by
+    :data:`KINDS`: :data:`AT_PEAK`. Excluded is memory that :mod:`streamrace.metrics.memory` does not model, as listed
+    there.
 
     :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """
@@ -155,12 +155,12 @@ def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str
 
 
 def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
-    """From which size on a model no longer fits a GPU, for each configuration that was measured on several models.
+    """Compute the size from which on a model no longer fits a GPU, for each configuration measured on several models.
 
     Columns: ``group``, ``qwz``, ``card`` (GiB); ``fits``, the largest model that fits, and ``fails``, the smallest that
-    does not (empty: none was measured); ``parameters`` from which on it does not fit, and whether that lies
-    ``beyond`` what was measured: then a straight line goes on from the nearest model with the slope of all (least
-    squares), else from ``fits`` to ``fails``.
+    does not (empty: none was measured); ``parameters`` from which on a model does not fit, and whether that lies
+    ``beyond`` the measurements: then it is extrapolated from the nearest model with the slope of all (least squares),
+    else interpolated between ``fits`` and ``fails``.
     """
     found = []
     for (group, qwz), rows in frame.groupby(["group", "qwz"]):

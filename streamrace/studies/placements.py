@@ -1,7 +1,7 @@
-"""Where the synchronisation between secondary copy and all-gather could stand: which places do, and their price.
+"""Compares places for the synchronisation between secondary copy and all-gather: which are sufficient, and their price.
 
-Each fix (:mod:`streamrace.frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is enough
-is what the race detector says of that run, never what its name promises; what it costs is virtual time.
+Each fix (:mod:`streamrace.frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is
+sufficient is the race detector's verdict on that run, never the promise of its name; the price is virtual time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS = (
     "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
     "step_s", "slowdown", "host_blocked_s", "waits", "waited_s", "unexercised",
 )  # fmt: skip
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 
 
 class PlacementCase(NamedTuple):
@@ -47,7 +47,7 @@ class PlacementCase(NamedTuple):
 def cases(
     models: Sequence[str] | None = None, networks: Sequence[float] | None = None, fixes: Iterable[Fix] = tuple(Fix)
 ) -> list[PlacementCase]:
-    """All combinations. By default the 7B model on three networks, and the 70B one, which takes minutes, on one."""
+    """List all combinations. Default: the 7B model on three networks; the 70B model, which takes minutes, on one."""
     fixes = tuple(fixes)
     if models is None and networks is None:
         pairs = [("llama-2-7b", gbits) for gbits in NETWORKS] + [("llama-2-70b", LARGEST_NETWORK)]
@@ -64,13 +64,13 @@ def study(
     workers: int = 2,
     **options: Any,
 ) -> pd.DataFrame:
-    """Dry-run all cases; one row each, in their order. ``options``: further ones of the job, or other than :data:`JOB`.
+    """Dry-run all cases; one row each, in their order. ``options``: of the job, besides or instead of :data:`JOB`.
 
     Columns: ``model``, ``gbits`` (between nodes), ``fix``, ``where`` and ``what`` (of the fix); ``race_free``,
-    ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what
-    they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
-    ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself);
-    ``unexercised``: what was on and never happened.
+    ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (the
+    memory that they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free fix of the same model and
+    network), ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself);
+    ``unexercised``: features that were on and never happened.
 
     :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """
@@ -91,18 +91,18 @@ def study(
 
 
 def cheapest(frame: pd.DataFrame) -> pd.DataFrame:
-    """For each model and network its cheapest race-free fix: by step time, then by how long the host is blocked."""
+    """Return the cheapest race-free fix for each model and network: by step time, then by blocked time of the host."""
     free = frame[frame.race_free].sort_values(["step_s", "host_blocked_s"], kind="stable")
     return free.groupby(["model", "gbits"], as_index=False, sort=False).first().sort_values(["model", "gbits"])
 
 
 def insufficient(frame: pd.DataFrame) -> list[Fix]:
-    """Fixes that left a race in some run."""
+    """Return the fixes that left a race in some run."""
     return [fix for fix in Fix if not frame[frame.fix == fix].race_free.all()]
 
 
 def job_of(case: PlacementCase, **options: Any) -> Job:
-    """What is dry-run. ``options``: further ones of the job, or others than :data:`JOB`. Raises ScenarioError."""
+    """Build the job of a case. ``options``: of the job, besides or instead of :data:`JOB`. Raises ScenarioError."""
     size = {"micro_batch": MICRO_BATCHES.get(case.model, 1)}
     return job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
 
@@ -115,7 +115,7 @@ def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[
     except RankFailed as error:
         raise ScenarioError(f"the dry run of {name} broke: {error}") from None
     waits, waited = _waits(found)
-    found.trace.unlink()  # as many as runs, and each is large
+    found.trace.unlink()  # there is one trace per run, and each is large
     return {
         "model": case.model,
         "gbits": case.gbits,
@@ -137,10 +137,10 @@ def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[
 
 
 def pair(race: Race) -> str:
-    """The two accesses of a race in short."""
+    """Describe the two accesses of a race in short."""
     sides = []
     for side in (race.first, race.second):
-        if not side.stack:  # nobody calls a free
+        if not side.stack:  # a free has no caller
             sides.append("the free of that memory")
             continue
         frame = side.stack[0]
@@ -163,7 +163,7 @@ def _example(race: Race) -> str:
 
 
 def _waits(found: Rehearsed) -> tuple[int, float]:
-    """How often, and for how many seconds, the host waited at the fix in the last step.
+    """Count the waits of the host at the fix in the last step, and their seconds.
 
     A fix of ours waits in :mod:`streamrace.frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``.
     A device synchronisation is one wait for each stream.

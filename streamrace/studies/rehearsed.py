@@ -1,4 +1,4 @@
-"""One dry run with all that is read from its trace while it goes on."""
+"""Runs one dry run and reads its trace with detectors and metrics while it runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FORMAT, VERSION = "stream-race-dry-run", 1
 
 @dataclass(frozen=True)
 class Extension:
-    """How a dry run with few layers stands for all of them (:mod:`streamrace.studies.layers`).
+    """The extrapolation of a dry run with few layers to all of them (:mod:`streamrace.studies.layers`).
 
-    ``recorded``: with how many layers; ``layers``: of the whole model. Its order repeats with each ``period`` layers.
-    ``units``: by phase, the records of what these add. ``trace``: the deepest recording.
+    ``recorded``: layers of each recording; ``layers``: of the whole model. The order repeats with each ``period``
+    layers. ``units``: by phase, the number of records that these add. ``trace``: the deepest recording.
     """
 
     recorded: tuple[int, ...]
@@ -39,15 +39,15 @@ class Extension:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a dry run found.
+    """The result of a dry run.
 
-    ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
-    whole run, against the hardware profile's capacity. ``judged``: the races, None where none were looked for.
+    ``step``: composition of the last step's time. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
+    whole run, against the hardware profile's capacity. ``judged``: the races, None if races were not looked for.
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
-    ``host_s``: what the dry run itself took, seconds. ``rank``: as which rank it ran. ``sizes``: of the parameters,
-    elements, each size once. ``classes``: which ranks do the same; None: that was assumed.
-    ``extension``: from how many layers this comes; None: it is the dry run of the whole model. ``unexercised``: what
-    was on and never happened (of an extended run: in the deepest recording), where races were looked for.
+    ``host_s``: duration of the dry run itself, seconds. ``rank``: the rank that ran. ``sizes``: of the parameters,
+    elements, each size once. ``classes``: ranks that behave alike; None: assumed, not checked. ``extension``: the
+    extrapolation from few layers; None: a dry run of the whole model. ``unexercised``: features that were on and never
+    happened (of an extended run: in the deepest recording), if races were looked for.
     """
 
     job: Job
@@ -73,7 +73,7 @@ class Rehearsed:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Raises RuntimeError where races were not looked for."""
+        """Return the races. Raises RuntimeError if races were not looked for."""
         if self.judged is None:
             raise RuntimeError("this dry run was timed and not judged: rehearse it with races=True")
         return self.judged
@@ -84,26 +84,26 @@ class Rehearsed:
 
     @property
     def step_s(self) -> float:
-        """Seconds of virtual time for an optimizer step."""
+        """Return the seconds of virtual time of an optimizer step."""
         return self.step.time / 1e9
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all GPUs together."""
+        """Return the tokens per second of all GPUs together."""
         return self.job.ranks * self.micro_batch * self.accumulation * self.job.sequence / self.step_s
 
     @property
     def tflops(self) -> float:
-        """Model TFLOPs per GPU and second: three times the forward pass, what is computed again left out."""
+        """Return the model TFLOPs per GPU and second: three times the forward pass, without recomputation."""
         return 3 * self.forward_flops / self.step_s / 1e12
 
     @property
     def trace(self) -> Path:
-        """Of an extended run: of the deepest recording."""
+        """Return the path of the trace; of an extended run: of the deepest recording."""
         return self.extension.trace if self.extension else file_of(self.folder / "trace", self.rank)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-ready mapping."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -131,7 +131,7 @@ class Rehearsed:
 
 @dataclass
 class _Reported:
-    """What the rank has reported."""
+    """Values that the rank has reported."""
 
     parameters: int = 0
     trained: int = 0
@@ -155,15 +155,14 @@ def rehearse(
     layers: int | None = None,
     started: Callable[[], None] = lambda: None,
 ) -> Rehearsed:
-    """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
+    """Dry-run ``job`` and read its trace while it runs. ``tell`` is called with each step of progress.
 
-    The detectors read while the rank runs, in this process. ``answers``: see
-    :func:`streamrace.device.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
-    ``examples``: how many occurrences of each race are kept (None: all). ``rank``: as which rank; one but 0 needs to
-    know what rank 0 broadcasts, so that a dry run as rank 0 goes before it, of a model with few layers where that
-    can be told. ``layers``, ``started``: see :func:`streamrace.scenarios.rehearsal.run`.
+    The detectors run in this process. ``answers``: see :func:`streamrace.device.dry.install`; ``races``: look for
+    races, which takes a third of the time; ``examples``: how many occurrences of each race are kept (None: all).
+    ``rank``: the rank that runs; a rank other than 0 needs the broadcasts of rank 0, so a dry run of rank 0 with the
+    same ``layers`` comes first. ``layers``, ``started``: see :func:`streamrace.scenarios.rehearsal.run`.
 
-    Raises :class:`streamrace.scenarios.base.ScenarioError` for what cannot be rehearsed,
+    Raises :class:`streamrace.scenarios.base.ScenarioError` for a job that cannot be rehearsed,
     :class:`streamrace.device.ranks.cluster.RankFailed` when the dry run itself breaks.
     """
     timing, profile = job.timing(), job.profile()

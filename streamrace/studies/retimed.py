@@ -1,12 +1,12 @@
-"""A dry run, timed anew: the work is recorded once, and placed in time for each network.
+"""Times a recorded dry run anew: the work is recorded once, and its start and end are computed for each network.
 
-What may be timed anew is a trace whose program did not depend on the timing. DeepSpeed's does in one place:
-``fetch_sub_module`` (partitioned_param_coordinator.py) asks which fetches have passed, and waits for the oldest when
-more than two have not. Recorded without answers (:func:`streamrace.device.dry.install`) it waits for the third last
-fetch every time, which is what it comes to in every timing, but for what asking and waiting take: a host that is told
-that a fetch has passed is spared a wait, which takes it microseconds even where there is nothing to wait for, and has
-one more thing in order. Where the GPU is what takes the time, that shifts nothing. Where the host is, a step is shorter
-in a run that is answered, and fewer pairs are unordered in it: :attr:`Retimed.asking_ns` is told with each timing.
+This is valid for a program that does not depend on the timing. DeepSpeed depends on it in one place:
+``fetch_sub_module`` (partitioned_param_coordinator.py) queries which fetches have completed, and waits for the oldest
+when more than two have not. Recorded without answers (:func:`streamrace.device.dry.install`) it waits for the third
+last fetch every time, which is the effect in every timing, but for the duration of queries and waits: a host whose
+query answers True skips a wait, which takes microseconds even for completed work, and gains one happens-before edge. If
+the GPU is the bottleneck, that shifts nothing. If the host is, a step is shorter in a run with answers, and has fewer
+unordered pairs: :attr:`Retimed.asking_ns` is reported with each timing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamrace.trace.records import Collective, Launch
 
 @dataclass(frozen=True)
 class TimedPair:
-    """A pair in one timing. ``slack_ns``: below 0 where it is reversed; ``harms``: and a wrong value is read."""
+    """A pair in one timing. ``slack_ns``: below 0 if reversed; ``harms``: it is reversed and a wrong value is read."""
 
     pair: Pair
     slack_ns: int
@@ -41,8 +41,8 @@ class Retimed:
 
     ``step_ns``: the last step (:mod:`streamrace.metrics.busy` says when it begins), to the end of the run. ``races``:
     as recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the
-    graph). ``pairs``: their occurrences. ``asking_ns``: what all waits take that would be spared if queries were
-    answered, so at most by how much ``step_ns`` is another one then.
+    graph). ``pairs``: their occurrences. ``asking_ns``: total duration of the waits that answered queries would save,
+    an upper bound on the change of ``step_ns``.
     """
 
     step_ns: int
@@ -56,22 +56,22 @@ class Retimed:
 
     @property
     def slack_ns(self) -> int | None:
-        """Of all pairs the closest; None without a race."""
+        """Return the slack of the closest pair; None without a race."""
         return min((race.slack_ns for race in self.races), default=None)
 
     @property
     def harmful(self) -> tuple[TimedPair, ...]:
-        """The pairs whose other order changes a value, whatever order this timing has."""
+        """Return the pairs whose other order changes a value, whatever order this timing has."""
         return tuple(one for one in self.pairs if one.pair.harmful or one.harms)
 
     @property
     def harmful_slack_ns(self) -> int | None:
-        """Of the harmful pairs the closest; None without one. One reversed that reads what is right is none."""
+        """Return the slack of the closest harmful pair, without reversed pairs that read the right value, or None."""
         return min((one.slack_ns for one in self.harmful if one.harms or one.slack_ns >= 0), default=None)
 
 
 class Retimer:
-    """A trace of a dry run, made with ``answers=False``, and its races with all their occurrences."""
+    """Times a dry run's trace anew, recorded with ``answers=False``. ``races``: with all their occurrences."""
 
     def __init__(self, folder: Path, races: Sequence[Race]) -> None:
         self._recording = Recording.load(folder, calls=False)
@@ -86,7 +86,7 @@ class Retimer:
         machine: Callable[[Profile], Profile] | None = None,
         slow: Mapping[str, float] | None = None,
     ) -> Retimed:
-        """``network``: between nodes, Gbit/s; ``machine``: another profile; ``slow``: as a job's; None: as recorded."""
+        """Compute a timing. ``network``: Gbit/s between nodes; ``machine``: maps the profile; ``slow``: as a job's."""
         timing = self._timing(network, machine, slow)
         times = self._graph.times(timing)
         pairs = tuple(self._timed(pair, times) for pair in self._pairs)
@@ -123,7 +123,7 @@ class Retimer:
 
     @cached_property
     def _last_step(self) -> tuple[int, list[int]]:
-        """Its first launch, and the ends of all work that was issued before; as nodes of the graph."""
+        """Return the first launch of the last step, and the ends of all work issued before; as nodes of the graph."""
         step = max(self._graph.begun)
         place, _ = self._graph.begun[step][0]
         records = self._recording.records[0]
@@ -139,7 +139,7 @@ class Retimer:
         return TimedPair(pair, slack, slack < 0 and (read is None or not read.same))
 
     def _effect(self, moment: Moment, access: str, times: Sequence[int]) -> int:
-        """When it touches memory: a collective reads when it starts; all else happens at the end."""
+        """Return when an operation touches memory: a collective reads at its start; all else is at the end."""
         assert moment.op is not None
         nodes = self._graph.begins if access == "read" else self._graph.ends
         return times[nodes[0, moment.op]]

@@ -1,8 +1,8 @@
-"""Takes away each synchronisation of stock ZeRO-3 by itself, to find which ones are needed.
+"""Removes each synchronisation of stock ZeRO-3 on its own, to find which are needed.
 
-The device records which calls that order something a small live run comes by, so that none is forgotten. Then the same
-training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
-reference, does the run break?
+The device records all ordering calls of a small live run, so that none is missed. Then the same training runs once for
+each site, with an override that does nothing at this site: is a race found, do values differ from the reference, does
+the run break?
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamrace.trace.files import TraceReader, file_of
 
 SCENARIO: dict[str, Any] = {"size": "tiny", "sequence": 32, "steps": 3, "accumulation": 2}
 COLUMNS = ("operation", "function", "file", "line", "count", "race", "pairs", "diverges", "verdict", "note")
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 
 CARRIES = "carries load"
 UNSHOWN = "needed, did not show"
@@ -36,15 +36,15 @@ ORDERLESS = "diverges without a race"
 
 
 def name_of(site: Site) -> str:
-    """The site in words."""
+    """Describe the site in words."""
     return f"{site.operation} ({PurePath(site.file).name}:{site.line} {site.function.rpartition('.')[2]})"
 
 
 class SiteOutcome(NamedTuple):
-    """What one run found. ``broke``: why it did not end, in a sentence; then the rest is of what there was.
+    """The result of one run. ``broke``: why it broke, in a sentence; then the other fields cover the part that ran.
 
-    ``sites``: the synchronisations of DeepSpeed's code that rank 0 came by, in the order of the program, and how often
-    in the last step (0: only before it).
+    ``sites``: the synchronisations in DeepSpeed's code that rank 0 executed, in program order, and how often in the
+    last step (0: only before it).
     """
 
     races: tuple[Race, ...]
@@ -54,7 +54,7 @@ class SiteOutcome(NamedTuple):
 
 
 def reference(made: Scenario, folder: Path) -> Values:
-    """The same program on the CPU with gloo. Raises :class:`streamrace.device.ranks.cluster.RankFailed`."""
+    """Run the same program on the CPU with gloo. Raises :class:`streamrace.device.ranks.cluster.RankFailed`."""
     values = Values()
     parts = made.hpz if made.hpz > 1 else made.ranks
     program.run(made, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
@@ -62,7 +62,7 @@ def reference(made: Scenario, folder: Path) -> Values:
 
 
 def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> SiteOutcome:
-    """Run it, without one synchronisation."""
+    """Run the scenario on the simulated device, without the synchronisation ``without``."""
     values = Values()
     sites: dict[Site, int] = {}
     broke = ""
@@ -92,7 +92,7 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
 
 
 def verdict(found: SiteOutcome) -> str:
-    """The verdict on a synchronisation, from a run without it, in this configuration and this timing."""
+    """Return the verdict on a synchronisation, from a run without it, in this configuration and this timing."""
     if found.broke:
         return BREAKS
     if found.diverged:
@@ -101,15 +101,15 @@ def verdict(found: SiteOutcome) -> str:
 
 
 def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **options: Any) -> pd.DataFrame:
-    """Take each synchronisation of a small live run away alone; a row each, in the order of the program.
+    """Remove each synchronisation of a small live run on its own; a row each, in program order.
 
-    ``options`` are further ones of the scenario, or other than :data:`SCENARIO`. Columns: ``operation``, ``function``,
-    ``file`` and ``line`` of the site; ``count`` in a step on rank 0; ``race``: found without it, and ``pairs``, the
-    racing lines; ``diverges``: values differ from the reference; ``verdict``; ``note``: where it diverges, or how the
-    run broke.
+    ``options``: of the scenario, besides or instead of :data:`SCENARIO`. Columns: ``operation``, ``function``, ``file``
+    and ``line`` of the site; ``count`` in a step on rank 0; ``race``: found without the site, and ``pairs``, the racing
+    lines; ``diverges``: values differ from the reference; ``verdict``; ``note``: the place of the divergence, or how
+    the run broke.
 
     :func:`streamrace.scenarios.program.preload` must have been called. Raises :class:`ScenarioError` when the stock run
-    is not clean, as then nothing can be said of its parts.
+    is not clean, as then its parts cannot be judged.
     """
     made = scenario(**{**SCENARIO, **options})
     made.check()
@@ -147,7 +147,7 @@ def _override(site: Site) -> Override:
 
 
 def _nothing(stream: object) -> None:
-    """A synchronisation that orders nothing."""
+    """Do nothing in place of a synchronisation."""
 
 
 def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:

@@ -1,11 +1,11 @@
-"""One model over networks and micro-batches: where the race shows, and where hpZ pays.
+"""Sweeps one model over networks and micro-batches: where the race shows, and where hpZ pays.
 
 The work of each configuration and micro-batch is recorded once, and timed for each network
-(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to
+(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 request this: "a sweep of the network from 1 to
 100 Gbps with the bandwidth below or above which the sync matters".
 
-The pinned DeepSpeed release runs with each fix and without one. Another release runs as it was released, in a process
-of its own that imports it; its rows are put beside (``streamrace sweep --deepspeed``).
+The pinned DeepSpeed release runs with each fix and without one. Another release runs as released, in a process of its
+own that imports it; its rows are appended (``streamrace sweep --deepspeed``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIXES = (Fix.NONE, Fix.STREAM_SYNC, Fix.EVENT, Fix.DEVICE_SYNC)
 NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 ZERO3 = "ZeRO-3"
-PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
+PAYS = 1.05  # hpZ counts as paying while it is faster by this factor
 _COLUMNS = [
     "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
     "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
@@ -47,14 +47,14 @@ class Point:
 
 
 def released(release: str) -> str:
-    """The configuration of hpZ in a release other than the pinned one."""
+    """Return the name of hpZ's configuration in a release other than the pinned one."""
     return f"hpZ {release}"
 
 
 def points(job: Job, micro_batches: Sequence[int] = MICRO_BATCHES, fixes: Sequence[Fix] = FIXES) -> list[Point]:
-    """hpZ with each fix, and ZeRO-3 without hpZ, for each micro-batch; what takes longest first.
+    """List hpZ with each fix, and ZeRO-3 without hpZ, for each micro-batch; the longest runs first.
 
-    ``job.hpz`` is the group size. Of a release other than the pinned one: hpZ as it was released, and nothing else.
+    ``job.hpz`` is the group size. Of a release other than the pinned one: only hpZ as released.
     """
     found = []
     for micro_batch in sorted(micro_batches, reverse=True):
@@ -76,15 +76,15 @@ def sweep(
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
+    """Return a row for each configuration, network (Gbit/s between nodes) and micro-batch.
 
-    ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
+    ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: number of races, whether
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
-    ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
-    another value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us``
-    as above. ``memory_gib``: peak per GPU. ``asking_us``: by how much the step is another one at most where queries are
-    answered (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: what was on in the
-    run and never happened.
+    ``slack_us``: slack of the closest pair (below 0: reversed). ``harmful``: pairs whose other order reads another
+    value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as
+    above. ``memory_gib``: peak per GPU. ``asking_us``: upper bound on the change of the step if queries are answered
+    (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: features that were on in
+    the run and never happened.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -98,7 +98,7 @@ def sweep(
 
 
 def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
-    """The rows by ``configurations``, micro-batch and network."""
+    """Sort the rows by ``configurations`` (in the given order), micro-batch and network."""
     order = {configuration: at for at, configuration in enumerate(dict.fromkeys(configurations))}
     frame = frame.sort_values(
         ["configuration", "micro_batch", "network"],
@@ -108,10 +108,10 @@ def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
 
 
 def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
-    """By micro-batch: the slowest network (Gbit/s) on which a harmful pair is reversed, as on all faster ones.
+    """Compute, by micro-batch, the slowest network (Gbit/s) from which on a harmful pair is reversed.
 
-    Between two networks of the sweep the slack is taken to change evenly with the logarithm of the bandwidth. 0 where
-    one is reversed on all networks of the sweep, not a number where none is on the fastest.
+    Between two networks of the sweep the slack is assumed linear in the logarithm of the bandwidth. 0 if a pair is
+    reversed on all networks of the sweep, NaN if none is on the fastest.
     """
     import numpy as np
 
@@ -134,7 +134,7 @@ def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
 
 
 def rows_of(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
-    """The rows of one configuration: see :func:`sweep`."""
+    """Return the rows of one configuration: see :func:`sweep`."""
     mine = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
     found = rehearse(point.job, mine, answers=False, examples=None)
     retimer = Retimer(mine / "trace", found.races)
@@ -169,21 +169,21 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
 
 
 def asked(frame: pd.DataFrame) -> float:
-    """Of all rows the largest part of a step that comes of queries not being answered, at most."""
+    """Return the largest part of a step, over all rows, that unanswered queries can account for."""
     return float((frame.asking_us / 1e6 / frame.step_s).max())
 
 
 def gain(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.DataFrame:
-    """By micro-batch (rows) and network (columns): how many times as fast hpZ is as ZeRO-3 without it."""
+    """Return the speed of hpZ as a multiple of ZeRO-3's without hpZ, by micro-batch (rows) and network (columns)."""
     times = frame.pivot_table(index="micro_batch", columns=["configuration", "network"], values="step_s")
     return pd.DataFrame(times[ZERO3] / times[configuration])
 
 
 def stops_paying(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.Series[float]:
-    """By micro-batch: the bandwidth (Gbit/s) from which hpZ is faster by less than :data:`PAYS`, for all above too.
+    """Compute, by micro-batch, the bandwidth (Gbit/s) from which on hpZ is faster by less than :data:`PAYS`.
 
-    Between two networks of the sweep the gain is taken to change evenly with the logarithm of the bandwidth. Not a
-    number where hpZ pays up to the fastest network, or nowhere.
+    Between two networks of the sweep the gain is assumed linear in the logarithm of the bandwidth. NaN if hpZ pays up
+    to the fastest network, or nowhere.
     """
     import numpy as np
 

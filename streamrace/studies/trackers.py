@@ -1,15 +1,15 @@
-"""The peak memory of a dry run beside what torch's own tracker (``torch.distributed._tools``) counts for the same step.
+"""Compares the peak memory of a dry run with the count of torch's own tracker (``torch.distributed._tools``).
 
 Both run :mod:`streamrace.scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and
-Adam, on one GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its
-trace. The tracker's goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from
-operator to operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting.
-FSDP2's is rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not the
-allocator.
+Adam, on one GPU. The dry run goes through the simulated GPU's allocator, and
+:class:`streamrace.metrics.memory.MemoryMetrics` reads its trace. The tracker's run goes through ``FakeTensorMode`` and
+allocates nothing: ``MemTracker`` follows the storages from operator to operator, each rounded up to 512 bytes. The two
+share torch and the model, and no line of the counting. The FSDP2 case is rank 0 of several: ``FSDPMemTracker`` follows
+the tensors of a dry run, by their storages and not by the allocator.
 
-**Where the tracker does not apply.** It sees the tensors that operators return, and knows a step of plain torch. What
-DeepSpeed keeps in flat buffers of its own, workspaces within a kernel, what ``record_stream`` holds back and
-the allocator's fragments are not in it; nor is what depends on a tensor's values, which a fake one has not.
+**Where the tracker does not apply.** The tracker sees the tensors that operators return, and knows a step of plain
+torch. It does not count DeepSpeed's own flat buffers, workspaces within a kernel, memory that ``record_stream`` holds
+back, the allocator's fragments, or anything that depends on a tensor's values, which a fake tensor lacks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LIMIT_S = 300
 
 
 def cases() -> list[TrackedCase]:
-    """Two layers of Llama-2-7B in each way, 4 sequences of 2048 tokens; all of them; another family; FSDP2."""
+    """List the cases: Llama-2-7B whole; two of its layers with 4 x 2048 tokens, each way; another family; FSDP2."""
     plain = TrackedCase("llama-2-7b", "bf16", "eager", checkpointing=False, layers=2, micro_batch=4, sequence=2048)
     ways = product(("bf16", "fp32"), ("eager", "sdpa"), (False, True))
     return [
@@ -57,10 +57,10 @@ def cases() -> list[TrackedCase]:
 def study(
     todo: Sequence[TrackedCase], folder: Path, progress: OnProgress = quiet, *, workers: int | None = None
 ) -> pd.DataFrame:
-    """Run each case both ways; a row each, in their order. ``folder`` takes the traces while they are read.
+    """Run each case both ways; a row each, in their order. ``folder`` holds the traces while they are read.
 
     Columns: the fields of the case (``layers`` 0: the model's own); ``ours`` and ``theirs``, bytes at the peak, each
-    rounded up to 512 for a tensor; ``error``, the first over the second, less 1. Raises :class:`ScenarioError`.
+    tensor rounded up to 512; ``error``, the first over the second, less 1. Raises :class:`ScenarioError`.
     """
     rows: dict[int, dict[str, Any]] = {}
     work = partial(_row, folder=folder)
@@ -92,7 +92,7 @@ def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
 
 
 def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
-    """What the program says last. It has gone through by then, trace and all, whatever the interpreter's end does."""
+    """Run the program and return its last report, which follows the complete trace; the exit status is ignored."""
     here = str(checkout.IMPORTED_FROM)
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
     whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}

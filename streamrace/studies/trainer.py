@@ -1,8 +1,8 @@
-"""The users' program, small and alive: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
+"""Runs the users' program, small and live: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
 
-:func:`losses` runs it under a release on simulated GPUs. A matrix product takes a hundred times its time there: so it
-stands to a launch of the host as one of a 7B model does, where a small one is through before the next is issued.
-The program is :mod:`streamrace.scenarios.trainer_program`; its process imports the release.
+:func:`losses` runs it under a release on simulated GPUs. A matrix product takes a hundred times its normal duration, so
+that its ratio to a launch of the host is that of a 7B model; a small product would end before the next launch. The
+program is :mod:`streamrace.scenarios.trainer_program`; its process imports the release.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLUMNS = ["release", "step", "loss", "gradient_norm"]
 
 
 def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> pd.DataFrame:
-    """A row for each step: what Trainer prints as the loss, and as the norm of the gradients.
+    """Return a row for each step: the loss and the norm of the gradients that Trainer prints.
 
     ``environment``: of a process that imports ``release``. Raises :class:`streamrace.scenarios.base.ScenarioError`.
     """

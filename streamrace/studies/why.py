@@ -1,12 +1,12 @@
-"""Which single assumption decides whether hpZ's race shows: one setting, and one thing changed at a time.
+"""Finds the assumption that decides whether hpZ's race shows: one setting, with one change at a time.
 
 The setting is that of the users who met the race (DeepSpeed issues 5030 and 5059): Llama-2-7B in bf16 on 2 nodes of 8
 A100, hpZ 8, gradient checkpointing as transformers 4.35 has it (re-entrant), micro-batch 16, sequences of 2048 tokens,
-flash attention, transformers' Trainer, a network of 12.5 Gbit/s. What their DeepSpeed JSON said of buckets and
-distances the threads do not tell: DeepSpeed's defaults are taken, and what transformers puts for "auto" is one of the
-changes. Their DeepSpeed was built from source between 0.13.1 and 0.13.2: 0.13.2 and 0.13.4 order the same.
+flash attention, transformers' Trainer, a network of 12.5 Gbit/s. The threads do not give the buckets and distances of
+their DeepSpeed JSON: DeepSpeed's defaults are used, and transformers' values for "auto" are one of the changes. Their
+DeepSpeed was built from source between 0.13.1 and 0.13.2: 0.13.2 and 0.13.4 order the same.
 
-The same changes are made to the pinned release without its synchronisation, so that the two can be compared. The
+The same changes are applied to the pinned release without its synchronisation, so that the two can be compared. The
 *verdict* of a run is whether a pair that can do harm (:mod:`streamrace.studies.harm`) is reversed.
 """
 
@@ -36,7 +36,7 @@ AFFECTED = "0.13.4"
 RELEASES = ("0.13.2", AFFECTED, "0.13.5", PINNED)
 BASE = "the setting"
 NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
-_HALVINGS = 6  # between two networks of these: to some 2 %
+_HALVINGS = 6  # between two of these networks: to some 2 %
 _COLUMNS = [
     "release", "assumption", "value", "step_s", "pairs", "manifested", "harmful", "reversed", "within_forward",
     "slack_ms", "worst_ms", "parameters", "from_gbits", "fits", "unexercised", "verdict", "flips",
@@ -45,10 +45,9 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class Flip:
-    """One assumption, changed. What is no part of ``job`` only times the same work anew.
+    """One changed assumption. Changes outside of ``job`` only time the same work anew.
 
-    ``direct``: timed by the dry run itself, which then waits as long as each timing says
-    (:mod:`streamrace.studies.retimed`).
+    ``direct``: timed by the dry run itself, with answered queries (:mod:`streamrace.studies.retimed`).
     """
 
     assumption: str
@@ -71,19 +70,19 @@ SETTING: dict[str, Any] = {
     "reentrant": True,
     "loop": "trainer",
 }
-"""In which users met the race."""
+"""The setting in which users met the race."""
 
 
 def reported(release: str = AFFECTED, **options: Any) -> Job:
-    """The users' job; of a release that has the synchronisation, without it. ``options``: changes."""
+    """Return the users' job; of a release that has the synchronisation, without it. ``options``: changes."""
     fix = Fix.NONE if release in ("0.13.5", PINNED) else Fix.STREAM_SYNC
     return job(**{**SETTING, "deepspeed": release, "fix": fix, **options})
 
 
 def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
-    """All changes that ``release`` takes part in; the first is the setting itself.
+    """List all changes that apply to ``release``; the first is the setting itself.
 
-    ``folder`` takes the DeepSpeed configurations. ``options``: of the job, changed in all of them.
+    ``folder`` receives the DeepSpeed configurations. ``options``: of the job, changed in all of them.
     """
     base = reported(release, **options)
     if release not in (AFFECTED, PINNED):
@@ -144,14 +143,14 @@ def why(
     progress: OnProgress = quiet,
     **options: Any,
 ) -> pd.DataFrame:
-    """A row for each flip of ``releases``, which this process must import. ``only``: these assumptions.
+    """Return a row for each flip of ``releases``, which this process must import. ``only``: these assumptions.
 
     ``step_s``: seconds of the second step; ``pairs`` and ``manifested``: of all races on rank 0; ``harmful`` and
-    ``reversed``: those whose order decides a value, ``within_forward`` of the reversed ones both of one forward pass;
-    ``slack_ms``: of the harmful ones the closest (below 0: reversed), ``worst_ms``: of the reversed ones within forward
-    the one by the most; ``parameters``: whose; ``from_gbits``: the slowest network from which on a harmful pair is
-    reversed (0: on all from 1 Gbit/s on, not a number: on none up to 400); ``unexercised``: what was on in the run and
-    never happened. ``verdict`` and ``flips``: :func:`judged`.
+    ``reversed``: pairs whose order decides a value, ``within_forward``: reversed pairs within one forward pass;
+    ``slack_ms``: smallest slack of the harmful pairs (below 0: reversed), ``worst_ms``: smallest slack of the reversed
+    pairs within one forward pass; ``parameters``: their parameters; ``from_gbits``: the slowest network from which on a
+    harmful pair is reversed (0: on all from 1 Gbit/s on, NaN: not on 400); ``unexercised``: features that were on in
+    the run and never happened. ``verdict`` and ``flips``: :func:`judged`.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -173,9 +172,9 @@ def why(
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """With ``verdict`` (whether a harmful pair is reversed), and whether it ``flips`` that of its release's setting.
+    """Add ``verdict`` (a harmful pair is reversed), and ``flips``: it differs from that of its release's setting.
 
-    Other releases are compared with the affected one's, and the pinned one with it too.
+    Releases without a setting of their own are compared with that of the affected release.
     """
     frame = frame.assign(verdict=frame.reversed > 0)
     bases = frame[frame.assumption == BASE].set_index("release").verdict
@@ -220,7 +219,7 @@ def _row(flip: Flip, found: Rehearsed, retimer: Retimer) -> dict[str, Any]:
 
 
 def matters_from(at: Callable[[float], Retimed], networks: Sequence[float] = NETWORKS) -> float | None:
-    """The slowest network (Gbit/s) from which on a harmful pair is reversed, of ``networks`` and between them.
+    """Find the slowest network (Gbit/s) from which on a harmful pair is reversed, of ``networks`` and between them.
 
     0: on all of them; None: not on the fastest.
     """
@@ -241,7 +240,7 @@ def matters_from(at: Callable[[float], Retimed], networks: Sequence[float] = NET
 
 
 def named(pairs: Iterable[TimedPair]) -> str:
-    """Whose pairs they are: ``layers.27 q, v, o, gate``; layers with commas, more than a few by their number."""
+    """Name the parameters of the pairs: ``layers.27 q, v, o, gate``; more than three layers by number."""
     layers: dict[str, list[str]] = {}
     for one in pairs:
         parts = one.pair.name.removesuffix(".weight").removeprefix("model.").split(".")
@@ -255,7 +254,7 @@ def named(pairs: Iterable[TimedPair]) -> str:
 
 
 def _configuration(path: Path, base: Job, settings: Mapping[str, Any]) -> Path:
-    """The DeepSpeed JSON of ``base``, with other settings of ZeRO."""
+    """Write the DeepSpeed JSON of ``base``, with other settings of ZeRO."""
     config = base.deepspeed_config(None)
     config["zero_optimization"] = {**config["zero_optimization"], **settings}
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""The record of a run: what the device writes, and what detectors, metrics and reports read. Knows neither."""
+"""Defines the trace, the record of a run: written by the device, read by detectors, metrics and reports."""

@@ -1,4 +1,4 @@
-"""``python -m streamrace.trace``: write ``schema.h`` anew, after a change of the records or their layouts."""
+"""Regenerates ``schema.h`` (``python -m streamrace.trace``), after a change of the records or their layouts."""
 
 from __future__ import annotations
 

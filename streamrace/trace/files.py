@@ -1,4 +1,4 @@
-"""Writes and reads a trace: a file for each rank."""
+"""Writes and reads traces: one file per rank."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from streamrace.trace.records import (
 )
 from streamrace.trace.schema import CODES, TYPES
 
-_new = tuple.__new__  # a NamedTuple's own way of being made takes four times as long
+_new = tuple.__new__  # a NamedTuple's own constructor takes four times as long
 _PLAIN = {CODES[one]: (1 + len(one._fields), one) for one in TYPES if one not in (Begin, Stack, Onward)}  # as is
 
 
 class Packed(NamedTuple):
-    """``operations``: launches among them; ``op``: the last one's number (-1: there is none).
+    """Encoded records. ``operations``: number of launches; ``op``: the last launch's number (-1: none).
 
-    The C++ part makes them of its words (``csrc/packed.cpp``) as the writer of traces would of records.
+    Encoded by the C++ part from its words (``csrc/packed.cpp``), byte for byte as the trace writer encodes records.
     """
 
     data: bytes
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
 
 
 def file_of(folder: Path, rank: int) -> Path:
-    """Where ``rank``'s trace lies in a run's trace folder."""
+    """Return the path of ``rank``'s trace in a run's trace folder."""
     return folder / f"rank{rank}.trace"
 
 
@@ -55,23 +55,23 @@ class TraceWriter:
         self.write([begin(rank, world, info)])
 
     def write(self, records: Iterable[TraceRecord | Packed]) -> None:
-        """Write the records and hand them to the operating system, so that another process can read on."""
+        """Write the records and flush them to the operating system, so that another process can read along."""
         pack, left = self._packer.pack, iter(records)
-        while batch := [*islice(left, 4096)]:  # there may be very many
+        while batch := [*islice(left, 4096)]:  # bounds memory: there may be very many records
             data = b"".join([one.data if isinstance(one, Packed) else pack((CODES[type(one)], *one)) for one in batch])
             self._digest.update(data)
             self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:
-        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
+        """Seal and close the file, so that :func:`sealed` can detect later additions and changes."""
         if not self._file.closed:
             self.write([Seal(self._digest.digest())])
             self._file.close()
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is written; a part: ``device.parts``. Raises :class:`TraceError`."""
+    """Reads one rank's file, also while it is written (parts: :mod:`.parts`). Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack
@@ -86,7 +86,7 @@ class TraceReader:
         self._begun = False
 
     def read(self) -> Iterator[TraceRecord]:
-        """What is new since the last call."""
+        """Yield the records written since the last call."""
         while chunk := self._file.read(1 << 18):
             self._unpacker.feed(chunk)
             try:
@@ -121,7 +121,7 @@ class TraceReader:
         return record
 
     def _go_on(self, record: Onward) -> None:
-        """The file ends here, and there was more."""
+        """Raise :class:`TraceError`: the file ends here, and the trace went on."""
         raise TraceError(f"trace {self._path} was thinned: {record.sentence()}")
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""A long trace in parts: the first is kept, the others are there until the judge, who reads along, has read them.
+"""Splits a long trace into parts: the first is kept, each later part is removed once the judge has read it.
 
-So a run of any length leaves a folder of a bounded size. The kept part is the beginning, whole: a trace with gaps could
-be judged again and called clean. It ends with an :class:`Onward`, at which every reader stops with an error, but those
-that say that they can do with a part.
+So a run of any length leaves a folder of bounded size. The kept part is the beginning, without gaps: a trace with gaps
+could be judged again and called clean. It ends with an :class:`Onward`, at which every reader except
+:class:`PartReader` raises an error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from streamrace.trace.files import Packed, TraceReader, TraceWriter
 from streamrace.trace.records import Collective, Launch, Onward, TraceError, TraceRecord
 
-_PART = 4 << 20  # bytes of a part that is not kept
+_PART = 4 << 20  # bytes of each part that is not kept
 
 
 class PartWriter(TraceWriter):
-    """Writes one rank's trace, of which ``keep`` bytes are kept, and a little more: a part ends between two batches."""
+    """Writes one rank's trace in parts and keeps ``keep`` bytes, and a little more: a part ends between two batches."""
 
     def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any], keep: int) -> None:
         self._path, self._most = path, keep
@@ -49,10 +49,10 @@ class PartWriter(TraceWriter):
 
 
 class PartReader(TraceReader):
-    """Reads a trace and its further parts. ``first``: where the first of them ends, as soon as that is read.
-    ``thinned``: it came to where the next one is gone.
+    """Reads a trace and its further parts. ``first``: the record at the end of the first part, once read. ``thinned``:
+    the reader reached a part that has been removed.
 
-    ``kept``: of a trace that was thinned what is there is all that is wanted. Raises
+    ``kept``: accept a thinned trace and read the parts that remain. Raises
     :class:`streamrace.trace.records.TraceError`.
     """
 
@@ -78,12 +78,12 @@ class PartReader(TraceReader):
         self._file, self._part = following, record.part
 
     def thin(self, *, done: bool = False) -> None:
-        """Remove the parts behind the first that were read to their end; ``done``: all of them were."""
+        """Remove the parts after the first that were read to their end; ``done``: the current part was as well."""
         for part in range(self._thinned + 1, self._part + done):
             part_of(self._path, part).unlink(missing_ok=True)
             self._thinned = part
 
 
 def part_of(path: Path, part: int) -> Path:
-    """Where a further part of a trace lies."""
+    """Return the path of part ``part`` of a trace."""
     return path.with_name(f"{path.name}.{part}") if part else path

@@ -1,22 +1,24 @@
-"""The record of a run: one file per rank, the only thing detectors and reports read.
+"""Defines the records of a trace: one file per rank, the only input of detectors and reports.
 
-A trace is what the *host* did, in the order in which it did it: launches with the memory they touch, records, waits,
-synchronisations, allocations and frees. When the work ran stands in the launches (``start``, ``end``); it is one timing
-among many, and happens-before ignores it.
+A trace holds the actions of the *host*, in their order: launches with the memory they touch, records, waits,
+synchronisations, allocations and frees. The times at which work ran are fields of the launches (``start``, ``end``);
+they are one timing among many, and happens-before ignores them.
 
-Everything is reduced to four ordering primitives, so that a detector needs no more than these:
+Everything is reduced to four ordering primitives, so that a detector needs no others:
 
 * :class:`Launch` and :class:`Collective`: host to stream,
 * :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait for it: stream to
-  stream. ``wait_stream`` is both; an event recorded again makes a new marker, so a wait names what it really waits for,
+  stream. ``wait_stream`` is both; an event recorded again makes a new marker, so a wait names the position it waits
+  for,
 * :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that answered True).
 
-A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
-with their arguments), :class:`Initial` (memory that the host brought along), :class:`Probe` and :class:`Probed` (values
-that training used). :mod:`replay` reads these; detectors pass over them.
+A trace that was *recorded to be replayed* also holds the work itself: :class:`Call` and :class:`Transfer` (operators
+with their arguments), :class:`Initial` (memory that the host provided), :class:`Probe` and :class:`Probed` (values that
+training used). :mod:`streamrace.replay` reads these; detectors skip them.
+
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
-twice) and byte offsets within it.
-On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
+twice) and byte offsets within it. On disk: msgpack, one array per record, whose first element is the record's number.
+Nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from typing import Any, NamedTuple
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
-LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
+LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are not operators
 VERSION = 3
-LEFT_OUT = "without "  # in front of the operation of a call that was not made
-READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
+LEFT_OUT = "without "  # prefix of the operation of a call that was left out
+READ = (2, 3)  # version 2 had no Reuse, no Export, and no free that touches nothing
 
 
 class TraceError(Exception):
@@ -39,7 +41,7 @@ class Access(NamedTuple):
     """Bytes ``lo`` (inclusive) to ``hi`` (exclusive) of a block.
 
     ``layout`` is None when every byte of the range is touched; else ``(itemsize, sizes, strides)``, strides in bytes:
-    elements start at ``lo + sum(i_k * strides[k])``. A reader gives accesses back as plain tuples (they are many).
+    elements start at ``lo + sum(i_k * strides[k])``. A reader returns accesses as plain tuples, for speed.
     """
 
     block: int
@@ -57,7 +59,7 @@ class Frame(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """First record of each file. :func:`begin` makes it."""
+    """First record of each file, built by :func:`begin`."""
 
     format: str
     version: int
@@ -67,32 +69,32 @@ class Begin(NamedTuple):
 
 
 def begin(rank: int, world: int, info: dict[str, Any] | None = None) -> Begin:
-    """The first record of a trace as it is written today: the one place that knows its version."""
+    """Return the first record of a trace in the current version; no other function knows the version."""
     return Begin(FORMAT, VERSION, rank, world, info or {})
 
 
 class Stack(NamedTuple):
-    """Defines stack ``id``: the calls that led to a record, innermost first, torch's own left out."""
+    """Defines stack ``id``: the calls that led to a record, innermost first, without torch's own."""
 
     id: int
     frames: tuple[Frame, ...]
 
 
 class StreamName(NamedTuple):
-    """Stream ``stream`` of this rank is called ``name``. A later one replaces an earlier one."""
+    """Names stream ``stream`` of this rank ``name``. A later record replaces an earlier one."""
 
     stream: int
     name: str
 
 
-HOST_STREAM = "host"  # no stream: it stands for what the host itself does to pinned memory
+HOST_STREAM = "host"  # not a stream: stands for the host's own accesses to pinned memory
 
 
 class Group(NamedTuple):
     """Process group ``group`` has these global ranks, in group order. Ids agree between ranks.
 
-    Two ranks that send are a group of their own: ``origin`` are the ranks of the process group from which they do
-    (none: it is a process group itself, or the trace is older than this field).
+    Each pair of ranks that send has a group of its own: ``origin`` lists the ranks of the process group in which they
+    send (empty: the record is a process group itself, or the trace is older than this field).
     """
 
     group: int
@@ -101,7 +103,7 @@ class Group(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What the host does from here on: ``name`` is init, forward, backward or step."""
+    """A phase of training begins: ``name`` is init, forward, backward or step."""
 
     step: int
     micro_batch: int
@@ -109,9 +111,9 @@ class Phase(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order.
+    """A block is allocated; ``stream`` was current, so the allocator will reuse the block in that stream's order.
 
-    ``dtype`` is what the block was made for: it decides what poison is. ``stack``: of what allocates (-1: not known).
+    ``dtype``: type that the block was allocated for, decides the poison value. ``stack``: of the call (-1: not known).
     """
 
     block: int
@@ -125,8 +127,8 @@ class Alloc(NamedTuple):
 class Free(NamedTuple):
     """The host dropped its last reference: from now on the allocator may hand the memory out again.
 
-    ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
-    ``quiet``: it touched nothing, and who gets the memory is recorded by :class:`Reuse`.
+    ``poisoned``: a stream that no ``record_stream`` names was given work on the block, so the block was poisoned.
+    ``quiet``: the free touched nothing, and the reuse of the memory is recorded by :class:`Reuse`.
     """
 
     block: int
@@ -138,7 +140,7 @@ class Free(NamedTuple):
 class Reuse(NamedTuple):
     """Bytes ``lo`` to ``hi`` of the new ``block`` were those of the freed ``former`` from ``start`` on.
 
-    ``stack``: of the allocation. ``last``: nothing of ``former`` is left to hand out. ``block`` NOBODY: only that.
+    ``stack``: of the allocation. ``last``: nothing of ``former`` is left to hand out. ``block`` NOBODY: only this.
     """
 
     block: int
@@ -151,7 +153,7 @@ class Reuse(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The program got a block's address (``how``: numpy, data_ptr): what it does is not seen. Or it gave it up."""
+    """The program got a block's address (``how``: numpy, data_ptr), so its accesses are unseen; or gave it up."""
 
     block: int
     how: str
@@ -169,7 +171,7 @@ class RecordStream(NamedTuple):
 class Label(NamedTuple):
     """Bytes of a block belong to parameter ``name``; ``kind`` is primary, secondary, gathered, ...
 
-    May come later than the accesses it explains.
+    A label may come later than the accesses that it explains.
     """
 
     block: int
@@ -180,9 +182,9 @@ class Label(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel given to a stream. It reads and writes at ``end``.
+    """A kernel launched on a stream. The kernel reads and writes at ``end``.
 
-    ``nominal``: nanoseconds that the kernel takes by itself, before the timing stretches it (-1: not known).
+    ``nominal``: the kernel's own duration in nanoseconds, before the timing stretches it (-1: not known).
     """
 
     op: int
@@ -200,12 +202,12 @@ class Launch(NamedTuple):
 class Collective(NamedTuple):
     """One rank's part of a collective, on its group's stream. It reads at ``start``, writes at ``end``.
 
-    The wait of the group's stream for the issuing stream, and of the current stream in ``Work.wait()``, are records of
-    their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
+    The wait of the group's stream for the issuing stream, and of the current stream in ``Work.wait()``, are separate
+    records. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
     (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
     stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
     duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not recorded);
-    ``link``: what carries it, as a timing names it.
+    ``link``: the link that carries it, as a timing names it.
     """
 
     op: int
@@ -244,7 +246,7 @@ class Wait(NamedTuple):
 class HostWait(NamedTuple):
     """All later launches come after ``marker``. ``how``: synchronize, read, copy (to the device) or query.
 
-    The host's clock stood at ``began`` (-1: not known) when it began to wait, and at ``time`` afterwards.
+    The host's clock stood at ``began`` (-1: not known) when the wait began, and at ``time`` afterwards.
     """
 
     marker: int
@@ -255,9 +257,9 @@ class HostWait(NamedTuple):
 
 
 class HostStep(NamedTuple):
-    """The host's clock went on to ``time`` without ordering anything. ``how``: asked (a ``query()`` of ``marker``, -1:
-    not known of which, that answered False), or met (the host waited for all streams, or for ``stream``, where no
-    program may rely on it: while a process group was made).
+    """The host's clock advanced to ``time`` without ordering anything. ``how``: asked (a ``query()`` of ``marker``, -1:
+    not known, that answered False), or met (the host waited for all streams, or for ``stream``, where no program may
+    rely on the wait: while a process group was created).
     """
 
     how: str
@@ -267,15 +269,16 @@ class HostStep(NamedTuple):
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
-"""A tensor: block, dtype, shape, strides and offset in elements, whether it stands for conjugates, for negatives."""
+"""A tensor: block, dtype, shape, strides and offset in elements, conjugate bit, negative bit."""
 
 
 class Call(NamedTuple):
-    """What launch ``op`` computes: torch operator ``function`` with its arguments (:mod:`streamrace.device.values`).
+    """The computation of launch ``op``: operator ``function`` of torch with its arguments
+    (:mod:`streamrace.device.values`).
 
-    ``outputs`` are the new tensors, ``places`` where among the returned values they stand, ``dtype`` is torch's
-    default one. ``random`` is the state of the random generator where the operator draws. ``host``: the operator
-    was run by the host, after it had waited for the stream; ``result`` is what it learned. No operators are "" (the
+    ``outputs`` are the new tensors, ``places`` their positions among the returned values, ``dtype`` is torch's default
+    dtype. ``random`` is the state of the random generator if the operator draws. ``host``: the operator was run by the
+    host, after it had waited for the stream; ``result`` is the value that the host obtained. Not operators are "" (the
     host read the memory itself), :data:`LOOK` (the host gets a copy, of this dtype and shape), :data:`WROTE` (the host
     wrote the bytes ``result``) and :data:`NOTHING` (it was done when it was issued).
     """
@@ -293,7 +296,7 @@ class Call(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """What collective ``op`` exchanges. ``scale``: what each rank's numbers are multiplied by before the sum."""
+    """The data that collective ``op`` exchanges. ``scale``: factor applied to each rank's numbers before the sum."""
 
     op: int
     inputs: tuple[View, ...]
@@ -304,7 +307,7 @@ class Transfer(NamedTuple):
 
 
 class Initial(NamedTuple):
-    """A block of the host's own memory, with what stood in it when the device first saw it."""
+    """A block of the host's own memory, with its content when the device first saw it."""
 
     block: int
     data: bytes
@@ -324,7 +327,7 @@ class Probe(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """The CRC-32 of a :class:`Probe`'s bytes in row order, taken when the value was there."""
+    """The CRC-32 of a :class:`Probe`'s bytes in row order, taken when the value was available."""
 
     probe: int
     checksum: int
@@ -337,9 +340,9 @@ class End(NamedTuple):
 
 
 class Onward(NamedTuple):
-    """What follows stands in file ``part``, until it was judged (:mod:`streamrace.trace.parts`).
+    """The trace continues in file ``part``, which is kept until it was judged (:mod:`streamrace.trace.parts`).
 
-    ``operations``: launches and collectives of this rank up to here; ``op``: the last one's number (-1: there is none).
+    ``operations``: launches and collectives of this rank up to here; ``op``: the last one's number (-1: none).
     """
 
     part: int
@@ -347,7 +350,7 @@ class Onward(NamedTuple):
     op: int
 
     def sentence(self) -> str:
-        """What is there of the trace, and what to do: without a full stop."""
+        """Return a clause, without a full stop: how much of the trace remains, and how to keep all of it."""
         return (
             f"it holds the first {self.operations:,} operations of its rank, and what came then was judged and not "
             "kept. Run the program again with 'streamrace check --keep-trace 0', which keeps all"
@@ -355,24 +358,24 @@ class Onward(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """Behind :class:`streamrace.trace.records.End`: the SHA-256 of all bytes of the file before this record."""
+    """Follows :class:`streamrace.trace.records.End`: the SHA-256 of all bytes of the file before this record."""
 
     digest: bytes
 
 
 class Unrepeatable(NamedTuple):
-    """The recording cannot be replayed, and why."""
+    """The recording cannot be replayed; ``reason`` says why."""
 
     reason: str
 
 
 class Asked(NamedTuple):
-    """The program makes a call that orders something, at this place: what it gave the device is recorded behind this.
+    """The program makes a call that orders something, at this place; the resulting records follow.
 
-    ``operation``: one of :data:`streamrace.device.overrides.OPERATIONS`, behind :data:`LEFT_OUT` where the call was
-    left out, or empty: a library of the device's own asked. ``block``: of ``record_stream``, which is recorded once for
-    a block and a ``stream``, however many ask. Only written where the run was to tell its waits apart
-    (:func:`streamrace.device.overrides.tell`).
+    ``operation``: one of :data:`streamrace.device.overrides.OPERATIONS`, preceded by :data:`LEFT_OUT` where the call
+    was left out, or empty: the call was made by a library of the device's own. ``block``: of ``record_stream``, which
+    is recorded once for each block and ``stream``, however many calls there are. Written only in runs that distinguish
+    their waits (:func:`streamrace.device.overrides.tell`).
     """
 
     operation: str

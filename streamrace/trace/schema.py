@@ -1,7 +1,7 @@
-"""The layout of a trace, once for all: how records are numbered in a file, and which words of the device make them.
+"""Defines the layout of a trace: the records' numbers in a file, and the device's words that encode each record.
 
-The C++ parts have it from ``schema.h``, which ``python -m streamrace.trace`` makes of this file and of
-:mod:`.records`. A new record is a class there, at the end of :data:`streamrace.trace.records.TraceRecord`; where the
+The C++ parts include ``schema.h``, which ``python -m streamrace.trace`` generates from this file and from
+:mod:`.records`. A new record is a class there, at the end of :data:`streamrace.trace.records.TraceRecord`; if the
 device's C++ part writes it, also a :class:`WordKind` and a line of :data:`FIELDS`.
 """
 
@@ -28,15 +28,15 @@ from streamrace.trace.records import (
 
 TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
 CODES = {kind: code for code, kind in enumerate(TYPES)}
-"""A record's first element in a file."""
-HOST = 65  # the device's number for what is no stream: what the host itself does to pinned memory
+"""The number of each record type, the first element of a record in a file."""
+HOST = 65  # the device's number for the host's own accesses to pinned memory, which belong to no stream
 HOW = ("synchronize", "read", "query", "asked", "copy", "met")
-"""Of :class:`HostWait` and :class:`HostStep`, by the number that stands in the words."""
+"""Values of ``how`` in :class:`HostWait` and :class:`HostStep`; the words hold the index."""
 HEADER = Path(__file__).with_name("csrc") / "schema.h"
 
 
 class WordKind(IntEnum):
-    """What the device's words say: this number, how many follow, and those."""
+    """Kinds of the device's words: each message is its kind, the number of words that follow, and those words."""
 
     ALLOC = 0
     FREE = 1
@@ -59,14 +59,14 @@ class WordKind(IntEnum):
 
 
 class Field(NamedTuple):
-    """How a field of a record is made of a word. ``pack``: the method of the C++ packer that writes it."""
+    """Decodes a field of a record from one word. ``pack``: the method of the C++ packer that writes the field."""
 
     pack: str
     make: Callable[[int, Callable[[int], str]], Any]
 
 
 class Always(NamedTuple):
-    """A field that no word says."""
+    """A field with a constant value, encoded in no word."""
 
     pack: str
     value: Any
@@ -89,18 +89,18 @@ FIELDS: dict[WordKind, tuple[type[Any], tuple[Field | Always, ...]]] = {
     WordKind.REUSE: (Reuse, (_number, _number, _number, _number, _number, _number, _truth)),
     WordKind.EXPORT: (Export, (_number, _name, _number, _number)),
 }
-"""Records whose fields are words, one after the other. Launches and collectives have accesses, and stand beside it."""
+"""Records whose fields are words, in order. Launches and collectives also have accesses, and are not in this table."""
 
 
 def record_of(kind: int, words: Sequence[int], name: Callable[[int], str]) -> Any:
-    """The record of these words. ``name``: the name that has a number. Raises KeyError where it has no layout."""
+    """Return the record that these words encode. ``name``: maps a number to a name. Raises KeyError: no layout."""
     made, fields = FIELDS[WordKind(kind)]
     left = iter(words)
     return made(*(field.value if isinstance(field, Always) else field.make(next(left), name) for field in fields))
 
 
 def header() -> str:
-    """The text of ``schema.h``."""
+    """Return the text of ``schema.h``."""
     return "\n".join(_lines()) + "\n"
 
 

@@ -1,9 +1,8 @@
-"""What comes from a file that anybody may have made: JSON and TOML within bounds, and text that a terminal can show.
+"""Reads files from untrusted sources: JSON and TOML within bounds, and text made safe for a terminal.
 
-All that reads such a file reads it here (tables: :mod:`streamrace.reports.data.frames`; traces:
-:mod:`streamrace.trace`), so that what comes back can be walked, computed with and written again: it is nested no
-deeper than :data:`DEEPEST`, its numbers are finite and fit into 64 bits, and its text is whole characters. Imports
-nothing but Python's own.
+All such files are read here (tables: :mod:`streamrace.reports.data.frames`; traces: :mod:`streamrace.trace`), so that
+their values can be traversed, computed with and written again: nesting is at most :data:`DEEPEST`, numbers are finite
+and fit into 64 bits, and text holds no lone surrogates. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-DEEPEST = 64  # levels; all that a run or torch's profiler writes has fewer than 20
+DEEPEST = 64  # levels; files written by a run or by torch's profiler have fewer than 20
 LARGEST = 64 << 20  # bytes of a file
 _LARGEST_TOML = 1 << 20
-_MOST = 2**64  # no whole number reaches it
+_MOST = 2**64  # exclusive bound on the magnitude of an integer
 _GZIP = b"\x1f\x8b"
-_SHOWN = 40  # characters of a number
-# The numbers that may be too large have one of these: only then is each looked at, which takes twice as long.
+_SHOWN = 40  # characters of a quoted number
+# Matches every number that may be too large: only then is each number checked, which doubles the time.
 _LARGE = re.compile(r"\d{19}|\d[eE]\+?\d{3}")
-_NEVER_SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # of Unicode's categories
+_NEVER_SHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode categories
 
 
 class Unreadable(ValueError):
-    """A file does not hold what can be read: the end of a sentence that names the file."""
+    """A file whose content cannot be accepted; the message is the end of a sentence that names the file."""
 
 
 def contents(path: Path, *, largest: int = LARGEST, unzip: bool = False) -> bytes:
-    """A file's bytes, at most ``largest``. ``unzip``: it may be gzipped. Raises OSError, :class:`Unreadable`."""
+    """Return a file's bytes, at most ``largest``. ``unzip``: accept gzip. Raises OSError, :class:`Unreadable`."""
     with path.open("rb") as file:
         raw = file.read(largest + 1)
     if unzip and raw.startswith(_GZIP):
@@ -50,11 +49,10 @@ def contents(path: Path, *, largest: int = LARGEST, unzip: bool = False) -> byte
 
 
 def json_of(raw: bytes, *, finite: bool = True, halves: bool = False) -> Any:
-    """What a text in JSON says. Raises :class:`Unreadable`.
+    """Parse JSON text. Raises :class:`Unreadable`.
 
-    ``finite`` False: numbers that JSON does not have (NaN, Infinity) are let through, as profilers write them.
-    ``halves``: half characters are let through, which JSON can escape, and which stop whatever writes them as text;
-    else they are their codes.
+    ``finite`` False: accept NaN and Infinity, which JSON lacks and profilers write. ``halves``: keep lone surrogates,
+    which JSON can escape and which cannot be encoded as UTF-8; else they are replaced by their escape codes.
     """
     try:
         text = raw.decode("utf-8")
@@ -78,18 +76,18 @@ def json_of(raw: bytes, *, finite: bool = True, halves: bool = False) -> Any:
 def read_json(
     path: Path, *, largest: int = LARGEST, finite: bool = True, halves: bool = False, unzip: bool = False
 ) -> Any:
-    """What a file in JSON says: see :func:`contents` and :func:`json_of`. Raises OSError, :class:`Unreadable`."""
+    """Read a JSON file; see :func:`contents` and :func:`json_of`. Raises OSError, :class:`Unreadable`."""
     return json_of(contents(path, largest=largest, unzip=unzip), finite=finite, halves=halves)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a file in TOML says. Raises OSError, :class:`Unreadable`."""
+    """Read a TOML file. Raises OSError, :class:`Unreadable`."""
     raw = contents(path, largest=_LARGEST_TOML)
     try:
         table = tomllib.loads(raw.decode("utf-8"))
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
-    except ValueError as error:  # tomllib's own are such, and Python's for thousands of digits
+    except ValueError as error:  # includes TOMLDecodeError, and Python's own error for thousands of digits
         raise Unreadable(f"it is not TOML: {error}") from None
     _bounded(table)
     _whole_numbers(table)
@@ -97,9 +95,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def visible(text: str, *, lines: bool = True) -> str:
-    """``text`` with control, direction and half characters as codes: a name turns neither a page nor a terminal around.
+    """Return ``text`` with control, direction and surrogate characters escaped, so that a name cannot disturb its page.
 
-    ``lines`` False: with the ends of lines as codes too, as a sentence is one line.
+    ``lines`` False: escape line ends and tabs as well, for text within a sentence.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -125,13 +123,13 @@ def _whole(digits: str) -> int:
 
 
 def shortened(text: str, longest: int = _SHOWN) -> str:
-    """``text`` as it is quoted in a sentence."""
+    """Return ``text`` on one line, cut to ``longest`` characters, for quoting in a sentence."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[:longest]} …"
 
 
 def _bounded(value: Any) -> None:
-    """Level by level, as what is too deep cannot be walked by calls."""
+    """Check the nesting, level by level: recursion would fail on input that is too deep."""
     level: list[Iterable[Any]] = [[value]]
     for _ in range(DEEPEST + 1):
         level = [
@@ -146,7 +144,7 @@ def _bounded(value: Any) -> None:
 
 
 def _whole_numbers(value: Any) -> None:
-    """TOML's, which its reader does not hand over one by one."""
+    """Check the integers of TOML after parsing, as tomllib has no hook for integers."""
     if isinstance(value, (dict, list)):
         for one in value.values() if isinstance(value, dict) else value:
             _whole_numbers(one)

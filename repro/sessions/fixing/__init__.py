@@ -1,1 +1,1 @@
-"""`streamrace fix`: where a missing order can be put, what it costs, and whether it cures."""
+"""Implements `streamrace fix`: places for a missing order, their cost, and whether they cure the race."""

@@ -1,8 +1,8 @@
-"""The lines that could put two racing accesses in order, from the weakest, and how they would be written.
+"""Generates the lines that could order two racing accesses, from the weakest, and their source text.
 
-What a line does to the run's order is :mod:`streamrace.detectors.confidence.edges`; where it may stand
-:mod:`statements`. They are looked for at the innermost calls of both accesses, and a call further out where the current
-stream is the same there.
+The effect of a line on the run's order is computed by :mod:`streamrace.detectors.confidence.edges`, its possible places
+by :mod:`.statements`. Places are the innermost calls of both accesses, and a call further out if the current stream is
+the same in that call.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from streamrace.trace.records import HOST_STREAM, Frame
 How = Literal["event", "stream wait", "record_stream", "event synchronisation", "stream synchronisation",
               "device synchronisation"]  # fmt: skip
 HOST: Final[tuple[How, ...]] = ("event synchronisation", "stream synchronisation", "device synchronisation")
-_DEFAULT = "default"  # the name of the stream that is always there
-_DEEPEST = 6  # calls of a stack that are looked at
-_MOST = 2  # places of an access
+_DEFAULT = "default"  # the name of the stream that always exists
+_DEEPEST = 6  # calls of a stack that are searched
+_MOST = 2  # places for each access
 _NAMELESS = "no name of the tensor is known there"
 _PASSING = ("contextlib.py", "functools.py", "threading.py")
 
@@ -33,10 +33,10 @@ Patch = Mapping[Path, Sequence[Insertion]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """``lines``: what it is in the trace. ``words``: what it is, a sentence without a full stop.
+    """A possible fix. ``lines``: its effect on the trace. ``words``: description, without a full stop.
 
-    ``patch``: what is put into which file; None: it cannot be written down, and ``why`` says why. ``supposes``: what
-    has to be so, that no trace says; only a live run tells.
+    ``patch``: insertions by file; None: it cannot be written, for the reason ``why``. ``supposes``: an assumption that
+    no trace can confirm; only a live run can.
     """
 
     how: How
@@ -46,17 +46,17 @@ class Candidate:
     why: str = ""
     supposes: str = ""
     files: Mapping[Path, Module] = field(default_factory=dict)
-    at: Statement | None = None  # of a record_stream, whose tensor has no name yet
+    at: Statement | None = None  # of a record_stream whose tensor has no name yet
 
     def asking(self, file: Path) -> Patch:
-        """The line that tells there, into ``file``, what everything is called (:mod:`streamrace.device.naming`)."""
+        """Return a patch that reports names of tensors at its place into ``file`` (:mod:`streamrace.device.naming`)."""
         assert self.at is not None
         patch = _Patch()
         patch.put(self.at, naming.line(file, self.at.tensors()), behind=self.lines[0].behind)
         return patch.candidate(self.how, self.lines, self.words).patch or {}
 
     def named(self, expression: str, *, listed: bool) -> Candidate:
-        """This one on that tensor, or the tensors of that list."""
+        """Return this candidate applied to that tensor, or to the tensors of that list."""
         assert self.at is not None
         behind, patch = self.lines[0].behind, _Patch()
         stream = f"{patch.torch(self.at.module)}.cuda.current_stream()"
@@ -74,8 +74,8 @@ class Candidate:
 def candidates(
     race: Race, module_of: Callable[[str], Module | None], script: Path | None, users: Sequence[Side] = ()
 ) -> list[Candidate]:
-    """All that can be thought of, from the weakest. ``module_of``: of a frame's file. ``script``: which is imported
-    by no name. ``users``: what else the first one's stream does to memory that was freed.
+    """Return all candidates, from the weakest. ``module_of``: of a frame's file. ``script``: cannot be imported by
+    name. ``users``: other accesses by the first stream to memory that was freed.
     """
     return list(_Candidates(race, module_of, script, users).all())
 
@@ -89,7 +89,7 @@ class _Candidates:
         self._second = self._places(race.second, lambda one: one.front)
 
     def all(self) -> Iterator[Candidate]:
-        """A host's own access is ordered by nothing but the host's waits."""
+        """Yield all candidates. Accesses by the host itself are ordered only by waits of the host."""
         reused = self._race.kind in ("reused", "freed")
         if self._race.second.stream != HOST_STREAM:
             if reused:
@@ -107,7 +107,7 @@ class _Candidates:
             yield from self._in_words()
 
     def _in_words(self) -> Iterator[Candidate]:
-        """Where an access has no place for a line: what would have to be done there."""
+        """Yield candidates in words only, where an access has no place for a line."""
         sides = self._race.first, self._race.second
         if not all(side.stack for side in sides):
             return
@@ -133,7 +133,7 @@ class _Candidates:
     # -- places ---------------------------------------------------------------------------------------
 
     def _places(self, side: Side, able: Callable[[Statement], bool]) -> list[Statement]:
-        """Statements of the access's calls, the innermost first, where its stream is the current one."""
+        """Return the statements of the access's calls, innermost first, at which its stream is current."""
         found: list[Statement] = []
         if not side.stack or by_autograd(side.stack[0]):
             return found
@@ -151,11 +151,11 @@ class _Candidates:
 
     @staticmethod
     def _counts(frame: Frame) -> bool:
-        """Has it lines that somebody could change? Python's own only pass a call on."""
+        """Check whether a frame has lines of the user's to change; Python's own only pass a call on."""
         return is_own(frame) and frame.file not in _PASSING
 
     def _switched(self, side: Side) -> Statement | None:
-        """The innermost of the access's statements that lies in a ``with`` that makes a stream current."""
+        """Return the access's innermost statement within a ``with`` that makes a stream current."""
         if not side.stack or by_autograd(side.stack[0]):
             return None
         for frame in filter(self._counts, side.stack[:_DEEPEST]):
@@ -215,7 +215,7 @@ class _Candidates:
 
     @staticmethod
     def _supposed(*those: tuple[Statement, Side]) -> str:
-        """Which streams have to be the current ones at these places, where their own work does not say so."""
+        """Return the assumption that these streams are current, where the statements do not guarantee it."""
         said = [
             f"stream {side.issuer or side.stream!r} is the current one at {_at(one)}"
             for one, side in those
@@ -239,7 +239,7 @@ class _Candidates:
         race = self._race
         first_name, second_name = race.first.stream, race.second.issuer or race.second.stream
         done, waiting = self._switched(race.first), self._switched(race.second)
-        for second in self._second:  # in front of the second, for the first's stream
+        for second in self._second:  # before the second access, for the first's stream
             lines = (EdgeLine(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
             words = f"in front of {_at(second)} the current stream waits for stream {first_name!r}"
             expression = self._stream(first_name, done, second)
@@ -251,7 +251,7 @@ class _Candidates:
                 expression,
                 supposes=self._supposed((second, race.second)),
             )
-        for first in self._first:  # behind the first, the second's stream
+        for first in self._first:  # after the first access, the second's stream
             lines = (EdgeLine(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
             words = f"behind {_at(first)} stream {second_name!r} waits for the current stream"
             expression = self._stream(second_name, waiting, first)
@@ -298,7 +298,7 @@ class _Candidates:
 
     @staticmethod
     def _stream(name: str, of: Statement | None, here: Statement) -> str:
-        """How a stream is called at a place; empty where that is not known."""
+        """Return the expression for a stream at a place; empty if none is known."""
         if name == _DEFAULT:
             return "TORCH.cuda.default_stream()"
         expression = of.switches[0].stream if of is not None and of.switches else ""
@@ -333,7 +333,7 @@ class _Candidates:
         self, lines: tuple[EdgeLine, ...], words: str, one: Statement, text: str, expression: str,
         *, behind: bool = False, block: SourceBlock | None = None, supposes: str = "", how: How = "stream wait",
     ) -> Candidate:  # fmt: skip
-        """A candidate that is one line. ``expression``: which has to have a name there."""
+        """Return a candidate of one line. ``expression``: the object's name at the place; without a name, no patch."""
         if not expression:
             return Candidate(how, lines, words, why="no name of that stream is known there", supposes=supposes)
         patch = _Patch()
@@ -344,7 +344,7 @@ class _Candidates:
 
 
 class _Patch:
-    """What is put into which file."""
+    """Collects insertions by file."""
 
     def __init__(self) -> None:
         self._of: dict[Path, list[Insertion]] = {}
@@ -363,7 +363,7 @@ class _Patch:
         self._put(one.module, Insertion(where.last + 1, f"{where.indent}{text}", where.last))
 
     def torch(self, module: Module) -> str:
-        """How the module calls torch; it imports it, if it does not."""
+        """Return the module's name for torch; insert an import if it has none."""
         if module.torch:
             return module.torch[0]
         if module.path not in self._imported:
@@ -372,7 +372,7 @@ class _Patch:
         return "torch"
 
     def top(self, module: Module, text: str) -> None:
-        """A line of the module's own, behind its import of torch."""
+        """Insert a top-level line, after the module's import of torch."""
         self.torch(module)
         line = module.torch[1] if module.torch else module.top
         self._put(module, Insertion(line, text, max(1, line - 1)))

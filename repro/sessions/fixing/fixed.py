@@ -1,4 +1,4 @@
-"""A race of a run, and what would cure it: candidates, their proof and price, and a diff that was tried live."""
+"""Finds fixes for a race of a run: candidates, their proof and price, and a diff that was tried live."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from streamrace.trace.untrusted import visible
 Told = Callable[[str], None]
 _HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
 _ENDLESS = 1 << 62
-_NAMES = 2  # of a tensor, that are tried
-_NO_END = "\\ No newline at end of file"  # as diff and patch say it
+_NAMES = 2  # names tried for a tensor
+_NO_END = "\\ No newline at end of file"  # the text of diff and patch
 
 
 def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
-    """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
+    """Return all candidates for a race; up to ``tries`` are tried live, the best first, until one is clean.
 
-    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`,
+    ``folder`` holds the live runs while they run. Raises :class:`WrongUse`,
     :class:`streamrace.trace.records.TraceError`.
     """
     asked, race = asked_again(chosen), chosen.race
     found = _Files(chosen, asked)
     try:
         prover = Prover(chosen.trace)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:  # the reader looks at no field's type
+    except (TypeError, ValueError, LookupError, AttributeError) as error:  # field types are not checked on reading
         raise TraceError(f"the traces in {chosen.folder} are damaged ({error})") from error
     if not prover.has(race):
         raise WrongUse(
@@ -81,7 +81,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
             if tried.live == "clean":
                 best = at
                 break
-    if best is not None:  # what was tried before it stands behind it
+    if best is not None:  # those tried before it come after it
         rows.insert(0, rows.pop(best))
         best = 0
     return FixFile(
@@ -102,7 +102,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
 def _named(
     proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, told: Told
 ) -> list[Proof]:
-    """With names for what the first record_stream is called on for which a live run tells them."""
+    """Name the tensor of the first record_stream for which a live run reports names."""
     made: list[Proof] = []
     named = False
     for proof in proofs:
@@ -122,7 +122,7 @@ def _named(
 
 @contextmanager
 def _aside(folder: Path) -> Iterator[Path]:
-    """A folder for a live run, which nobody needs afterwards."""
+    """Provide a folder for a live run, removed afterwards."""
     place = folder / "live"
     try:
         yield place
@@ -131,7 +131,7 @@ def _aside(folder: Path) -> Iterator[Path]:
 
 
 def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, bool, int, int, bool]:
-    """The best first: what holds, for whoever gets the memory and without chance, can be written, is cheap, is weak."""
+    """Sort key: proofs that hold, for any next owner and not by chance, writable, cheap, weak come first."""
     weak: int = _HOWS.index(one.candidate.how)
     if race.kind in ("reused", "freed") and one.candidate.how == "record_stream":
         weak = -1
@@ -141,12 +141,12 @@ def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, bool, int, int, boo
 
 
 def _cannot(asked: AskedAgain | None) -> str:
-    """Why the program is not run again."""
+    """Return why the program is not run again, or an empty string."""
     if asked is None:
         return "a scenario is not run again by its file"
     if asked.dry_on_nodes:
         return "a dry run has no live one beside it"
-    # A folder may come from anybody, and nothing is installed for what it says.
+    # The folder is untrusted: nothing is installed because of it.
     lacking = [one for one in asked.asked_for if _lacks(names.parse(one))]
     if lacking:
         return f"{', '.join(lacking)} is not in {folder_of_releases()}: run 'streamrace check' with it here"
@@ -175,7 +175,7 @@ def _row(proof: Proof, found: _Files) -> FixRow:
 
 
 class _Files:
-    """The source files of a run, where they lie here."""
+    """Locates the source files of a run on this machine."""
 
     def __init__(self, chosen: Chosen, asked: AskedAgain | None) -> None:
         self._chosen = chosen
@@ -200,7 +200,7 @@ class _Files:
             self.script = Path(program.name).resolve()
 
     def _module(self, name: str) -> Module | None:
-        """Raises :class:`WrongUse` where the file is not the one that ran."""
+        """Return the parsed module. Raises :class:`WrongUse` if the file has changed since the run."""
         path = sources.file_of(name, self._folders)
         module = statements.read(name, path.resolve()) if path else None
         if module is None:
@@ -215,7 +215,7 @@ class _Files:
         return module
 
     def diff(self, one: Candidate) -> str:
-        """A unified diff, for ``patch -p1`` where the file's name begins."""
+        """Return a unified diff, for ``patch -p1`` in the folder to which the file's name is relative."""
         if one.patch is None:
             return ""
         text: list[str] = []
@@ -229,7 +229,7 @@ class _Files:
 
 
 def _with_ends(lines: Sequence[str], original: Sequence[str], ended: bool) -> list[str]:
-    """The last one of a file has no end where it had none, if it is the last still."""
+    """Add line ends, except to a last line that had none."""
     found = [f"{line}\n" for line in lines]
     if not ended and lines[-1] == original[-1]:
         found[-1] = lines[-1]

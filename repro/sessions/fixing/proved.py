@@ -1,4 +1,4 @@
-"""Each candidate as an edge in the trace: is the race gone with it, does another come, how much longer does it take?"""
+"""Proves candidates as edges in the trace: removal of the race, new races, and added time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ Records = Mapping[int, Sequence[TraceRecord]]
 
 @dataclass(frozen=True)
 class Proof:
-    """What a candidate does to the trace. ``gone``: the race is. ``more``: other races that are gone, too; ``new``:
-    those that come. ``longer_ns``: by how much the run ends later (None: the schedule does not say). ``reached``: how
-    often its lines are come by. ``by_chance``: gone only with waits that are there for another reason. ``this_owner``:
-    of memory that was freed: gone for the one who got it in this run alone. ``why``: it is none, a sentence without a
-    full stop.
+    """The effect of a candidate on the trace. ``gone``: the race is removed. ``more``: number of other races removed;
+    ``new``: number of races added. ``longer_ns``: delay of the run's end (None: no schedule). ``reached``: how often
+    each line is executed. ``by_chance``: removed only together with incidental waits. ``this_owner``: of freed memory:
+    removed only for its next owner in this run. ``why``: why the proof fails, without a full stop.
     """
 
     candidate: Candidate
@@ -40,12 +39,12 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """It removes the race, and adds nothing."""
+        """Return whether the candidate removes the race, and adds none."""
         return self.gone and not self.new and not self.why
 
 
 class Prover:
-    """The traces of a run. Raises :class:`TraceError`."""
+    """Judges candidates on the traces of a run. Raises :class:`TraceError`."""
 
     def __init__(self, folder: Path) -> None:
         self._records = load(folder)
@@ -71,15 +70,15 @@ class Prover:
 
     @property
     def end_ns(self) -> int | None:
-        """When the run ended; None where its schedule is not known."""
+        """Return the end of the run; None if its schedule is not known."""
         return self._schedule.end_ns if self._schedule else None
 
     def has(self, race: Race) -> bool:
-        """Is it in these traces?"""
+        """Check whether these traces have the race."""
         return identity(race) in self._keys
 
     def prove(self, race: Race, candidate: Candidate) -> Proof:
-        """Judge the records with the candidate's lines."""
+        """Judge the records with the candidate's lines inserted."""
         key = identity(race)
         changed = put_in(self._records, candidate.lines)
         if not all(changed.reached):
@@ -105,7 +104,7 @@ class Prover:
         )
 
     def _by_chance(self, key: RaceKey, candidate: Candidate) -> bool:
-        """Does the race come back where the waits that are there for another reason are not?"""
+        """Check whether the race returns without the incidental waits."""
         if not self._waits.sites:
             return False
         keep = self._waits.without(self._waits.sites)
@@ -118,7 +117,7 @@ class Prover:
         return key in {identity(one) for one in left}
 
     def formers(self, race: Race) -> set[tuple[int, int]]:
-        """Rank and number of the blocks that were freed, and whose memory the race is about."""
+        """Return rank and number of the freed blocks whose memory the race is about."""
         base = next(one for one in self._base if identity(one) == identity(race))
         got = {(one.rank, one.block) for one in base.examples}
         return {
@@ -129,9 +128,7 @@ class Prover:
         }
 
     def users(self, race: Race) -> list[Side]:
-        """What the first access's stream does to memory that was freed and handed out again, by place; those first that
-        use most of it.
-        """
+        """Return the first stream's accesses to freed and reused memory, by place; those that use most of it first."""
         formers = self.formers(race)
         used: dict[tuple[str, tuple[Frame, ...]], set[tuple[int, int]]] = {}
         for rank, those in self._records.items():
@@ -150,7 +147,7 @@ class Prover:
         return [Side(kernel, "read", race.first.stream, stack=stack) for kernel, stack in found if stack]
 
     def _early(self, race: Race, candidate: Candidate) -> bool:
-        """Could another next owner of the memory still come too early?"""
+        """Check whether another next owner of the memory could still come too early."""
         formers = self.formers(race)
         noticed = {
             rank: [
@@ -168,7 +165,7 @@ class Prover:
 
 
 def load(folder: Path) -> dict[int, list[TraceRecord]]:
-    """All records of the traces in a folder, by rank. Raises :class:`TraceError`."""
+    """Return all records of the traces in a folder, by rank. Raises :class:`TraceError`."""
     found: dict[int, list[TraceRecord]] = {}
     for file in sorted(folder.glob("rank*.trace"), key=lambda one: (len(one.name), one.name)):
         reader = TraceReader(file)

@@ -1,8 +1,8 @@
-"""The statement that a frame stands in, and whether lines may be put in front of it or behind it.
+"""Finds the statement of a frame, and whether lines may be inserted before or after it.
 
-A line is put in only where it is certain to be executed as often as the statement: not behind a ``return``, and not
-into a line that holds two statements. The head of a loop or a ``with`` is also executed at each turn, or at the end: it
-stands for the whole.
+A line is inserted only where it is certain to be executed as often as the statement: not after a ``return``, and not
+into a line that holds two statements. The head of a loop or a ``with`` is also executed at each iteration, or at the
+end: it stands for the whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SWITCHES = ("stream", "StreamContext")
 
 @dataclass(frozen=True)
 class Module:
-    """A source file. ``name``: as frames name it. ``ended``: its last line has an end."""
+    """A source file. ``name``: as in frames. ``ended``: its last line ends with a newline."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ class Module:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name in it."""
+        """Return every name in the module."""
         return frozenset(
             one.id if isinstance(one, ast.Name) else one.arg if isinstance(one, ast.arg) else one.attr
             for one in ast.walk(self.tree)
@@ -45,7 +45,7 @@ class Module:
 
     @cached_property
     def globals(self) -> frozenset[str]:
-        """The names that its top level makes."""
+        """Return the names bound at the top level."""
         found: set[str] = set()
         for one in _of_scope(self.tree):
             if isinstance(one, (*_Function, ast.ClassDef)):
@@ -58,7 +58,7 @@ class Module:
 
     @cached_property
     def torch(self) -> tuple[str, int] | None:
-        """How its top level calls torch, and the line behind the imports there; None: it does not import it there."""
+        """Return the top level's name for torch, and the line after the imports there; None without such an import."""
         for at, one in enumerate(self.tree.body):
             for each in one.names if isinstance(one, ast.Import) else ():
                 if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
@@ -69,10 +69,10 @@ class Module:
 
     @property
     def top(self) -> int:
-        """The line at which a further import may stand: behind its first ones."""
+        """Return the line for a further import: after the first imports."""
         body = [*self.tree.body]
         if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            del body[0]  # the docstring
+            del body[0]  # skip the docstring
         imports = [*takewhile(lambda one: isinstance(one, (ast.Import, ast.ImportFrom)), body)]
         if imports:
             return (imports[-1].end_lineno or imports[-1].lineno) + 1
@@ -89,7 +89,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class SourceBlock:
-    """Whole lines ``first`` to ``last`` of a file. ``front``, ``behind``: a line may be put there."""
+    """Whole lines ``first`` to ``last`` of a file. ``front``, ``behind``: a line may be inserted there."""
 
     first: int
     last: int
@@ -100,10 +100,10 @@ class SourceBlock:
 
 @dataclass(frozen=True)
 class Statement(SourceBlock):
-    """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own.
+    """The statement of a frame. ``switches``: around it in its function, innermost first. ``node``: its syntax tree.
 
-    ``inner``: those that it makes itself, where it is a ``with``. ``outer``: further calls lie between it and the work
-    that is meant.
+    ``inner``: switches of the statement itself, if it is a ``with``. ``outer``: further calls lie between it and the
+    work of the access.
     """
 
     frame: Frame
@@ -116,7 +116,7 @@ class Statement(SourceBlock):
 
     @property
     def other_stream(self) -> bool:
-        """May another stream be the current one in its work than in front of it and behind it?"""
+        """Return whether the work of the statement may have another current stream than the lines around it."""
         return self.outer or any(isinstance(one, (ast.With, ast.AsyncWith)) for one in _within(self.node))
 
     @property
@@ -125,12 +125,12 @@ class Statement(SourceBlock):
 
     @property
     def owner(self) -> str:
-        """The class whose method it stands in, as frames name it; empty where there is none."""
+        """Return the class that defines the method, as frames name it; empty if there is none."""
         owner = self.function.rpartition(".")[0]
         return "" if owner.endswith("<locals>") else owner
 
     def may_say(self, expression: str, there: Statement) -> bool:
-        """Does ``expression``, of names of ``there``, mean the same in front of or behind this statement?"""
+        """Check whether ``expression``, of names at ``there``, has the same meaning next to this statement."""
         name = expression.partition(".")[0]
         if self.module.path != there.module.path:
             return False
@@ -156,7 +156,7 @@ class Statement(SourceBlock):
         return self.parameters | self.made_before(1 << 30)
 
     def made_before(self, line: int) -> frozenset[str]:
-        """Names of this function that some line before this one gives a value."""
+        """Return the names of this function that are assigned before this line."""
         return frozenset(
             one.id
             for one in _of_scope(self.scope)
@@ -164,7 +164,7 @@ class Statement(SourceBlock):
         )
 
     def always_before(self, other: Statement) -> bool:
-        """Is it executed whenever ``other`` is, earlier in the same call?"""
+        """Check whether this statement is always executed before ``other``, in the same call."""
         if self.scope is not other.scope or self.module.path != other.module.path:
             return False
         for body in _bodies(self.scope):
@@ -174,7 +174,7 @@ class Statement(SourceBlock):
         return False
 
     def tensors(self) -> list[str]:
-        """Expressions in it that may be tensors: whose methods it calls first, then what it passes on."""
+        """List expressions in the statement that may be tensors: receivers of method calls first, then arguments."""
         found: dict[str, None] = {}
         calls = [one for one in ast.walk(self.node) if isinstance(one, ast.Call)]
         for call in calls:
@@ -199,7 +199,7 @@ class Statement(SourceBlock):
 
 
 def read(name: str, path: Path) -> Module | None:
-    """None where it cannot be read as Python."""
+    """Return the parsed file; None if it cannot be read as Python."""
     try:
         lines = overlay.lines_of(path)
         ended = path.read_bytes().endswith(b"\n")
@@ -209,17 +209,17 @@ def read(name: str, path: Path) -> Module | None:
 
 
 def is_own(frame: Frame) -> bool:
-    """Is it of a function with statements, and no part of an expression of the call further out?"""
+    """Check whether the frame is of a function with statements, not of a lambda or a comprehension."""
     return frame.function.rpartition(".")[2] not in _NO_FUNCTIONS
 
 
 def find(frame: Frame, module: Module) -> Statement | None:
-    """The innermost statement at the frame's line; None where that is not known for certain."""
+    """Return the innermost statement at the frame's line; None if it cannot be determined."""
     name = frame.function.rpartition(".")[2]
     if not is_own(frame) or not 1 <= frame.line <= len(module.lines):
         return None
     scope: _Scope = module.tree
-    for one in ast.walk(module.tree):  # outer ones come first
+    for one in ast.walk(module.tree):  # outer functions come first
         if isinstance(one, _Function) and one.lineno <= frame.line <= (one.end_lineno or one.lineno):
             scope = one
     if name != ("<module>" if scope is module.tree else getattr(scope, "name", "")):
@@ -265,7 +265,7 @@ def _bytes(module: Module, line: int) -> bytes:
 
 
 def _plain(node: ast.expr) -> bool:
-    """A name, or attributes and constant items of one."""
+    """Check for a name, or attributes and items (constant or named) of a name."""
     if isinstance(node, ast.Attribute):
         return _plain(node.value)
     if isinstance(node, ast.Subscript):
@@ -274,11 +274,11 @@ def _plain(node: ast.expr) -> bool:
 
 
 def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
-    """What it makes current: expressions of names, empty for other ones."""
+    """Return the streams that the ``with`` makes current: expressions of names, empty for other expressions."""
     found = []
     for item in node.items:
         switches = [item.context_expr]
-        if isinstance(item.context_expr, ast.Name):  # made before, or a nullcontext: all ways have to say the same
+        if isinstance(item.context_expr, ast.Name):  # assigned before, or a nullcontext: all values must agree
             name = item.context_expr.id
             switches = [
                 one.value
@@ -292,7 +292,7 @@ def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
 
 
 def _stream(call: ast.expr) -> str | None:
-    """The stream of ``torch.cuda.stream(STREAM)``; None: it is no such call."""
+    """Return the stream of ``torch.cuda.stream(STREAM)``; None for other expressions."""
     if not (isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords):
         return None
     func, of = call.func, call.args[0]
@@ -317,7 +317,7 @@ def _bodies(scope: _Scope) -> Iterator[list[ast.stmt]]:
     for body in waiting:
         yield body
         for one in body:
-            waiting.extend(_own_bodies(one))  # grows
+            waiting.extend(_own_bodies(one))  # the list grows during the loop
 
 
 def _holds(body: Sequence[ast.stmt], line: int) -> bool:
@@ -325,7 +325,7 @@ def _holds(body: Sequence[ast.stmt], line: int) -> bool:
 
 
 def _within(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is in it, but for functions within."""
+    """Yield the node and its descendants, without nested functions and classes."""
     yield node
     for one in ast.iter_child_nodes(node):
         if not isinstance(one, (*_Function, ast.Lambda, ast.ClassDef)):

@@ -1,7 +1,7 @@
-"""A candidate, tried live: the program runs again under ``streamrace check`` as if the lines stood in its files.
+"""Tries a candidate live: runs the program again under ``streamrace check`` as if the lines were in its files.
 
-The files stay as they are (:mod:`streamrace.device.overlay`). The race has to be gone, no other may come, and the run
-has to have done the same work: a race whose code is not come by is not cured.
+The files are unchanged (:mod:`streamrace.device.overlay`). The race must be gone, no other may appear, and the run must
+do the same work: a race whose code is not executed is not cured.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Work = Counter[tuple[int, int, str, Frame | None]]
 
 @dataclass(frozen=True)
 class LiveTry:
-    """What a live run said: ``live`` in a word, ``says`` in a sentence without a full stop. ``longer_ns``: by how much
-    it ended later than the run without (None: it did not end as that).
+    """The outcome of a live run: ``live`` in a word, ``says`` in a sentence without a full stop. ``longer_ns``: delay
+    of its end against the original run (None: it did not end cleanly).
     """
 
     live: Live
@@ -46,7 +46,7 @@ class LiveTry:
 
 
 class AskedAgain(BaseModel):
-    """What a run's folder says of how the program was run. It may come from anybody."""
+    """The request of the original run, from its folder. The folder is untrusted."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -59,12 +59,12 @@ class AskedAgain(BaseModel):
 
     @cached_property
     def words(self) -> list[str]:
-        """Of the program, -m first where it is a module. Raises ValueError."""
+        """Return the program's words, with -m first for a module. Raises ValueError."""
         return shlex.split(self.program)
 
     @property
     def command(self) -> list[str]:
-        """The words behind ``streamrace check`` for the same program in the same timing."""
+        """Return the words after ``streamrace check`` for the same program in the same timing."""
         words = ["--witnesses", "0", "--keep-trace", "0", "--ranks", str(self.ranks)]
         for pattern, factor in self.slow.items():
             words += ["--slow", f"{pattern}={factor}"]
@@ -74,12 +74,12 @@ class AskedAgain(BaseModel):
 
     @property
     def asked_for(self) -> list[str]:
-        """Releases; what they ask for comes with them."""
+        """Return the requested releases, without their dependencies."""
         return [one for one, word in self.packages.items() if word != "beside"]
 
 
 def asked_again(chosen: Chosen) -> AskedAgain | None:
-    """None: it is no run of ``streamrace check``. Raises :class:`WrongUse`."""
+    """Return the request; None if the run is not of ``streamrace check``. Raises :class:`WrongUse`."""
     if not chosen.own:
         return None
     try:
@@ -87,7 +87,7 @@ def asked_again(chosen: Chosen) -> AskedAgain | None:
         why = "" if asked.words[asked.words[:1] == ["-m"] :] else "it is empty"
     except ValidationError as error:
         why = first_problem(error)
-    except ValueError as error:  # of shlex
+    except ValueError as error:  # raised by shlex
         why = str(error)
     if why:
         raise WrongUse(f"{chosen.folder} does not say which program ran ({why}): run it again with 'streamrace check'")
@@ -95,7 +95,7 @@ def asked_again(chosen: Chosen) -> AskedAgain | None:
 
 
 def work_of(records: Mapping[int, Sequence[TraceRecord]]) -> Work:
-    """What a run gave its streams, and from where."""
+    """Count the work that a run launched, by stream and place."""
     found: Work = Counter()
     for rank, those in records.items():
         sites: dict[int, Frame | None] = {}
@@ -109,9 +109,9 @@ def work_of(records: Mapping[int, Sequence[TraceRecord]]) -> Work:
 
 @dataclass(frozen=True)
 class Trying:
-    """Tries candidates of ``race``, one of the races ``base`` of the run that ``asked`` describes.
+    """Tries candidates for ``race``, one of the races ``base`` of the run that ``asked`` describes.
 
-    ``work``: what that run gave its streams; ``end_ns``: when its last work, or its host, was done.
+    ``work``: launched by that run; ``end_ns``: the end of its last work or of its host.
     """
 
     asked: AskedAgain
@@ -121,7 +121,7 @@ class Trying:
     end_ns: int
 
     def run(self, patch: Patch, folder: Path) -> LiveTry:
-        """With these lines. ``folder`` takes the run, and is made."""
+        """Run with these lines. ``folder`` is created, and receives the run."""
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "overlay.json").absolute()
         more = overlay.write(patch, file)
@@ -134,13 +134,13 @@ class Trying:
         return self._judge(found, folder / "run" / "trace")
 
     def names(self, one: Candidate, blocks: set[tuple[int, int]], folder: Path) -> list[tuple[str, bool]]:
-        """Expressions that have this memory (ranks and numbers of blocks) at a candidate's place, those that have most
-        of it first, each with whether it is a list. Of equals what the statement itself says comes first.
+        """Return expressions for this memory (ranks and block numbers) at a candidate's place, and whether each is a
+        list; those that cover most of it first. Ties: the statement's own expressions first.
         """
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "names.jsonl").absolute()
         more = overlay.write(one.asking(file), (folder / "overlay.json").absolute())
-        with suppress(apart.NoVerdict):  # it may have told before that
+        with suppress(apart.NoVerdict):  # the names may have been reported before a failure
             apart.check(self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more)
         has: dict[tuple[str, bool], set[tuple[int, int]]] = {}
         for rank, named in naming.told(file):
@@ -174,7 +174,7 @@ class Trying:
         return LiveTry("clean", says, end_of(records) - self.end_ns)
 
     def _other_work(self, work: Work) -> str:
-        """Why it is another run; empty where it did what the first one did."""
+        """Return why the run differs in its work; empty if it does not."""
         if work == self.work:
             return ""
         rank, _, kernel, frame = next(iter((self.work - work) or (work - self.work)))

@@ -1,4 +1,4 @@
-"""From a trace of one's own GPU to a hardware profile: :func:`calibrate`."""
+"""Fits a hardware profile to a trace of one's own GPU: :func:`calibrate`."""
 
 from streamrace.studies.calibration.fit import Calibrated, calibrate
 from streamrace.studies.calibration.kineto import ProfilerTrace, read

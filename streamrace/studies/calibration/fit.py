@@ -1,9 +1,9 @@
-"""The few figures of a profile, from kernels that ran: medians, so that what is odd among them counts little.
+"""Fits the few figures of a profile to kernels that ran, as medians, so that outliers count little.
 
-One figure after the other, each from the kernels that it decides: the shortest kernel from those with few bytes, memory
-from those with many, products and attention from those that arithmetic bounds. Each such kernel says the figure at
-which the model would take as long as it did; of these the median is taken, weighted by the time that the model
-gives them: a long kernel's is worth more than a short one's.
+The figures are fitted in turn, each from the kernels that it decides: the shortest kernel from those with few bytes,
+memory from those with many, products and attention from those that arithmetic bounds. For each such kernel the figure
+is computed at which the model would predict its duration; the result is the median of these, weighted by the duration
+that the model predicts: long kernels weigh more than short ones.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from streamrace.device.hardware.kernels import GPUS, Kernels
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.calibration.kineto import ProfilerTrace, Ran
 
-_ROUNDS = 8  # each figure is found with the others as they are: more change nothing
-_SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: of a kernel that is its start alone, and of one that is not
-_BOUND = 1.2  # arithmetic over memory, from where on it decides
+_ROUNDS = 8  # each figure is fitted with the others held fixed: more rounds change nothing
+_SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: kernels of negligible and of dominant data transfer
+_BOUND = 1.2  # ratio of arithmetic to memory, from which on arithmetic decides
 _STARTS = 3.0  # times as long as the shortest kernel
 
 
 class KindOfKernel(NamedTuple):
-    """A kind of kernel: how many calls, ms in the trace, by the base profile and by the new one, and the errors.
+    """A kind of kernel: number of calls, ms in the trace, by the base profile and by the new one, and the errors.
 
-    ``median_error``: of a call, absolute, over the trace's. ``used``: how many calls a figure was fitted to.
+    ``median_error``: of a call, absolute, over the trace's. ``used``: number of calls that a figure was fitted to.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class KindOfKernel(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """``fitted``: figures of the profile, each from how many calls or launches; ``kept``: why others are the base's."""
+    """A fitted profile. ``fitted``: figures, each with its number of calls; ``kept``: why others are the base's."""
 
     profile: Profile
     fitted: Mapping[str, tuple[float, int]]
@@ -51,7 +51,7 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(recorded: ProfilerTrace, base: Profile, name: str) -> Calibrated:
-    """``base`` with the figures of ``recorded``. Raises ScenarioError where nothing can be fitted to it."""
+    """Fit ``base`` to the kernels of ``recorded``. Raises ScenarioError if nothing can be fitted."""
     if base.gpu is None:
         raise ScenarioError(
             f"profile {base.name} names no GPU whose kernels are known ({', '.join(GPUS)}): choose another --base"
@@ -81,7 +81,7 @@ def calibrate(recorded: ProfilerTrace, base: Profile, name: str) -> Calibrated:
     return Calibrated(replace(profile, name=name), fitted, kept, _rows(recorded.ran, base, profile, used))
 
 
-Found = Sequence[tuple[float, float]]  # a figure that a call asks for, and the call's weight
+Found = Sequence[tuple[float, float]]  # the figure implied by a call, and the call's weight
 
 
 def _shortest(ran: Iterable[Ran], kernels: Kernels) -> Found:
@@ -116,13 +116,13 @@ def _arithmetic(kind: str, figure: Callable[[Kernels], float]) -> Callable[[Iter
 
 
 def _ratio(ran: Iterable[Ran], kernels: Kernels, now: float) -> Found:
-    """What a rate would have to be for the model to take as long as each call did, beyond its start."""
+    """Return the rate for each call at which the model would predict the call's duration beyond its start."""
     found = []
     for one in ran:
         theirs = one.us * 1000 - kernels.gpu.floor_ns
         ours = kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns
         if theirs > 0:
-            found.append((now * ours / theirs, ours))  # by our time: one that was held up counts no more for it
+            found.append((now * ours / theirs, ours))  # by our duration: a delayed call weighs no more
     return found
 
 
@@ -142,7 +142,7 @@ def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Fou
 
 
 def _median(found: Found) -> float:
-    """Weighted."""
+    """Return the weighted median."""
     values, weights = (np.array(column) for column in zip(*found, strict=True))
     order = np.argsort(values, kind="stable")
     passed = np.cumsum(weights[order])

@@ -1,8 +1,8 @@
-"""A trace of torch's profiler (Kineto, Chrome's format): which kernels ran, for which operator, how long.
+"""Reads a trace of torch's profiler (Kineto, Chrome's format): the kernels, their operators and durations.
 
-A kernel names its operator by the number "External id"; where it does not (older traces number launches there), the
-launch that has its "correlation" was made within the operator's time, on the operator's thread. An operator's kernels
-are taken together, with the innermost operator around them whose work is known.
+A kernel names its operator by the number "External id"; if it does not (older traces number launches by it), the launch
+with the kernel's "correlation" lies within the operator's time, on the operator's thread. An operator's kernels are
+summed, and belong to the innermost operator around them whose work is known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ran(NamedTuple):
 
 
 class ProfilerTrace(NamedTuple):
-    """``ran``: what could be placed; ``left``: what could not, by why, with how many kernels; ``launches``: us each."""
+    """A trace. ``ran``: operators of known work; ``left``: number of other kernels by reason; ``launches``: us each."""
 
     ran: tuple[Ran, ...]
     left: Mapping[str, int]
@@ -41,7 +41,7 @@ class ProfilerTrace(NamedTuple):
 
 
 def read(path: Path) -> ProfilerTrace:
-    """The trace of ``path`` (JSON, may be gzipped). Raises ScenarioError for what says nothing of kernels."""
+    """Read the trace ``path`` (JSON, may be gzipped). Raises ScenarioError for a file without usable kernels."""
     made = _json(path)
     events = [event for event in made["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
     kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
@@ -69,7 +69,7 @@ def read(path: Path) -> ProfilerTrace:
             continue
         key = (number,) if placed.key is None else (placed.key,)
         before = together.get(key)
-        # Of a product's kernels (its parts, their sum) any may say that it ran on tensor cores.
+        # Any kernel of a product (its parts, their sum) may show that the product ran on tensor cores.
         tensor = before is None or "tf32" in placed.signature.dtypes
         together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
@@ -78,7 +78,7 @@ def read(path: Path) -> ProfilerTrace:
 
 
 def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
-    """What the innermost operator whose work is known did; else why nothing is known."""
+    """Return the work of the innermost operator whose work is known; else the reason why none is."""
     innermost = ""
     for event in chain:
         innermost = innermost or str(event.get("name"))
@@ -89,7 +89,7 @@ def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
 
 
 class _Around:
-    """Which operators a kernel's launch stands in, innermost first."""
+    """Finds the operators around a kernel's launch, innermost first."""
 
     def __init__(self, operations: Sequence[Event], launches: Sequence[Event]) -> None:
         self._by_number = _by(operations, "External id")
@@ -106,7 +106,7 @@ class _Around:
 
 
 def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
-    """Each event with those of its thread that it lies within, innermost first."""
+    """Yield each event with the events of its thread that enclose it, innermost first."""
     threads: dict[tuple[str, str], list[tuple[float, float, int, Event]]] = {}
     for number, event in enumerate(events):
         start, took = _number(event.get("ts")), _number(event.get("dur"))
@@ -143,7 +143,7 @@ def _args(event: Event) -> Mapping[str, Any]:
 
 
 def _number_of(event: Event, name: str) -> str | None:
-    """By which events know each other: a number, of whatever kind; None where it has none."""
+    """Return the number that links events to each other, as text; None if the event has none."""
     found = _args(event).get(name)
     return None if found is None else str(found)
 

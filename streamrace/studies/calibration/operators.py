@@ -1,6 +1,6 @@
-"""Which operators' work is known from what a trace says of them: the shapes and types of their inputs.
+"""Derives the work of operators from a trace: from the shapes and types of their inputs.
 
-Results are not in a trace. So only operators are taken whose results follow from their inputs.
+Results are not in a trace, so only operators are covered whose results follow from their inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TYPES = {
     "long int": "int64", "long": "int64", "bool": "bool", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
-# One result of the broadcast shape of all inputs, each read once.
+# Operators with one result of the broadcast shape of all inputs, each read once.
 _NAMES = (
     "add sub mul div copy relu gelu silu sigmoid tanh exp neg sqrt rsqrt pow fill zero threshold_backward "
     "gelu_backward silu_backward"
@@ -26,7 +26,7 @@ _NAMES = (
 ELEMENTWISE = {f"aten::{name}{place}" for name in _NAMES.split() for place in ("", "_")}
 ROWS = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
 FLASH = "aten::_scaled_dot_product_flash_attention"
-# Where "Concrete Inputs" say whether the mask is causal.
+# The index in "Concrete Inputs" of the flag for a causal mask.
 _CAUSAL = {FLASH: 4, f"{FLASH}_backward": 11}
 _ALIGNED = 16  # bytes (NVIDIA, Matrix Multiplication Background User's Guide, section Requirements to Use Tensor Cores)
 _OURS = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -38,7 +38,7 @@ _COPIES = {
 
 
 class Placed(NamedTuple):
-    """A kernel's work. ``key``: of the operator's call, which may have several kernels; None: it is one by itself."""
+    """A kernel's work. ``key``: of the operator's call, which may have several kernels; None: a kernel of its own."""
 
     kind: str
     signature: Signature
@@ -46,7 +46,7 @@ class Placed(NamedTuple):
 
 
 def copied(event: Mapping[str, Any]) -> Placed | None:
-    """A copy that says its bytes."""
+    """Return the work of a copy whose bytes are known, else None."""
     args = event.get("args")
     nbytes = args.get("bytes") if isinstance(args, dict) else None
     if event.get("cat") != "gpu_memcpy" or not isinstance(nbytes, int):
@@ -58,7 +58,7 @@ def copied(event: Mapping[str, Any]) -> Placed | None:
 
 
 def placed(event: Mapping[str, Any], kernel: str) -> Placed | str | None:
-    """What an operator's call is, one of whose kernels is ``kernel``; None for one whose work is not known, or why."""
+    """Return the work of the call that launched ``kernel``; None for an unknown operator, or a reason (text)."""
     name, args = str(event.get("name")), event.get("args")
     if not isinstance(args, dict):
         return None
@@ -83,12 +83,12 @@ def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key
     if len(shapes) < at + 2 or min(len(shapes[at]), len(shapes[at + 1])) < 2:
         return None
     left, right = shapes[at : at + 2]
-    # The same float32 runs on tensor cores or without: the kernel's name says so (CUTLASS, cuBLAS).
+    # float32 runs with or without tensor cores: the kernel's name tells which (CUTLASS, cuBLAS).
     tensor = dtypes[at] == "float32" and any(word in kernel for word in ("tf32", "s1688", "s16816"))
     used = ["tf32" if tensor and dtype == "float32" else dtype for dtype in dtypes[: at + 2]]
     shape = (*left[:-1], right[-1])
     if any(size * SIZES[dtypes[at]] % _ALIGNED for size in (left[-1], right[-1], left[-2])):
-        return f"{name} of rows that are no multiple of 16 bytes"  # which have slower kernels of their own
+        return f"{name} of rows that are no multiple of 16 bytes"  # these have slower kernels of their own
     return Placed("matmul", _signature(name, (*shapes[: at + 2], shape), (*used, used[at])), key)
 
 
@@ -98,7 +98,7 @@ def _attention(
     concrete = args.get("Concrete Inputs")
     at = _CAUSAL[name]
     if not isinstance(concrete, list) or len(concrete) <= at or concrete[at] not in ("True", "False"):
-        return f"{name} that does not tell its mask"  # half the work or all of it
+        return f"{name} that does not tell its mask"  # a causal mask halves the work
     backward = name.endswith("_backward")
     need = 4 if backward else 3
     if len(shapes) < need or any(len(shape) != 4 for shape in shapes[:need]):
@@ -116,7 +116,7 @@ def _signature(name: str, shapes: tuple[Shape, ...], dtypes: tuple[str, ...]) ->
 
 
 def _tensors(args: Mapping[str, Any]) -> tuple[list[Shape], list[str]]:
-    """Shapes and types of the inputs that are tensors of a known type."""
+    """Return the shapes and types of the inputs that are tensors of a known type."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     shapes, dtypes = [], []
     if isinstance(dims, list) and isinstance(types, list):

@@ -1,4 +1,4 @@
-"""A profile as a file that :func:`streamrace.device.hardware.load_profile` reads."""
+"""Writes a profile to a file that :func:`streamrace.device.hardware.load_profile` reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamrace.device.hardware import Profile
 
 
 def written(profile: Profile, *, origin: str, notes: Mapping[str, str]) -> str:
-    """As TOML. ``origin``: a sentence, a comment at its beginning; ``notes``: behind the fields that they are about."""
+    """Return TOML. ``origin``: a sentence, the comment at the top; ``notes``: comments on fields, by name."""
     lines, tables = [f"# {origin}"], []
     for item in fields(Profile):
         value = getattr(profile, item.name)
@@ -26,7 +26,7 @@ def written(profile: Profile, *, origin: str, notes: Mapping[str, str]) -> str:
 
 
 def _text(value: str | bool | float) -> str:
-    """A text or truth value of JSON is one of TOML too. Figures that were fitted have no more than six digits."""
+    """Write a value as TOML: JSON's strings and booleans are valid TOML. Fitted figures have at most six digits."""
     if isinstance(value, (str, bool, int)):
         return json.dumps(value)
     return f"{value:.1f}" if value == int(value) else f"{value:.6g}"

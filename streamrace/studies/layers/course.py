@@ -1,9 +1,9 @@
-"""An order in time: when each piece of work runs, and records that metrics read as they read a trace.
+"""Schedules an order in time: computes when each piece of work runs, and yields records that metrics read like a trace.
 
-The device's rules (:mod:`simgpu`, docs/concepts): work starts when it was issued and its stream has come to it; a wait
-moves its stream to the event; the collectives of a group run one after the other; the host stands still where it waits
-for an event. Nobody else is there, so all is known in the order in which the host does it. The host's own time between
-two records is what it was in the recording.
+The device's rules (:mod:`streamrace.device`, docs/concepts): work starts once it was issued and its stream has reached
+it; a wait moves its stream to the event; the collectives of a group run one after the other; the host blocks where it
+waits for an event. No other rank is simulated, so all times are known in the order of the host's actions. The host's
+own time between two records is that of the recording.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from streamrace.trace.records import (
 
 
 class Course:
-    """Feed it phases in order. It gives records with new numbers and times, without what work touches.
+    """Schedules phases in order. Yields records with new numbers and times, without the memory that work touches.
 
-    ``order``: the recording that it goes on from: where blocks with a label are allocated.
+    ``order``: the recording that is extrapolated: where blocks with a label are allocated.
     """
 
     def __init__(self, order: Order) -> None:
@@ -44,14 +44,14 @@ class Course:
                         places.append(item.block)
         self._host = 0
         self._tails: dict[int, int] = defaultdict(int)
-        self._links: dict[int, int] = defaultdict(int)  # by group: when its last collective has ended
+        self._links: dict[int, int] = defaultdict(int)  # by group: the end of its last collective
         self._marks: dict[int, list[int]] = defaultdict(list)
-        self._alive: dict[tuple[int, int], list[int]] = defaultdict(list)  # blocks, by where, and bytes
+        self._alive: dict[tuple[int, int], list[int]] = defaultdict(list)  # blocks, by place and bytes
         self._labelled: set[tuple[int, str, int]] = set()
         self._blocks = self.operations = 0
 
     def phase(self, phase: Phase, items: Iterable[Item]) -> Iterator[TraceRecord]:
-        """The records of a phase."""
+        """Yield the records of a phase."""
         if phase.name != "before":
             yield phase
         for item in items:
@@ -60,7 +60,7 @@ class Course:
                 yield made
 
     def end(self) -> End:
-        """When all work has ended."""
+        """Return the end record, at the time when all work has ended."""
         return End(max([self._host, *self._tails.values()]))
 
     def _record(self, item: Item) -> TraceRecord | None:
@@ -90,7 +90,7 @@ class Course:
         return None
 
     def _label(self, record: Label, item: Item) -> Label | None:
-        """Of blocks that are alike each gets the label once."""
+        """Assign the label to the first live block of its place that lacks it, so alike blocks get it once each."""
         for place in (item.block, *self._places[record.kind, item.whole]):
             for block in self._alive[place, item.whole]:
                 if (block, record.kind, item.at) not in self._labelled:

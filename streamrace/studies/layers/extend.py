@@ -1,10 +1,10 @@
-"""A job of a deep model, from dry runs with few layers: record, show that the order repeats, go on with it.
+"""Extrapolates a job of a deep model: records few layers, shows that the order repeats, and continues it.
 
-What counts over the whole model is kept as it is, and must not come into play later than in what was recorded.
-DeepSpeed prefetches and releases by numbers of elements (``stage3_max_live_parameters``, ``stage3_max_reuse_distance``,
+Limits that count over the whole model are unchanged, and must take effect no later than in the recordings. DeepSpeed
+prefetches and releases by numbers of elements (``stage3_max_live_parameters``, ``stage3_max_reuse_distance``,
 ``stage3_prefetch_bucket_size``, ``reduce_bucket_size``; deepspeed/runtime/zero/config.py), so even the shallowest
-recording has more elements in its layers than each of these, and two layers more. The optimizer goes over a partition
-in parts of ``sub_group_size``: where the whole model has more than one, the job is refused here and can be run whole.
+recording has more elements in its layers than each of these, and two layers more. The optimizer processes a partition
+in parts of ``sub_group_size``: if the whole model has more than one, the job is refused here and can be run whole.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Begin, begin
 
 FEWEST, MOST = 3, 14
-"""Layers that are recorded."""
+"""Fewest and most layers that are recorded."""
 PERIODS = (1, 2, 3, 4)
 DEEP = 40
-"""Layers from which on a model is not run whole unless that is asked for."""
+"""Layers from which on a model is not run whole unless requested."""
 
 # DeepSpeed's defaults (runtime/zero/config.py), in elements.
 _LIMITS = {
@@ -57,12 +57,12 @@ def rehearsed(
     compare: bool = True,
     meanwhile: Callable[[Rehearsed], None] = lambda found: None,
 ) -> Rehearsed:
-    """``job`` from a few of its layers where they show that the order repeats, else with all of them.
+    """Dry-run ``job`` from a few of its layers if they show that the order repeats, else with all of them.
 
-    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: are the other ranks
-    compared (:mod:`streamrace.studies.classes`)? ``meanwhile`` gets what is found while they still run. Raises
-    :class:`streamrace.scenarios.base.ScenarioError` where ``exact`` is False and the order does not repeat, and what
-    :func:`streamrace.studies.rehearsed.rehearse` raises.
+    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: compare the other ranks
+    (:mod:`streamrace.studies.classes`). ``meanwhile`` is called with the result while the other ranks still run. Raises
+    :class:`streamrace.scenarios.base.ScenarioError` if ``exact`` is False and the order does not repeat, and the errors
+    of :func:`streamrace.studies.rehearsed.rehearse`.
     """
     if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
         exact = True
@@ -101,10 +101,10 @@ def extended(
     rank: int = 0,
     beside: Comparison | None = None,
 ) -> Rehearsed:
-    """What :func:`rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
+    """Compute the result of :func:`rehearse` for ``job``, from some of its layers. ``folder`` keeps their traces.
 
-    ``beside``: what is run too, by the same processes. Raises :class:`Irregular` with a sentence where the order does
-    not repeat, or cannot be shown to, and what :func:`rehearse` raises.
+    ``beside``: a comparison of ranks that the same processes run. Raises :class:`Irregular` with a sentence if the
+    order does not repeat, or cannot be shown to, and the errors of :func:`rehearse`.
     """
     whole = rehearsal.layers_of(job)
     if whole is None or whole <= FEWEST + 2:
@@ -120,7 +120,7 @@ def extended(
 
 def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whole: int) -> Rehearsed:
     if fewest + 2 <= min(MOST, whole):
-        recordings.make(fewest, fewest + 1, fewest + 2)  # what the shortest period needs
+        recordings.make(fewest, fewest + 1, fewest + 2)  # needed by the shortest period
     problem = Irregular("the order does not repeat from layer to layer")
     for layers in range(fewest, min(MOST, whole) + 1):
         recordings.make(layers)
@@ -136,7 +136,7 @@ def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whol
 
 
 class _Recorded:
-    """A dry run with few layers, read."""
+    """A dry run with few layers and the order read from its trace."""
 
     def __init__(self, layers: int, found: Rehearsed) -> None:
         self.layers, self.found = layers, found
@@ -148,7 +148,7 @@ class _Recorded:
 
 
 class _Recordings:
-    """Dry runs with few layers, by their number, made side by side."""
+    """Dry runs with few layers, by their number of layers, made in parallel."""
 
     def __init__(self, job: Job, folder: Path, crew: Crew, *, races: bool, rank: int, tell: Tell) -> None:
         self.made: dict[int, _Recorded] = {}
@@ -156,7 +156,7 @@ class _Recordings:
         self._record = partial(_record, job, folder, races=races, rank=rank)
 
     def make(self, *wanted: int) -> None:
-        """Those of ``wanted`` that were not made; the deepest takes longest, and is begun first."""
+        """Record the ``wanted`` numbers of layers that are missing; the deepest takes longest, and starts first."""
         todo = [layers for layers in sorted(wanted, reverse=True) if layers not in self.made]
         for layers in reversed(todo):
             self._tell(f"recording {layers} layers")
@@ -175,7 +175,7 @@ def _record(job: Job, folder: Path, layers: int, *, races: bool, rank: int) -> R
 
 
 def _fewest(job: Job, whole: int) -> int:
-    """How many layers the shallowest recording needs. Raises :class:`Irregular` for what no few layers show."""
+    """Compute the layers of the shallowest recording. Raises :class:`Irregular` if few layers cannot show the order."""
     if job.sharding:
         return FEWEST
     one, two = (rehearsal.parameters_of(job, layers) for layers in (FEWEST, FEWEST + 1))
@@ -239,7 +239,7 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, fol
 
 
 def _again(order: Order) -> tuple[StepTime, ...]:
-    """The steps of a recording, timed anew as it is."""
+    """Return the steps of a recording, timed anew without change."""
     course, busy = Course(order), BusyMetrics()
     busy.feed(order.names)
     for phase in order.phases:
@@ -249,7 +249,7 @@ def _again(order: Order) -> tuple[StepTime, ...]:
 
 
 def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
-    """The same races; how often they occur, and are reversed, grows with each layer by the same."""
+    """Extrapolate the races: the same races, whose occurrences and reversals grow linearly with the layers."""
     by_place = [{identity(race): race for race in races} for races in found]
     if len({frozenset(one) for one in by_place}) > 1 or any(
         len(one) != len(races) for one, races in zip(by_place, found, strict=True)
@@ -271,7 +271,7 @@ def _grown(three: Sequence[int], times: int, what: str) -> int:
 
 
 def _units(grown: Sequence[Growth]) -> dict[str, list[int]]:
-    """How many records a layer adds, by phase."""
+    """Return the number of records that a layer adds, by phase."""
     return {
         f"{phase.order.phase.name} of step {phase.order.phase.step}": [unit.length for unit in phase.units]
         for phase in grown

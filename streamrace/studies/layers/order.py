@@ -1,18 +1,18 @@
-"""The order of a recorded job, phase by phase, and how it grows with the number of layers.
+"""Extracts the order of a recorded job, phase by phase, and its growth with the number of layers.
 
-Each record of a trace that counts becomes an :class:`Item`: its ``key`` says what is done (kernel, stream, call stack,
-which blocks, which event is waited for), told in words that mean the same in each layer; its ``sizes`` are the bytes.
+Each relevant record of a trace becomes an :class:`Item`: its ``key`` identifies the action (kernel, stream, call stack,
+blocks, event that is waited for) in terms that are the same in each layer; its ``sizes`` are the bytes.
 
-* A block is named by where it was allocated: the how-manieth allocation behind which work. If that was in the same
-  phase, also by how many were allocated there since.
-* An event is named by its stream and by how many were recorded there since.
+* A block is identified by its allocation: the preceding launch or collective, and its index among the allocations that
+  follow it. If allocated in the same phase, also by the number of such allocations since.
+* An event is identified by its stream and by the number of events recorded there since.
 * A parameter's name is taken without its numbers.
-* Which freed memory an allocation is given is left out: it is no part of the program.
+* The choice of freed memory for an allocation is left out: it is not part of the program.
 
-:func:`growth` holds three recordings against each other. With p layers more, a phase does the same and some pieces
-more (*units*: one for a pass, several where a framework goes over all parameters several times). Where these are put in
-once more the order of n + 2 p layers must come out, key for key. What is in a unit must have the same sizes each time,
-and sizes outside of units must grow by the same with each p layers (flat buffers of all parameters).
+:func:`growth` compares three recordings. With p layers more, a phase does the same and some pieces more (*units*: one
+for a pass, several where a framework goes over all parameters several times). If these are inserted once more, the
+result must be the order of n + 2 p layers, key for key. The items of a unit must have the same sizes each time, and
+sizes outside of units must grow by the same with each p layers (flat buffers of all parameters).
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ from streamrace.trace.records import (
 )
 
 _NUMBERS = re.compile(r"\d+")
-_MANY = 8  # ranges that one launch touches: more are those of all layers, which are told by where they come from
-_FEW = 4  # allocations behind one piece of work: more are those of all layers, which are told by their sizes
-# Records that agree where a phase goes on behind a unit: as many as can be had, but another unit may begin soon.
+_MANY = 8  # ranges that one launch touches: more are those of all layers, which are identified by place alone
+_FEW = 4  # allocations after one launch: more are those of all layers, which are identified by their sizes
+# Records that must agree where a phase continues after a unit: as many as possible, but another unit may begin soon.
 _WINDOWS = ((48, 24, 12, 6, 3), (12, 6, 3), (3,), (24, 12, 6, 3), (6, 3))
 
 
 class Item(NamedTuple):
-    """One thing that the host did. ``host``: nanoseconds of its clock since the item before.
+    """One action of the host. ``host``: nanoseconds of its clock since the item before.
 
-    ``block``: how a block is found again: where it was allocated. ``lasts``: of work, nanoseconds. ``mark``: an event,
-    by its stream and how many were recorded there since. ``at``: where in its block, of ``whole``
-    bytes, a label begins.
+    ``block``: identifies a block by its place of allocation. ``lasts``: of work, nanoseconds. ``mark``: an event, by
+    its stream and the number recorded there since. ``at``: offset of a label in its block, of ``whole`` bytes.
     """
 
     key: int
@@ -72,7 +71,7 @@ class Item(NamedTuple):
 
 @dataclass
 class PhaseOrder:
-    """What was done from one :class:`streamrace.trace.records.Phase` to the next."""
+    """The actions from one :class:`streamrace.trace.records.Phase` to the next."""
 
     phase: Phase
     items: list[Item] = field(default_factory=list)
@@ -83,7 +82,7 @@ class PhaseOrder:
 
 
 class Order:
-    """A whole recording. ``stacks`` and ``groups`` are what its records refer to."""
+    """The order of a whole recording. ``stacks`` and ``groups``: those that its records refer to."""
 
     def __init__(self, records: Iterable[TraceRecord]) -> None:
         self.phases = [PhaseOrder(Phase(0, 0, "before"))]
@@ -92,12 +91,12 @@ class Order:
         self.stacks: dict[int, tuple[Frame, ...]] = {}
         self._places: dict[int, int] = {}
         self._host = 0
-        self._blocks: dict[int, tuple[int, int, int]] = {}  # where, which phase, how many were before
+        self._blocks: dict[int, tuple[int, int, int]] = {}  # place, phase, number allocated before
         self._nbytes: dict[int, int] = {}
-        self._made: dict[tuple[int, int], int] = defaultdict(int)  # by phase and place
+        self._made: dict[tuple[int, int], int] = defaultdict(int)  # number of allocations, by phase and place
         self._marks: dict[int, tuple[int, int]] = {}
         self._marked: dict[int, int] = defaultdict(int)
-        self._behind, self._since = 0, 0  # the last work, and allocations since
+        self._behind, self._since = 0, 0  # key of the last launch, and allocations since
         for record in records:
             self._take(record)
 
@@ -147,7 +146,7 @@ class Order:
             if record.block not in self._blocks:
                 return None
             name = _NUMBERS.sub("#", record.name)
-            key = _key("label", record.kind, name)  # the tool's own, no part of the program
+            key = _key("label", record.kind, name)  # written by the tool, not part of the program
             place, whole = self._blocks[record.block][0], self._nbytes[record.block]
             return Item(key, record, (record.hi - record.lo,), 0, place, at=record.lo, whole=whole)
         if isinstance(record, RecordStream):
@@ -168,7 +167,7 @@ class Order:
         key = _key(*fixed, blocks)
         if isinstance(record, Collective):
             key, sizes = _key(key, record.group, record.root), (*sizes, record.nominal)
-        self._behind, self._since = _key(*fixed), 0  # without its blocks: a name may not tell all that was before
+        self._behind, self._since = _key(*fixed), 0  # without its blocks: a name may not distinguish all earlier ones
         return Item(key, record, sizes, self._passed(record.issued), lasts=record.end - record.start)
 
     def _alloc(self, record: Alloc) -> Item:
@@ -198,21 +197,21 @@ class Order:
 
 
 class Repeat(NamedTuple):
-    """What is done once more with each p layers: ``length`` items, of which the last ones end at ``end`` of a phase."""
+    """A unit that repeats with each p layers: ``length`` items; its last copy ends at ``end`` in the phase."""
 
     end: int
     length: int
 
 
 class Irregular(Exception):
-    """The order does not repeat from layer to layer. The sentence says where."""
+    """The order does not repeat from layer to layer; the message says where."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How a phase grows. ``units``: in the third recording, where each stands twice. ``grown``: by item outside of
-    units, by how much its sizes grow with each p layers, and how many nanoseconds longer it takes. ``fewer``: what the
-    items were with p layers less (of a unit that stands twice, for both the one).
+    """The growth of a phase. ``units``: in the third recording, where each occurs twice. ``grown``: by index of an item
+    outside of units, the growth of its sizes with each p layers, and of its duration in nanoseconds. ``fewer``: the
+    corresponding items with p layers less (both copies of a unit correspond to the same items).
     """
 
     order: PhaseOrder
@@ -221,7 +220,7 @@ class Growth:
     fewer: tuple[Item, ...]
 
     def extended(self, times: int) -> Iterator[Item]:
-        """The phase with ``times`` p layers more than in the third recording."""
+        """Yield the items of the phase with ``times`` p layers more than in the third recording."""
         items, at = self.order.items, 0
         for unit in (*self.units, Repeat(len(items), 0)):
             first = unit.end - 2 * unit.length
@@ -253,7 +252,7 @@ class Growth:
 
 
 def growth(one: Order, two: Order, three: Order) -> list[Growth]:
-    """How each phase grows from n to n + p layers, held to n + 2 p. Raises :class:`Irregular`."""
+    """Compute the growth of each phase from n to n + p layers, checked against n + 2 p. Raises :class:`Irregular`."""
     shapes = {tuple(tuple(phase.phase) for phase in order.phases) for order in (one, two, three)}
     if len(shapes) > 1:
         raise Irregular("the phases of a step are not the same for each number of layers")
@@ -283,7 +282,7 @@ def _foretold(
     if stuck is not None:
         said = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
         raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {said} on")
-    repeats: list[int] = []  # for each item of the third recording, which of the second it repeats
+    repeats: list[int] = []  # for each item of the third recording, the index of the item of the second that it repeats
     twice: list[Repeat] = []
     at = 0
     for end, length in units:
@@ -331,12 +330,12 @@ def _grown(
 
 
 def _near(mark: tuple[int, int]) -> tuple[int, int]:
-    """Of many events that are waited for one after the other the last ones are told apart."""
+    """Cap the count: of many events that are waited for in turn only the last few are distinguished."""
     return mark[0], min(mark[1], _FEW)
 
 
 def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int]) -> tuple[list[Repeat], int | None]:
-    """The pieces of ``those`` without which it is ``these``; and from where on it is not made up so, if anywhere."""
+    """Return the units of ``those`` whose removal gives ``these``; and the index at which this fails, or None."""
     fewer, more = [item.key for item in these], [item.key for item in those]
     units: list[Repeat] = []
     here = there = 0
@@ -353,9 +352,9 @@ def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int])
 
 
 def _earlier(before: Sequence[Item], until: Sequence[Item], length: int) -> int:
-    """By how many records earlier a unit may end, so that what stands around it has the sizes that it had without it.
+    """Return by how many records earlier a unit may end, so that the items around it keep their sizes.
 
-    What repeats may be cut anywhere: its last records may as well be the last ones before it.
+    A repeating sequence may be cut at any point: its last records may equal the last ones before it.
     """
     best = unlike = gained = 0
     for back, item in enumerate(reversed(before), 1):
