@@ -14,7 +14,7 @@ def is_there(place: str, frames: Iterable[Frame]) -> bool:
     file, _, where = place.rpartition(":")
 
     def is_it(frame: Frame) -> bool:
-        function = frame.function.partition(" ")[0]  # the suffix marks the backward pass of a call made there
+        function = frame.function.partition(" ")[0]  # the suffix marks the backward pass of a call on that line
         return frame.file.rpartition("/")[2] == file and where in (
             str(frame.line),
             function,

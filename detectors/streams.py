@@ -10,7 +10,7 @@ _UNNAMED = re.compile(r"stream \d+(?:, made where (stream \d+) was)?")
 
 
 def stream_named(name: str) -> str:
-    """Return an unnamed stream's number alone, "the host" for the host, and other names in quotes."""
+    """Return "the host" for the host, "stream 7" for an unnamed stream, and other names in quotes."""
     if name == HOST_STREAM:
         return "the host"
     return name if _UNNAMED.fullmatch(name) else f"stream {name!r}"

@@ -76,7 +76,7 @@ class EdgeLine(NamedTuple):
 class Changed:
     """A run's records with inserted ones. ``inserted``: by rank, the indices of these.
 
-    ``reached``: how often each line was executed, on all ranks.
+    ``reached``: how often each line is reached, on all ranks.
     """
 
     records: Mapping[int, Sequence[TraceRecord]]

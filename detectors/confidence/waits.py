@@ -203,7 +203,7 @@ class Waits:
 
     @staticmethod
     def _claim(state: _Rank, stack: int, operations: Sequence[str]) -> Asked | None:
-        """Return the call that made this record: the latest requested at its place that has made no record yet."""
+        """Return the call that made this record: the latest requested at its place that has no record yet."""
         frame = state.frames.get(stack)
         if frame is None:
             return None
@@ -264,7 +264,7 @@ class Waits:
         return [] if None in askers else [one for one in askers if one is not None]
 
     def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
-        """Return rank and operation of the reads and copies that these waits belong to."""
+        """Return rank and number of the operations that these incidental waits belong to."""
         wanted = frozenset(sites)
         return {(rank, op) for (one, rank), ops in self._own.items() if one in wanted for op in ops}
 
@@ -304,7 +304,7 @@ class _Rank:
         self.names: dict[int, str] = {}
         self.last: Launch | Collective | None = None
         self.marked: Record | None = None
-        self.asked: dict[tuple[str, int], Asked] = {}  # calls that have made no record yet, by place
+        self.asked: dict[tuple[str, int], Asked] = {}  # calls without a record so far, by place
         self.claimed: Asked | None = None  # the call of the wait that was read last
         self.unasked: dict[int, list[int]] = defaultdict(list)  # by block: streams that no line requested
         self.ops = self.waits = 0

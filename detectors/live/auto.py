@@ -49,7 +49,7 @@ class StopTraining(SystemExit):
 class AutoWatch:
     """A context in which the first model that is trained is watched by a :class:`NanWatch` with ``options``.
 
-    Raises at once what :class:`NanWatch` raises for wrong options. At the end rank 0 prints on stderr what was watched.
+    Raises the errors of :class:`NanWatch` at once. At the end rank 0 prints on stderr what was watched.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -208,7 +208,7 @@ class AutoWatch:
     # -- the end ------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Wait for all ranks: rank 0 may hold the store, and a launcher ends all ranks when one exits with an error."""
+        """Exit after the others: rank 0 may hold the store, and a launcher ends all ranks when one fails."""
         if self._store is None:
             return
         with suppress(Exception):

@@ -114,7 +114,7 @@ class Board:
         self.order = 0
         self._any_bad = False
 
-    # -- what is seen ------------------------------------------------------------------------------
+    # -- measurements -----------------------------------------------------------------------------
 
     def point(self, point: ProbePoint) -> int:
         """Return the number of a watched point."""
@@ -140,13 +140,13 @@ class Board:
         return bad
 
     def keep_place(self) -> int:
-        """Reserve a place in the order of execution, for a probe that is made only if what follows is bad."""
+        """Reserve a place in the order of execution, for a probe that is needed only if what follows is bad."""
         self.order += 1
         return self.order
 
     @property
     def late(self) -> bool:
-        """Return whether causes can be probed after their effect is seen to be bad. Not if the host learns that later.
+        """Return whether causes can be probed after their effect is seen to be bad: if the host learns that at once.
 
         Every so many steps the causes are probed all the same: a bad value may have no effect for a while.
         """
@@ -190,7 +190,7 @@ class Board:
         order = order or self.keep_place()
         return _Note(self.step, max(self.micro_batch, 1), self.phase, order, point, numel, event)
 
-    # -- what comes back ---------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def complete(self) -> Iterator[Step]:
         """Yield the steps that are over and whose measurements have all arrived, in order. Never waits."""

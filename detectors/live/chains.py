@@ -81,7 +81,7 @@ class Mismatch:
 
 @dataclass
 class _Chain:
-    """One parameter on one rank. ``version`` counts its writes; ``step``: the step of the last write."""
+    """One parameter on one rank. ``version`` counts its writes; ``step``: after which the last write was."""
 
     shape: Shape
     version: int = 0

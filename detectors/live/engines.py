@@ -2,7 +2,7 @@
 
 Used of DeepSpeed: ``DeepSpeedEngine.__init__, forward, backward, step`` (runtime/engine.py), ``module``,
 ``optimizer``, ``is_gradient_accumulation_boundary``, ``was_step_applied``, and an optimizer's ``loss_scaler``.
-The functions are patched on the class, so that an engine created inside a framework (HF Trainer, Lightning)
+Listeners are added on the class, so that an engine created inside a framework (HF Trainer, Lightning)
 is found as well. ZeRO-3's parameters: see :mod:`streamrace.detectors.live.zero3`.
 """
 
@@ -23,7 +23,7 @@ from streamrace.detectors.live.zero3 import Zero3Hooks, is_sharded
 
 
 class WatchError(Exception):
-    """The watch cannot be used like this. One sentence: what is wrong, and what to do."""
+    """Wrong use of the watch. The message is one sentence: the problem, and the remedy."""
 
 
 def engine_class() -> Any:

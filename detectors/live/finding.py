@@ -17,7 +17,7 @@ class Kind(StrEnum):
     """The kind of values that are probed."""
 
     INPUT = "input"  # a tensor of the batch
-    TAKEN = "input of a module"  # not made by a module: a sum of two outputs, for example
+    TAKEN = "input of a module"  # not a module's output: a sum of two outputs, for example
     OUTPUT = "output"  # returned by a module
     LOSS = "loss"
     OUTPUT_GRADIENT = "output gradient"  # with respect to a module's output

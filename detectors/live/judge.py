@@ -86,7 +86,7 @@ class Judge:
         return True
 
     def _first(self, bad: Sequence[ProbeResult], alarms: Sequence[ProbeResult]) -> ProbeResult:
-        """Return the earliest bad point that can have led to the alarm: no point that is bad in every step."""
+        """Return the earliest bad point that can have led to the alarm: none that is bad in healthy steps."""
         alarm = alarms[0]
         before = [probe for probe in bad if probe.order <= alarm.order and probe.point not in self._usual]
         for index, probe in enumerate(before):

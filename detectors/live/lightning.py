@@ -1,7 +1,7 @@
 """Runs the NaN watch in Lightning: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
 
 Used of Lightning: ``Callback``'s events, ``Trainer.should_stop``, and the module's ``training_step`` and
-``manual_backward``, which are patched on the one module. The events alone do not suffice: Lightning computes a batch
+``manual_backward``, which get listeners on the one module. The events alone do not suffice: Lightning computes a batch
 within the optimizer's step, after ``on_train_batch_start``, and ``on_before_backward`` has a loss that is divided
 for accumulation and scaled for fp16 already, so that a bound would be compared with another number than the user's.
 """
@@ -78,7 +78,7 @@ class NanWatchCallback(Callback):
             self._watch.phase("backward")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End a micro-batch, and with the last micro-batch of a step the step; stop training if all ranks do."""
+        """Stop training if all ranks do: with the last micro-batch of a step the step is over."""
         if self._watch is not None and self._together.at_step_end(self._watch.stopped):
             trainer.should_stop = True
 

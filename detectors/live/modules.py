@@ -147,7 +147,7 @@ class ModuleHooks:
                 self._board.see(self._board.point(point), tensor, order=order)
 
     def _new(self, tensor: Tensor) -> bool:
-        """Check whether a tensor was not probed before: modules often return their last part's output unchanged."""
+        """Note a tensor; return False if it was probed already, under the exact name of the part that returned it."""
         storage = tensor.untyped_storage()
         version = 0 if tensor.is_inference() else tensor._version
         before = self._seen.get(storage._cdata)

@@ -1,7 +1,7 @@
 """Takes the measurements of :mod:`streamrace.detectors.live.ops` on a CPU, in one pass over the memory each (C++).
 
 Built once from ``csrc/``, when a training on a CPU is first watched and a compiler exists: takes a second. Without a
-compiler torch's own operators measure, with the same bad values and checksums but more passes. Never used on a GPU.
+compiler torch's own operators measure, with the same bad values and checksums but more passes. Never used for a GPU.
 """
 
 from __future__ import annotations

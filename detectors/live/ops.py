@@ -5,7 +5,7 @@ current stream, on the simulated GPU one launch each. They write into a row of m
 exists before, return nothing to the host, and wait for nothing.
 
 ``detectors::probe``: one pass (``aminmax``) while everything is good. Counting bad values takes more
-passes; if a kernel may branch on what it reads (the CPU), they are only made for a bad tensor.
+passes; if a kernel may branch on what it reads (the CPU), they are only run for a bad tensor.
 
 ``detectors::checksum``: exact, in integers modulo 2**64. An element's bits are a word x (signed, up to
 32 bits; a 64-bit element is two words), and the sum is of x * w(i), i the word's position in the *whole*
@@ -104,9 +104,9 @@ def _probe_on_cpu(values: Tensor, row: Tensor) -> None:
 def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
     """Measure like :func:`probe`, of values that are ready at the call: into an array, not through the operator.
 
-    One pass at the speed of memory, if the native library can read the values. Otherwise one pass takes ``extremes``
-    False, which leaves the extremes of a good tensor unknown (NaN): it checks that the sum of the squares is finite,
-    which NaN and infinity would prevent.
+    One pass at the speed of memory, if the native library can read the values. Otherwise a single pass needs
+    ``extremes`` False, which leaves the extremes of a good tensor unknown (NaN): the sum of the squares is finite
+    only without NaN and infinity.
     """
     held[:3] = 0
     here = native()
@@ -136,7 +136,7 @@ def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
 
 
 def probe_on_device(values: Tensor, row: Tensor) -> None:
-    """Measure like :func:`probe` without the host knowing: no branch on values, so each pass is always made."""
+    """Measure like :func:`probe` without the host knowing: no branch on values, so each pass is always run."""
     seen = _real(values)
     if seen.numel() == 0:
         row.copy_(torch.tensor([0.0, 0.0, 0.0, math.nan, math.nan], dtype=row.dtype), non_blocking=True)

@@ -143,7 +143,7 @@ class OptimizerHooks:
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Return a gradient for the norm, which torch lacks for sparse ones: rows that repeat are summed up."""
+    """Return a gradient that has a norm in torch: of a sparse one the values, repeated rows summed up."""
     return gradient if gradient.layout is torch.strided else gradient.coalesce()._values()
 
 

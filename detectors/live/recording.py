@@ -24,7 +24,7 @@ class StepRecorder:
 
     @classmethod
     def of(cls, folder: str | Path | None, model: nn.Module, rank: int, world: int) -> StepRecorder | None:
-        """Return None without a folder. Raises :class:`streamrace.detectors.values.recordings.RecordingError`."""
+        """Create a recorder, or return None for no folder. Raises what :class:`Recorder` raises."""
         if folder is None:
             return None
         parameters = list(model.parameters())

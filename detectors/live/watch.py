@@ -149,8 +149,8 @@ class NanWatch:
     def phase(self, name: str, batch: Mapping[str, Any] | None = None, *, once: bool = False) -> None:
         """Mark the beginning of a phase: forward (with its batch: a new micro-batch), backward, or step.
 
-        After the first call for forward, calls of the model no longer begin micro-batches, only this method does;
-        ``once``: only this one.
+        After a call for forward only such calls begin micro-batches, calls of the model no longer do; with ``once``
+        these still do.
         """
         if name not in PHASES:
             raise WatchError(f"unknown phase '{name}': choose from {', '.join(PHASES)}")

@@ -5,7 +5,7 @@ Used of DeepSpeed (deepspeed/runtime/zero/): a parameter's ``ds_tensor`` (primar
 ``ds_secondary_tensor_num_of_groups``, ``ds_status``, its ``partition`` and ``all_gather_coalesced``
 (partition_parameters.py: ``_convert_to_deepspeed_param``); the coordinator's ``fetch_sub_module``
 (partitioned_param_coordinator.py); the optimizer's ``grad_position`` and ``fp32_partitioned_groups_flat``
-(stage3.py). Each function is patched on the one object, before and after; none is replaced. DeepSpeed's own
+(stage3.py). Listeners are added before and after each, on the one object; none is replaced. DeepSpeed's own
 accessors (``safe_get_local_optimizer_state``) are not used: they synchronise a stream.
 
 Partitions that are offloaded to the host are not supported: their copies run on no stream that is watched here.

@@ -7,7 +7,7 @@ one comparison, the *epoch* test of FastTrack (Flanagan & Freund 2009, section 3
 
 Three things keep this cheap, as traces have far more launches than synchronisations:
 
-* A stream's own epoch is stored separately from what it knows of others. A launch counts the epoch up and
+* A stream's own epoch is stored separately from its knowledge of others. A launch counts the epoch up and
   touches no vector; a record takes the vector without copying it.
 * A vector is never changed after its creation: a join creates a new one, so markers may share vectors.
   (The one exception is a new thread, for which zeros are appended: the meaning stays the same.)
@@ -36,7 +36,7 @@ def join(left: Vector, right: Vector) -> Vector:
 
 
 class Snapshot(NamedTuple):
-    """A position of a thread: its epoch, and what it knew then."""
+    """A position of a thread: its epoch, and its vector at that time."""
 
     thread: int
     epoch: int
@@ -79,7 +79,7 @@ class StreamClock:
         self.unforgotten: deque[tuple[int, int]] = deque()  # (epoch, marker) of live markers, oldest first
 
     def enqueue(self, host: HostClock) -> None:
-        """Host to stream: whatever is enqueued from now on comes after what the host has waited for."""
+        """Order whatever is enqueued from now on after everything that the host has waited for."""
         if self.host_version == host.version:
             return
         self.host_version = host.version
@@ -95,7 +95,7 @@ class StreamClock:
         return self.snapshot
 
     def wait(self, position: Snapshot) -> None:
-        """Stream to stream: whatever is enqueued from now on comes after ``position``."""
+        """Order whatever is enqueued from now on after ``position``, a position of a stream."""
         thread, epoch, known = position
         if thread == self.thread or self.known[thread] >= epoch:
             return

@@ -149,7 +149,7 @@ class RankAccesses:
     def _check_former(
         self, block: Block, inherited: Inheritance, entry: Entry, stream: StreamClock, kind: AccessKind
     ) -> None:
-        """Check whether an access by the new owner of reused memory is ordered after the former owners' accesses."""
+        """Report accesses of former owners that race with an access by the new owner of reused memory."""
         found = inherited.met(entry, stream.known, write=kind == "write")
         if any(found):
             self._compare(block, found, entry, kind, self._stacks.get(inherited.stack, ()))

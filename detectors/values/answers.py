@@ -126,7 +126,7 @@ def _same(a: float, b: float, atol: float) -> bool:
 
 
 def _factor(got: Sequence[float], want: Sequence[float], atol: float) -> float:
-    """Return the factor by which all of ``got`` that should not be zero is off; 0 if there is no single factor."""
+    """Return the factor by which all of ``got`` that should not be zero is off; 0: by none, or by several."""
     pairs = [(a, b) for a, b in zip(got, want, strict=True) if b != 0 or a != 0]
     if len(pairs) < 2 or any(b == 0 or a == 0 or not math.isfinite(a) for a, b in pairs):
         return 0.0

@@ -29,7 +29,7 @@ class RecordingError(Exception):
 class UseRecord(NamedTuple):
     """A parameter in use; in phase "step" its own partition on this rank, after the optimizer step or an edit.
 
-    ``micro_batch`` from 1; ``sums``: unsigned 64-bit checksums, one a part; ``largest``: absolute (NaN, also: unknown).
+    ``micro_batch`` from 1; ``sums``: unsigned 64-bit checksums, one a part; ``largest``: absolute (NaN: or not known).
     """
 
     micro_batch: int

@@ -5,7 +5,7 @@ the order in which the host issued the work: other order plays no part. Whether 
 known here: sound programs copy, send and mask out padding. That is found out by running the program again with
 other bytes in such memory (:mod:`streamrace.fuzz.live.unwritten`), so doubtful cases count as read.
 
-Pinned memory is left out, as the host's writes there are not traced, and so is a block once the program takes
+Pinned memory is left out, as the host's writes to it are not traced, and so is a block once the program takes
 its address. The gaps of an access with more than :data:`MOST` runs count as written, and so does a block
 in more than that many pieces: this bounds memory and time per access.
 """
@@ -73,7 +73,7 @@ class Shadow:
         return found
 
     def _split(self, written: Sequence[Range]) -> tuple[list[Range], list[Range], int, int]:
-        """Split the unwritten ranges ``first`` to ``last`` into the parts inside and outside of ``written``."""
+        """Split the unwritten ranges near ``written``: parts inside and outside of it, and the index range replaced."""
         lo, hi = written[0][0], written[-1][1]
         first = last = bisect_right(self.ends, lo)
         found: list[Range] = []
