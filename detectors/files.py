@@ -262,7 +262,7 @@ class _Folder:
 
 
 def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
-    """Judge a run less each line's waits (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
+    """Remove each line's waits alone (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
     return removal.take_away(_Folder(trace_folder), told)
 
 

@@ -200,7 +200,7 @@ class RaceDetector(Detector):
 
     @property
     def live_state(self) -> int:
-        """Return how many blocks, markers and open collectives are kept: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return self._agreed([order.live_state for order, _ in self._engines])
 
     @staticmethod

@@ -99,7 +99,7 @@ def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
 
 
 def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[EdgeLine]) -> Changed:
-    """Return the records as if these lines stood in the program; of two at one place the first comes first."""
+    """Return the records as if these lines stood in the program; of two lines at one place the first comes first."""
     made: dict[int, Sequence[TraceRecord]] = {}
     inserted: dict[int, frozenset[int]] = {}
     reached = [0] * len(lines)

@@ -72,7 +72,7 @@ class Bare(Detector):
         self._detector = RaceDetector(counts=waits.counted, noticed=self._notice)
         self._stopped = False
         self._seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
-        self._open: list[tuple[RaceKey, Occurrence]] = []  # pairs without an end: all later waits come between them
+        self._open: list[tuple[RaceKey, Occurrence]] = []  # pairs that end in a free: all later waits count
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         if not self._stopped:

@@ -1,6 +1,6 @@
-"""Removes each wait of a run alone, in its trace: is the wait needed, or does something else order the same?
+"""Removes each wait of a run alone, in its trace, to see whether something else orders the same work.
 
-With an edge of order less the trace is judged again. The result is exact for the order of this run: if no two
+The trace is judged again with one edge of order less. The result is exact for the order of this run: if no two
 accesses race without a wait, every timing of the program computes the same without it, as long as the program does not
 depend on time (a ``query``, a clock), and takes the same branches. A ``record_stream`` changes more: without it the
 allocator hands memory out earlier, to the next allocation. So it is redundant only if all work that it protects comes

@@ -49,7 +49,7 @@ class StopTraining(SystemExit):
 class AutoWatch:
     """A context in which the first model that is trained is watched by a :class:`NanWatch` with ``options``.
 
-    Raises the errors of :class:`NanWatch` at once. At the end rank 0 prints on stderr what was watched.
+    Wrong options raise :class:`NanWatch`'s errors at once. At the end rank 0 prints on stderr what was watched.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -181,7 +181,7 @@ class AutoWatch:
 
     def _count(self) -> None:
         self._steps += 1
-        if self._steps == 2 and self._store is not None:  # by their gradients: all ranks are past their first pass
+        if self._steps == 2 and self._store is not None:  # gradients synchronise: all ranks are past pass 1
             with suppress(Exception):
                 absent = [rank for rank in range(self._world) if not self._store.check([f"watched/{rank}"])]
                 if absent:

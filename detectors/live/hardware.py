@@ -1,4 +1,4 @@
-"""Wraps the device that holds the watched values: one asynchronous to the host, or the CPU itself.
+"""Wraps the device that holds the watched values: a device asynchronous to the host, or the CPU itself.
 
 The same few calls for ``torch.cuda``, for the accelerator that DeepSpeed runs on (the simulated one
 too: it is known through DeepSpeed's interface alone), and for the CPU, where every call is done when

@@ -66,7 +66,7 @@ class Native:
 
 
 def _address(values: Tensor) -> int | None:
-    """Return the address of the values in the host's memory; None if they are not there as they are."""
+    """Return the address of the values in the host's memory; None if they cannot be read there directly."""
     if type(values) not in _PLAIN or values.device.type != "cpu" or values.is_neg() or values.is_conj():
         return None
     read: Any = values  # torch's stubs leave the function out

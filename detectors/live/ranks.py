@@ -51,7 +51,7 @@ class Ranks:
         return int(self._store.get("alarm")) if self._store.check(["alarm"]) else None
 
     def neighbour(self, step: int) -> str | None:
-        """Return the digest of the next rank, if it has reported it."""
+        """Return the digest of the next rank, or None if the rank has not reported."""
         key = f"step/{step}/{(self.rank + 1) % self.world}"
         return str(json.loads(self._store.get(key))["digest"]) if self._store.check([key]) else None
 

@@ -1,6 +1,6 @@
 """Writes tensors as a file of safetensors: names, types, shapes and bytes, nothing that could be executed.
 
-Not with the library, as the watch is to need nothing but numpy and torch. The format: the length of a
+The library is not used, as the watch needs nothing but numpy and torch. The format: the length of a
 header (8 bytes, little-endian), the header (JSON: of each tensor its type, its shape and the offsets of its bytes),
 then the bytes of all tensors without a gap. Files are read with the library, here and by others.
 """

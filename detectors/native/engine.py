@@ -57,12 +57,12 @@ class NativeHappensBefore:
 
     @property
     def live_state(self) -> int:
-        """Return how many blocks, markers and open collectives are kept: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return int(self._library.order_live_state(self._it))
 
     @property
     def work(self) -> int:
-        """Return the records followed, accesses visited and runs of bytes compared so far: what time is used for."""
+        """Return the records followed, accesses visited and runs of bytes compared so far, as a measure of time."""
         return int(self._library.order_work(self._it))
 
     def _found(

@@ -1,4 +1,4 @@
-"""Keeps the access history of a block: the accesses that a later access may still race with, found by address.
+"""Keeps the access history of a block: the accesses that a later access may still race with, found by offset.
 
 **What bounds the history.** An access is dropped when a newer one covers it (:mod:`streamrace.detectors.order.block`).
 Strided accesses seldom cover each other, or only several together. So whenever a row holds twice as many entries as it
@@ -57,10 +57,10 @@ class _Row:
 
 
 class AccessHistory:
-    """Entries of a block, found by address.
+    """Entries of a block, found by offset.
 
     Most blocks have only a handful of entries. A flat buffer has one for each parameter's part: they are sorted by
-    address, in one row for each size class (a power of four), so that a search visits neighbours only.
+    offset, in one row for each size class (a power of four), so that a search visits neighbours only.
     """
 
     __slots__ = ("items", "rows")

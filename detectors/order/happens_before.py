@@ -81,7 +81,7 @@ class HappensBefore:
 
     @property
     def live_state(self) -> int:
-        """Return how many blocks, markers and open collectives are kept: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return self._collectives.open + sum(follower.rank.live_state for follower in self._followers.values())
 
     def _follower(self, rank: int) -> _Follower:

@@ -1,1 +1,1 @@
-"""Draws conclusions from values: where two runs differ, which partition is stale, which reads nothing wrote."""
+"""Concludes from values: where two runs differ, which partition is stale, which reads found unwritten memory."""

@@ -1,8 +1,8 @@
 """Finds reads of memory that nothing has written since its allocation, which *may* lead to undefined values.
 
 Keeps a shadow of each allocation (Memcheck's rule; Nethercote & Seward 2007) that records which bytes were written, in
-the order in which the host issued the work: other order plays no part. Whether anything depends on such a read is not
-known here: sound programs copy, send and mask out padding. That is found out by running the program again with
+the order in which the host issued the work; the order between streams plays no part. Whether anything depends on such
+a read is not known here: sound programs copy, send and mask out padding. To find out, the program is run again with
 other bytes in such memory (:mod:`streamrace.fuzz.live.unwritten`), so doubtful cases count as read.
 
 Pinned memory is left out, as the host's writes to it are not traced, and so is a block once the program takes
