@@ -1,7 +1,7 @@
-"""Detectors: they read a trace (:mod:`streamrace.trace`) or hook into a training that runs
+"""Detectors: they read a trace (:mod:`streamrace.trace`) or hook into a running training
 (:mod:`streamrace.detectors.live`).
 
-What hooks into training needs torch, and is only imported when it is asked for.
+The detectors that hook into training need torch, and are imported only on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamrace.detectors.values.coverage import Coverage
 from streamrace.detectors.values.divergence import Divergence, Values, compare
 from streamrace.detectors.values.stale import Stale, find_stale
 
-if not __name__.startswith("streamrace."):  # a second copy of each class, unequal to the first
+if not __name__.startswith("streamrace."):  # else each class would exist twice, unequal to the first
     raise ImportError("import streamrace.detectors: the folder detectors of the checkout is a part of that package")
 
 if TYPE_CHECKING:

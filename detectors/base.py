@@ -1,4 +1,4 @@
-"""What a detector is, and what it may find."""
+"""Defines the interface of a detector, and the kinds of findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.trace.records import Frame, TraceRecord
 
-_RANGES = 3  # are told
+_RANGES = 3  # printed at most
 
 
 @dataclass(frozen=True)
 class Uncovered:
-    """Reads of bytes that nothing wrote, from one place: how often, how many bytes at most, of which parameters."""
+    """Reads of bytes that nothing wrote, from one place: number of reads, largest number of bytes, parameters."""
 
     kernel: str
     stack: tuple[Frame, ...]
@@ -28,7 +28,7 @@ class Uncovered:
         return {**vars(self), "stack": [frame._asdict() for frame in self.stack]}
 
     def sentence(self) -> str:
-        """What is proven, for a person."""
+        """Return a sentence for the user that states what is proven."""
         where = f"{self.stack[0].function.rpartition('.')[2]}, " if self.stack else ""
         return (
             f"{self.kernel} ({where}{self.reads} times) reads up to {self.nbytes} bytes of the secondary partition of "
@@ -38,10 +38,10 @@ class Uncovered:
 
 @dataclass(frozen=True)
 class UnwrittenRead:
-    """Reads of allocations of one place that nothing had written: whether anything depends on them is not said.
+    """Reads of unwritten memory allocated at one place: whether anything depends on them is not known.
 
-    ``kernel`` and ``stack``: the first read, one that computes where there is one. ``ranges``: what of its block of
-    ``nbytes`` bytes nothing had written. ``count``: such blocks; ``blocks``: the first of them, each with its rank.
+    ``kernel`` and ``stack``: the first read, preferably by a kernel that computes. ``ranges``: unwritten parts of its
+    block of ``nbytes`` bytes. ``count``: such blocks; ``blocks``: the first of them, each with its rank.
     ``untouched``: no block of that place was written by then, not even a part.
     """
 
@@ -55,7 +55,7 @@ class UnwrittenRead:
     untouched: bool
 
     def sentence(self) -> str:
-        """What is read, for a person; without a full stop."""
+        """Return a clause for the user that describes the read, without a full stop."""
         unwritten = sum(hi - lo for lo, hi in self.ranges)
         which = ", ".join(f"{lo:,} to {hi:,}" for lo, hi in self.ranges[:_RANGES])
         more = f" and {len(self.ranges) - _RANGES} more ranges" if len(self.ranges) > _RANGES else ""
@@ -69,9 +69,9 @@ class UnwrittenRead:
 
 @dataclass(frozen=True)
 class Uninitialised(UnwrittenRead):
-    """Such reads on which something depends: proven by two runs that differ in such memory alone.
+    """Reads of unwritten memory on which something depends: proven by two runs that differ in that memory alone.
 
-    ``reached``: host, collective, parameter or end; ``where``: by what, with its line, if it is known.
+    ``reached``: host, collective, parameter or end; ``where``: the operation that is reached, with its line if known.
     """
 
     reached: str
@@ -87,13 +87,13 @@ def _at(stack: tuple[Frame, ...]) -> str:
 
 
 class Unexercised(str):
-    """A sentence without a full stop: something was on and never happened, so a clean verdict says nothing of it."""
+    """A sentence without a full stop: a feature was enabled but never used, so a clean verdict does not cover it."""
 
     __slots__ = ()
 
 
 class Unseen(str):
-    """A sentence without a full stop: there are accesses that the trace cannot have, so no verdict is clean."""
+    """A sentence without a full stop: some accesses cannot be in the trace, so no verdict is clean."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ _Kind = TypeVar("_Kind", bound=Found)
 
 
 class Detector(ABC):
-    """Reads the records of all ranks, each rank's in order, in any interleaving; its findings are the same for all.
+    """Reads the records of all ranks, each rank's in order; its findings do not depend on the interleaving.
 
     No detector may add an ordering edge to a run: a read of a value that synchronises hides the race it looks for.
     """
@@ -113,17 +113,17 @@ class Detector(ABC):
         """Take the next records of ``rank``."""
 
     def finish(self) -> None:  # noqa: B027
-        """No more records will come."""
+        """End the input: no more records will come."""
 
     def waits(self, rank: int) -> bool:
-        """Whether ``rank``'s records are kept until other ranks' have come: these had better be fed first."""
+        """Check whether ``rank``'s records are kept until other ranks' arrive: the others are better fed first."""
         return False
 
     @abstractmethod
     def findings(self) -> Sequence[Found]:
-        """What was found so far."""
+        """Return the findings so far."""
 
 
 def found_by(detectors: Iterable[Detector], kind: type[_Kind]) -> list[_Kind]:
-    """The findings of one kind."""
+    """Return the findings of one kind."""
     return [one for detector in detectors for one in detector.findings() if isinstance(one, kind)]

@@ -1,7 +1,7 @@
-"""Which engine of happens-before judges: ``detectors.order``, to be read, or ``detectors.native``, to be fast.
+"""Selects the happens-before engine: ``detectors.order``, written to be read, or ``detectors.native``, to be fast.
 
-Their findings are the same, byte for byte. ``both`` judges with each and raises where they are not: the tests of this
-project run so, whatever they judge.
+Their findings are the same, byte for byte. ``both`` runs both engines and raises if they differ: all tests of this
+project use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLE = "STREAMRACE_ENGINE"
 
 
 class EnginesDiffer(Exception):
-    """A bug of this project: the two engines do not find the same."""
+    """A bug of this project: the findings of the two engines differ."""
 
 
 class OrderEngine(Protocol):
@@ -38,11 +38,11 @@ class OrderEngine(Protocol):
 
 
 def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
-    """What makes the engines that are asked for: two where they are compared.
+    """Return factories of the requested engines: two if the engines are compared.
 
-    ``engine`` None: what :data:`VARIABLE` says, else the native one; where that cannot be built, the other serves, and
-    a warning says so. Raises ValueError for an unknown name, and :class:`streamrace.compiling.BuildError` where
-    the native one was asked for and cannot be built.
+    ``engine`` None: the value of :data:`VARIABLE`, else the native engine; if that cannot be built, the Python engine,
+    with a warning. Raises ValueError for an unknown name, and :class:`streamrace.compiling.BuildError` if the native
+    engine was requested and cannot be built.
     """
     said = engine or os.environ.get(VARIABLE) or None
     if said is None:

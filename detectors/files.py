@@ -21,12 +21,12 @@ from streamrace.trace.parts import PartReader
 from streamrace.trace.records import Begin, Onward, TraceError, TraceRecord
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
-_BITE = 1024  # ... while the program runs: who follows it has other things to look after
-_SLICE = 64  # ... then who reads is asked whether it is enough, and is interrupted, if so
+_BITE = 1024  # ... while the program runs: the follower has other work to do
+_SLICE = 64  # ... then the `enough` callback is polled, and reading stops if it returns True
 
 
 Enough = Callable[[], bool]
-"""Whether who reads has something else to do."""
+"""Polled while reading; returns True if reading should stop because other work is waiting."""
 
 
 def _never() -> bool:
@@ -34,7 +34,7 @@ def _never() -> bool:
 
 
 class Reader(Protocol):
-    """Reads the records of all ranks, each rank's in order. A :class:`Detector` is one."""
+    """Reads the records of all ranks, each rank's in order. A :class:`Detector` is a reader."""
 
     def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
 
@@ -49,12 +49,12 @@ def read(
 ) -> None:
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
-    ``keep`` says which records of a rank count, ``as_if`` what those are taken for. ``kept``: of traces that were
-    thinned (:mod:`streamrace.trace.parts`) what is there will do; no verdict rests on that. A mirrored trace
-    (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are those of
-    its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes. Raises
-    :class:`streamrace.trace.records.TraceError` where the folder has no traces, a rank's is missing, or one is damaged,
-    thinned or not of this run.
+    ``keep``: predicate that selects the records of a rank to pass on; ``as_if`` maps each of these to the record passed
+    on instead. ``kept``: accept traces that were thinned (:mod:`streamrace.trace.parts`), as far as they go; no verdict
+    rests on such a read. A mirrored trace (:mod:`streamrace.detectors.order.rendezvous`) stands for all ranks and is
+    the only file: the findings are those of its rank. A trace without an end (the rank was killed, or still runs) is
+    used up to its last record. Raises :class:`streamrace.trace.records.TraceError` if the folder has no traces, a
+    rank's is missing, or one is damaged, thinned or not of this run.
     """
     Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
 
@@ -62,8 +62,8 @@ def read(
 class Following:
     """Reads a run's traces for all ``readers``, as :func:`read` does, also while its ranks still write them.
 
-    What the readers are told is the same, but for how the ranks take turns, on which no finding depends. ``thin``:
-    remove what was read of a trace in parts, but for the first. ``thinned``: by rank where that ends, of such a trace.
+    The readers get the same records; only the interleaving of the ranks differs, on which no finding depends. ``thin``:
+    delete parts of a trace once read, except the first part. ``thinned``: by rank, the end of its first part.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Following:
         return {rank: trace.first for rank, trace in self._traces.items() if trace.first is not None}
 
     def on(self, enough: Enough = _never) -> bool:
-        """Read on, a little, and no further than ``enough``; is there more already? It raises nothing: :meth:`finish`
-        does.
+        """Read a little further, until ``enough`` returns True; return whether more records are available already.
+        Raises nothing: a problem is kept, and :meth:`finish` raises it.
         """
         if self._problem is not None:
             return False
@@ -97,14 +97,14 @@ class Following:
                 self._open(rank)
             more = {rank: self._turn(rank, _BITE, enough) for rank in self._free(self._traces)}
             return any(more.values())
-        except Exception as problem:  # the program still runs, and is not to suffer from it
+        except Exception as problem:  # the program still runs, and must not be disturbed
             self._problem = problem
             return False
 
     def finish(self, enough: Enough = _never) -> bool:
-        """Read the rest, as no more is being written; False where it was ``enough`` before. Raises as :func:`read`.
+        """Read the rest, as no more is being written; return False if ``enough`` stopped it. Raises as :func:`read`.
 
-        Ctrl-C comes between two slices: whatever each reader has found by then is of the same records.
+        Ctrl-C takes effect between two slices only, so all readers have seen the same records by then.
         """
         try:
             if self._problem is not None:
@@ -116,7 +116,7 @@ class Following:
                 trace.belongs(ranks)
             left = list(self._traces)
             while left:
-                # Ranks held up by others come last: they go on only where no other rank has records left.
+                # Ranks held up by others come last: they are read only when no other rank has records left.
                 for rank in self._free(left) or list(left):
                     if not self._turn(rank, _BATCH, enough):
                         left.remove(rank)
@@ -137,11 +137,11 @@ class Following:
             self._traces[rank] = _RankTrace(file_of(self._folder, rank), kept=self._kept)
 
     def _free(self, ranks: Iterable[int]) -> list[int]:
-        """The ranks that are not held up at what others have not come to: of these nothing has to be kept."""
+        """Return the ranks that are not held up at a collective: for these no records have to be kept."""
         return [rank for rank in ranks if not any(one.waits(rank) for one in self._detectors)]
 
     def _turn(self, rank: int, most: int, enough: Enough) -> bool:
-        """Pass on up to so many records of a rank; may it have more?"""
+        """Pass on up to ``most`` records of a rank; return whether the rank may have more."""
         trace = self._traces[rank]
         batch = trace.some(most)
         more = len(batch) == most
@@ -176,7 +176,7 @@ class _RankTrace:
         self._ahead: list[TraceRecord] = []
 
     def some(self, most: int) -> list[TraceRecord]:
-        """The next records, fewer than ``most`` where there are no more for now. Raises :class:`TraceError`."""
+        """Return the next records, fewer than ``most`` if no more exist for now. Raises :class:`TraceError`."""
         batch = self._ahead + list(islice(self._new, most - len(self._ahead)))
         self._ahead = []
         if len(batch) < most:
@@ -189,11 +189,11 @@ class _RankTrace:
         return batch
 
     def later(self, records: list[TraceRecord]) -> None:
-        """Give back what was not read."""
+        """Give back records that were not passed on."""
         self._ahead = records
 
     def belongs(self, ranks: Sequence[int]) -> None:
-        """Is it one of a run of these ranks, or does it stand for all? Raises :class:`TraceError` where neither is."""
+        """Check that the trace is of a run of these ranks, or stands for all. Raises :class:`TraceError` otherwise."""
         if self._begin is None:
             self._ahead = self.some(1)
         if self._begin is None:
@@ -212,7 +212,7 @@ class _RankTrace:
 
     @property
     def first(self) -> Onward | None:
-        """Where its first part ends, if there are more."""
+        """Return the end of the trace's first part, if more parts exist."""
         return self._reader.first
 
     def thin(self, *, done: bool = False) -> None:
@@ -225,15 +225,15 @@ class _RankTrace:
 def find_races(
     trace_folder: Path, *, keep: Keep | None = None, as_if: AsIf | None = None, examples: int | None = EXAMPLES
 ) -> list[Race]:
-    """The races alone. ``examples``: how many occurrences of each are kept (None: all). Raises as :func:`read`."""
+    """Return the races alone. ``examples``: occurrences kept of each race (None: all). Raises as :func:`read`."""
     detector = RaceDetector(examples)
     read(trace_folder, [detector], keep=keep, as_if=as_if)
     return detector.findings()
 
 
 def rests_on(trace_folder: Path, waits: Waits, bare: Bare | None = None) -> Holding:
-    """What a run without races rests on. ``waits`` and ``bare`` were fed all its records; without the latter they are
-    read once more for it. Raises as :func:`read`.
+    """Return the waits that a run without races rests on. ``waits`` and ``bare`` were fed all records; without ``bare``
+    the records are read once more. Raises as :func:`read`.
     """
     if bare is None:
         bare = Bare(waits)
@@ -262,12 +262,12 @@ class _Folder:
 
 
 def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
-    """Each line's waits taken away alone (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
+    """Remove each line's waits alone (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
     return removal.take_away(_Folder(trace_folder), told)
 
 
 def _ranks(folder: Path) -> list[int]:
-    """The ranks whose files are there, if those of 0 to the highest all are, or a single one (it may be mirrored)."""
+    """Return the ranks with a file. Raises if a rank from 0 to the highest is missing, unless only one file exists."""
     found = _files(folder)
     if not found:
         raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
@@ -277,7 +277,7 @@ def _ranks(folder: Path) -> list[int]:
 
 
 def _files(folder: Path) -> list[int]:
-    """The ranks whose files are there by now."""
+    """Return the ranks that have a file by now."""
     try:
         names = [re.fullmatch(r"rank(\d+)\.trace", name) for name in os.listdir(folder)]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a race is, as a person says it: ``file.py:function`` or ``file.py:line``."""
+"""Matches races with places as a user writes them: ``file.py:function`` or ``file.py:line``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from streamrace.trace.records import Frame
 
 
 def is_there(place: str, frames: Iterable[Frame]) -> bool:
-    """Is one of ``frames`` at ``place``: file.py:function or file.py:line?"""
+    """Check whether one of ``frames`` is at ``place``: file.py:function or file.py:line."""
     file, _, where = place.rpartition(":")
 
     def is_it(frame: Frame) -> bool:
-        function = frame.function.partition(" ")[0]  # what follows says that it is the backward pass of a call there
+        function = frame.function.partition(" ")[0]  # the suffix marks the backward pass of a call on that line
         return frame.file.rpartition("/")[2] == file and where in (
             str(frame.line),
             function,
@@ -25,18 +25,18 @@ def is_there(place: str, frames: Iterable[Frame]) -> bool:
 
 
 def meant(frames: Sequence[Frame]) -> Frame | None:
-    """The frame that a person would name: the innermost one that is not the standard library's (``contextlib``)."""
+    """Return the innermost frame outside the standard library (``contextlib``), which a user would name."""
     ours = (one for one in frames if one.file.partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names)
     return next(ours, site(tuple(frames)))
 
 
 def at(race: Race, place: str, *sides: Side) -> bool:
-    """Is one of the race's accesses there, by any call that led to it? ``sides``: only these are looked at."""
+    """Check whether one of the race's accesses is at ``place`` or called from it. ``sides``: check only these."""
     return any(is_there(place, side.stack) for side in sides or (race.first, race.second))
 
 
 def between(race: Race, places: Sequence[str]) -> bool:
-    """Does the race lie between these two places, one access at each?"""
+    """Check whether the race lies between these two places, one access at each."""
     if len(places) != 2:
         return False
     first, second = ({place for place in places if at(race, place, side)} for side in (race.first, race.second))

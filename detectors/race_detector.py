@@ -1,4 +1,4 @@
-"""The race detector: what happens-before finds, grouped by the pair of places that it comes from."""
+"""Detects races: groups the unordered pairs that happens-before finds by their pair of source places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Noticed = Callable[[RaceKey, Occurrence], None]
 
 
 class _OfRank:
-    """One rank's occurrences of one race. Ranks stand apart so that the order in which they are fed is forgotten."""
+    """One rank's occurrences of one race. Ranks are kept apart, so that the result does not depend on their order."""
 
     __slots__ = ("examples", "first", "manifested", "number", "occurrences", "second", "slack_ns")
 
@@ -28,14 +28,14 @@ class _OfRank:
         self.first = first
         self.second = second
         self.number = number  # how many occurrences of any race the rank had before
-        self.occurrences = 0  # that count
+        self.occurrences = 0  # those that count
         self.manifested = 0
         self.slack_ns = slack_ns
         self.examples: list[Occurrence] = []
 
 
 class _Race:
-    """One race while it is being counted. ``names`` are added as the labels of its bytes come."""
+    """One race while it is being counted. ``names`` are added when the labels of its bytes arrive."""
 
     __slots__ = ("_ranks", "names")
 
@@ -50,13 +50,13 @@ class _Race:
         return mine
 
     def place(self) -> tuple[int, int]:
-        """Where the race occurred first. No two races share it."""
+        """Return the race's first occurrence, as rank and number. No two races share it."""
         rank = min(self._ranks)
         return rank, self._ranks[rank].number
 
     @property
     def counts(self) -> bool:
-        """Does any of its occurrences?"""
+        """Return whether any occurrence of the race counts."""
         return any(part.occurrences for part in self._ranks.values())
 
     def race(self, most: int | None) -> Race:
@@ -87,7 +87,7 @@ class _Race:
 
 
 class _Tally:
-    """The races that one engine tells of, each with its occurrences."""
+    """The races that one engine reports, each with its occurrences."""
 
     def __init__(self, most: int | None, counts: Counts | None, noticed: Noticed | None) -> None:
         self.count = 0  # occurrences of races so far
@@ -96,11 +96,11 @@ class _Tally:
         self._counts: dict[int, int] = {}  # occurrences of any race, by rank
 
     def races(self) -> list[Race]:
-        """By rank and then in the order in which the host issued them."""
+        """Return the races by rank and then in the order in which the host issued them."""
         return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place) if race.counts]
 
     def add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
-        """Count an occurrence; returns the race it belongs to."""
+        """Count an occurrence; return the race it belongs to."""
         key = identity_of(first, second)
         race = self._by_key.get(key)
         if race is None:
@@ -124,11 +124,11 @@ class _Tally:
 
 
 class RaceDetector(Detector):
-    """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
+    """Finds races between streams. Accepts the ranks' records in any interleaving; the races are the same.
 
     ``examples``: how many occurrences of each race are kept (None: all). ``engine``: see
-    :func:`streamrace.detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does
-    (None: all do); a race is one that has any. ``noticed`` gets each that does, once.
+    :func:`streamrace.detectors.engines.orders`, also for the errors raised. ``counts``: predicate that selects the
+    occurrences to count (None: all); a race without one is not reported. ``noticed``: called per counted occurrence.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RaceDetector(Detector):
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.trace.records.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.records.TraceError` for inconsistent records, ValueError after :meth:`finish`.
         """
         if len(self._engines) > 1:
             records = list(records)
@@ -155,7 +155,7 @@ class RaceDetector(Detector):
             order.feed(rank, records)
 
     def finish(self) -> None:
-        """No more records will come. May be called again; further calls do nothing."""
+        """End the input: no more records will come. Further calls do nothing."""
         for order, _ in self._engines:
             order.finish()
 
@@ -163,7 +163,7 @@ class RaceDetector(Detector):
         return self._agreed([order.waits(rank) for order, _ in self._engines])
 
     def findings(self) -> list[Race]:
-        """The races so far, by rank and then in the order in which the host issued them.
+        """Return the races so far, by rank and then in the order in which the host issued them.
 
         Raises :class:`streamrace.detectors.engines.EnginesDiffer`.
         """
@@ -177,12 +177,12 @@ class RaceDetector(Detector):
 
     @property
     def count(self) -> int:
-        """Occurrences of races so far."""
+        """Return the number of occurrences of races so far."""
         return self._agreed([tally.count for _, tally in self._engines])
 
     @property
     def live_state(self) -> int:
-        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return self._agreed([order.live_state for order, _ in self._engines])
 
     @staticmethod

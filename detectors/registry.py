@@ -1,4 +1,4 @@
-"""The detectors that read every trace. A new one is a line here, and whatever judges a trace has it.
+"""Lists the detectors that read every trace. A new detector is one line here.
 
 The detectors that know a framework come with the framework (``repro/sessions/judging.py`` adds them).
 """
@@ -15,5 +15,5 @@ from streamrace.detectors.values.coverage import Coverage
 from streamrace.detectors.values.unwritten import UnwrittenReads
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
-"""What a clean verdict says nothing of."""
+"""Detectors that report what a clean verdict does not cover."""
 DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports, UnwrittenReads]

@@ -1,4 +1,4 @@
-"""Streams that nobody named: what they are called in a sentence, and which of them are one."""
+"""Names streams for users, and identifies unnamed streams that are created at the same place."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _UNNAMED = re.compile(r"stream \d+(?:, made where (stream \d+) was)?")
 
 
 def stream_named(name: str) -> str:
-    """By its number alone where nobody named it; the host, which is no stream, as the host."""
+    """Return "the host" for the host, "stream 7" for an unnamed stream, and other names in quotes."""
     if name == HOST_STREAM:
         return "the host"
     return name if _UNNAMED.fullmatch(name) else f"stream {name!r}"
 
 
 def first_made(name: str) -> str:
-    """The stream itself; of one that a loop makes anew in each iteration the first that was made there."""
+    """Return the stream's name; if a loop creates it anew in each iteration, that of the first stream created there."""
     found = _UNNAMED.fullmatch(name)
     return (found and found[1]) or name

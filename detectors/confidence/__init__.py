@@ -1,1 +1,1 @@
-"""What a clean verdict rests on: waits that hold by chance, mechanisms never exercised, memory that no trace shows."""
+"""Examines what a clean verdict depends on: incidental waits, mechanisms never exercised, memory outside the trace."""

@@ -1,7 +1,7 @@
-"""The order around two accesses that race: what each comes behind, the last that both do, and what comes too late.
+"""Describes the order around two accesses that race, as an engineer would look for it.
 
-Happens-before (:mod:`streamrace.detectors.order`) says that nothing orders the two; this says what there is instead, as
-a person would look for it: backwards from each access to the work behind which it comes, and forwards from the first to
+Happens-before (:mod:`streamrace.detectors.order`) proves that nothing orders the two accesses; this module shows the
+order that exists: backwards from each access to the work that it comes behind, and forwards from the first access to
 the wait on the second's side that comes too late.
 """
 
@@ -15,8 +15,8 @@ from streamrace.detectors.confidence.chains import Link, OrderGraph
 from streamrace.detectors.order.races import Occurrence, Race, site
 from streamrace.trace.records import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
 
-_HOST = -1  # a stream that stands for the host
-_STREAMS = 2  # other streams of which it is told how far an access comes behind them
+_HOST = -1  # stands for the host among the numbers of streams
+_STREAMS = 2  # other streams whose last preceding work is reported
 
 
 class TracedWork(NamedTuple):
@@ -31,7 +31,7 @@ class TracedWork(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """An access comes behind this ``work`` and all that its stream was given before, by these ``links``.
+    """An access comes behind this ``work`` and all earlier work of its stream, through these ``links``.
 
     No links: the work is of the same stream.
     """
@@ -42,8 +42,8 @@ class Behind(NamedTuple):
 
 @dataclass(frozen=True)
 class Handed:
-    """How memory came from one owner to the next. ``owner``: the stream that the allocator follows; ``recorded``: those
-    named by ``record_stream``. ``before``: the last work that the host gave before the memory was let go of.
+    """Memory that passed from one owner to the next. ``owner``: the stream that the allocator follows; ``recorded``:
+    the streams named by ``record_stream``. ``before``: the last work that the host issued before it freed the memory.
     """
 
     owner: str
@@ -53,13 +53,13 @@ class Handed:
 
 @dataclass(frozen=True)
 class Around:
-    """``first``, ``second``: what each access comes behind, its own stream before others, the later before the earlier;
-    ``streams``: the numbers of theirs (-1: of none).
+    """``first``, ``second``: the work that each access comes behind, its own stream before others, the later before the
+    earlier; ``streams``: the numbers of the accesses' streams (-1: none).
 
-    ``common``: the last work that both come behind, and by which links; None: there is none. ``known``: the last work
-    of the first's stream that the second comes behind. ``late``: by which links the second's stream, or else the host,
-    does wait for the first access, too late for the second; None: neither ever does. ``handed``: of memory that changed
-    its owner.
+    ``common``: the last work that both come behind, with the links to each; None: no such work. ``known``: the last
+    work of the first's stream that the second comes behind. ``late``: the links by which the second's stream, or else
+    the host, waits for the first access, too late for the second; None: neither ever waits. ``handed``: set for memory
+    that changed its owner.
     """
 
     first: tuple[Behind, ...]
@@ -74,7 +74,7 @@ class Around:
 class OrderAround(OrderGraph):
     """Reads a run for :meth:`around`: :meth:`feed` it all ranks' records, each rank's in order.
 
-    ``race`` and ``occurrence``: of which it will be asked.
+    ``race`` and ``occurrence``: the pair of accesses to describe.
     """
 
     def __init__(self, race: Race, occurrence: Occurrence) -> None:
@@ -96,7 +96,7 @@ class OrderAround(OrderGraph):
                 self._memory.feed(record)
 
     def around(self) -> Around | None:
-        """The order around the occurrence; None: its work is not in these traces."""
+        """Return the order around the occurrence, or None if its work is not in these traces."""
         self._meet()
         state = self._ranks.get(self._one.rank)
         first = self._event_of(self._one.first.op, self._race.first.access)
@@ -105,7 +105,7 @@ class OrderAround(OrderGraph):
         back = self._back()
         second = self._event_of(self._one.second.op, self._race.second.access)
         before = _closure(back, first)
-        if second is None:  # a free is no work, and nothing of the order is told of it
+        if second is None:  # a free is no work, and has no event in the graph
             behind = self._behind(first, before, -1)
             return Around(behind, (), None, None, None, (self._of[first][1], -1), self._handed())
         streams = self._of[first][1], self._of[second][1]
@@ -129,7 +129,7 @@ class OrderAround(OrderGraph):
         return None if found is None else found[access != "read"]
 
     def _other(self, event: int) -> bool:
-        """Is it of work, and of none of the two? (Of a collective the other ranks may know the beginning alone.)"""
+        """Check for an event of other work than the pair's. (Other ranks may know only a collective's beginning.)"""
         one = self._one
         rank, op = self._work.get(event, (-1, -1, "", 0, 0))[:2]
         return event in self._work and (rank != one.rank or op not in (one.first.op, one.second.op))
@@ -138,7 +138,7 @@ class OrderAround(OrderGraph):
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
         frame = site(state.frames.get(stack, ()))
-        if frame is not None:  # a trace may hold anything
+        if frame is not None:  # a trace may hold any type
             frame = Frame(str(frame.file), int(frame.line), str(frame.function))
         return TracedWork(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
 
@@ -146,7 +146,7 @@ class OrderAround(OrderGraph):
         return Behind(self._named(start), _plain(self._cheapest(start, goal, within)))
 
     def _back(self) -> list[list[int]]:
-        """The events before each."""
+        """Return the preceding events of each event."""
         found: list[list[int]] = [[] for _ in self._ahead]
         for event, edges in enumerate(self._ahead):
             for ahead, _ in edges:
@@ -154,8 +154,8 @@ class OrderAround(OrderGraph):
         return found
 
     def _behind(self, event: int, before: set[int], wanted: int) -> tuple[Behind, ...]:
-        """The last work of its own stream and of some others that an access comes behind, the stream ``wanted`` among
-        them if it does.
+        """Return the last work that an access comes behind, of its own stream and of a few others; the stream
+        ``wanted`` is among these if the access comes behind any of its work.
         """
         rank, stream = self._of[event]
         last: dict[int, int] = {}
@@ -171,13 +171,13 @@ class OrderAround(OrderGraph):
     def _common(
         self, first: int, second: int, before: set[int], also: set[int], back: Sequence[Sequence[int]]
     ) -> tuple[Behind, Behind] | None:
-        """Behind which work do both come that comes before no other such work? Of several that given last."""
+        """Return the last issued work that both come behind and that precedes no other such work, with its links."""
         both = before & also
         ends = [one for one in both if not any(ahead in both for ahead, _ in self._ahead[one])]
         works: set[int] = set()
         seen: set[int] = set(ends)
         open_ = list(ends)
-        while open_:  # waits and records are no work: what stands before them is
+        while open_:  # waits and records are no work: go back to the work before them
             one = open_.pop()
             if self._other(one):
                 works.add(one)
@@ -192,7 +192,7 @@ class OrderAround(OrderGraph):
         return self._link(it, first, before), self._link(it, second, also)
 
     def _late(self, first: int, second: int) -> tuple[Link, ...] | None:
-        """The links to the first event of the second's stream, or of the host, that comes behind the first access."""
+        """Return the links to the first event of the second's stream, or of the host, behind the first access."""
         ahead = _closure([[to for to, _ in edges] for edges in self._ahead], first)
         rank, stream = self._of[second]
         for of in ((rank, stream), (rank, _HOST)):
@@ -222,14 +222,14 @@ class OrderAround(OrderGraph):
 
 
 class _Memory:
-    """Whose an occurrence's memory was before: the records of its rank, one by one."""
+    """Follows the owners of an occurrence's memory through its rank's records."""
 
     def __init__(self, occurrence: Occurrence) -> None:
         self._one = occurrence
         self.owners: dict[int, int] = {}
         self.recorded: dict[int, list[int]] = {}
-        self.freed_behind: dict[int, int | None] = {}  # the last work that was given before a block was let go of
-        self._touched: set[int] = set()  # blocks, by the first access
+        self.freed_behind: dict[int, int | None] = {}  # the last work issued before a block was freed
+        self._touched: set[int] = set()  # blocks of the first access
         self._formers: dict[int, list[int]] = {}
         self._last: int | None = None
 
@@ -248,7 +248,7 @@ class _Memory:
             self._formers.setdefault(record.block, []).append(record.former)
 
     def former(self) -> int | None:
-        """The block in which the first access found the memory, if that had another owner by the second."""
+        """Return the block in which the first access touched the memory, if its owner changed before the second."""
         block = self._one.block
         if self._one.second.op is None:
             return block
@@ -268,7 +268,7 @@ def _plain(links: Iterable[Link] | None) -> tuple[Link, ...]:
 
 
 def _closure(edges: Sequence[Sequence[int]], start: int) -> set[int]:
-    """All that is reached from an event, and it itself."""
+    """Return all events reachable from an event, itself included."""
     seen, open_ = {start}, [start]
     while open_:
         for one in edges[open_.pop()]:

@@ -1,8 +1,8 @@
-"""The shortest chain of order between two pieces of work: what comes after what, because of which waits.
+"""Finds the shortest chain of order between two pieces of work: the waits that put one after the other.
 
-The edges are those of happens-before (:mod:`streamrace.detectors.order`): work of one stream in its turn, the host to
-what it gives, a record to who waits for it, a collective's members to each other. A chain is short where few of them
-are waits or collectives: that one thing follows another on its stream, or is issued later by the host, needs no call.
+The edges are those of happens-before (:mod:`streamrace.detectors.order`): from work to later work of its stream, from
+the host to what it issues, from a record to its waiters, between a collective's members. A chain's length is its number
+of waits and collectives: stream order, and being issued later by the host, need no call and cost nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamrace.trace.records import (
 
 
 class Link(NamedTuple):
-    """A call that is part of a chain. ``what``: in words, without a full stop."""
+    """A call that is part of a chain. ``what``: a description without a full stop."""
 
     what: str
     file: str = ""
@@ -39,13 +39,13 @@ class Link(NamedTuple):
 
 
 Touched = tuple[int, AccessKind]
-"""An operation, and what it does to memory: a collective reads when it begins, and writes at its end."""
+"""An operation and its kind of access: a collective reads when it begins, and writes at its end."""
 
 
 class OrderGraph:
     """The order of a run as a graph. :meth:`feed` it all ranks' records, each rank's in order.
 
-    An event is a number. ``_ahead`` are its edges: to a later event, and what they cost: 0, or 1 with the link's words.
+    An event is a number. ``_ahead``: each event's edges to later events, with a link (cost 1) or None (cost 0).
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class OrderGraph:
                 self._groups[record.group] = record.ranks
 
     def chain(self, rank: int, first: Touched, second: Touched) -> tuple[Link, ...] | None:
-        """The waits and collectives that put the access ``second`` behind ``first``, both of ``rank``, as few as there
-        may be. None: nothing does. Empty: they are of one stream.
+        """Return the fewest waits and collectives that put the access ``second`` behind ``first``, both of ``rank``.
+        None: nothing orders the two. Empty: the two are on one stream.
         """
         self._meet()
         works = self._ranks[rank].works
@@ -98,7 +98,7 @@ class OrderGraph:
         return self._cheapest(start, goal)
 
     def _cheapest(self, start: int, goal: int, within: Container[int] | None = None) -> tuple[Link, ...] | None:
-        """The links from one event to another, as few as there may be. ``within``: over these events alone."""
+        """Return the fewest links from one event to another. ``within``: use these events only."""
         came: dict[int, tuple[int, Link | None]] = {start: (start, None)}
         cost = {start: 0}
         queue = deque([start])
@@ -129,7 +129,7 @@ class OrderGraph:
         self._ahead[before].append((behind, link))
 
     def _on(self, state: _Rank, stream: int) -> int:
-        """A new event of a stream: behind its last, and behind what the host has waited for."""
+        """Add an event of a stream: behind its last event, and behind what the host has waited for."""
         event = self._event()
         if stream in state.tails:
             self._edge(state.tails[stream], event)
@@ -146,7 +146,7 @@ class OrderGraph:
         self._collectives.setdefault((record.group, record.number), []).append(part)
 
     def _meet(self) -> None:
-        """The edges between the members of each collective (:mod:`streamrace.detectors.order.rendezvous`)."""
+        """Add the edges between the members of each collective (:mod:`streamrace.detectors.order.rendezvous`)."""
         for parts in self._collectives.values():
             for one in parts:
                 for other in parts:
@@ -169,7 +169,7 @@ class _Part(NamedTuple):
 
 
 def _tells(one: _Part, other: _Part) -> bool:
-    """Does the other come to know of the one, as the kind of collective has it?"""
+    """Check whether this kind of collective orders ``other``'s outputs behind ``one``'s inputs."""
     root, kernel = one.record.root, one.record.kernel
     if root < 0:
         return True
@@ -180,7 +180,7 @@ def _tells(one: _Part, other: _Part) -> bool:
 
 class _Rank:
     def __init__(self) -> None:
-        self.works: dict[int, tuple[int, int]] = {}  # where an operation begins and ends
+        self.works: dict[int, tuple[int, int]] = {}  # the events at which an operation begins and ends
         self.markers: dict[int, tuple[int, int]] = {}
         self.tails: dict[int, int] = {}
         self.names: dict[int, str] = {}

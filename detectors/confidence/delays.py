@@ -1,13 +1,13 @@
-"""What each wait of a run costs in virtual time: how much earlier things could have gone on without it alone.
+"""Computes what each wait of a run costs in virtual time: the delay that only this wait causes.
 
-* of a stream: the next work that the stream was given begins when it is issued, what the stream had before is done,
-  and all that the stream waits for is. How much earlier could it have begun without this one? (Of two waits that hold
-  it up equally, neither costs anything alone.)
-* of the host: how long the host stood still in it;
-* ``record_stream``: how long memory was kept behind its free for the streams that were named. Nothing stands still for
-  that, so it is no time of the program's.
+* wait of a stream: the next work of the stream begins when it is issued, the stream's earlier work is done, and
+  everything that the stream waits for is done. The cost is how much earlier it could have begun without this wait. (Of
+  two waits that hold it up equally, neither costs anything alone.)
+* wait of the host: how long the host stood still in it;
+* ``record_stream``: how long memory was kept after its free for the named streams. Nothing stands still for that, so
+  it costs the program no time.
 
-That is how long each was held up there, and not how much longer the program took: work that waited elsewhere instead
+These are local delays, not how much longer the program took: work that waited elsewhere instead
 would have been no faster.
 """
 
@@ -21,7 +21,7 @@ from streamrace.trace.records import Collective, Free, HostWait, Launch, Record,
 
 
 class Delays:
-    """:meth:`feed` it all ranks' records, each rank's in order, once ``waits`` has them all.
+    """Sums up delays. :meth:`feed` it all ranks' records, each rank's in order, once ``waits`` has them all.
 
     ``held``: nanoseconds by site, of all ranks together.
     """
@@ -68,7 +68,7 @@ class Delays:
 
 class _Rank:
     def __init__(self) -> None:
-        self.done: dict[int, int] = defaultdict(int)  # by stream: when its work is
+        self.done: dict[int, int] = defaultdict(int)  # by stream: when its work is done
         self.pending: dict[int, list[tuple[WaitSite | None, int]]] = defaultdict(list)
         self.markers: dict[int, int] = {}
         self.recorded: dict[int, list[int]] = defaultdict(list)

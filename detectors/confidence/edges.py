@@ -1,12 +1,12 @@
-"""Order put into a recorded run: its records as if lines stood in the program that record, wait or synchronise.
+"""Inserts order into a recorded run: its records as if the program had more lines that record, wait or synchronise.
 
-A line is put in front of a statement or behind it (:class:`Spot`), at every occurrence in every rank's records. What
-the trace says of a statement are the stacks of its records: those that follow each other, all of them with a call at
-its lines, are an occurrence. Two occurrences with no other work between them are taken for one: that is as little
-order as there may be, so a race that is gone here is gone in the program, too.
+A line is inserted in front of a statement or behind it (:class:`Spot`), at every occurrence in every rank's records.
+A trace shows a statement only through the stacks of its records: consecutive records, all of them with a call at
+its lines, are an occurrence. Two occurrences with no other work between them are taken for one: that adds the least
+order, so a race that is gone here is gone in the program, too.
 
-Which stream is current there is not recorded: it is that of the statement's own work, of a collective that from which
-it was issued.
+The stream that is current at a statement is not recorded: it is taken to be the stream of the statement's own work, for
+a collective the stream from which it was issued.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from streamrace.trace.records import (
     Wait,
 )
 
-CURRENT = ""  # the stream that is current at a spot, where else the name of one stands
-_FIRST_MARKER = 1 << 40  # of those that are put in: no run has so many
+CURRENT = ""  # stands for the stream that is current at a spot, in place of a name
+_FIRST_MARKER = 1 << 40  # of inserted records: no run has so many
 _BACKWARD = " (backward)"
 _WITH_STACKS = (Launch, Collective, Wait, HostWait, Reuse, Export)
 
@@ -57,11 +57,11 @@ class Spot(NamedTuple):
 
 
 class EdgeLine(NamedTuple):
-    """A line that is put in, ``behind`` the statement or in front of it.
+    """A line to insert, ``behind`` the statement or in front of it.
 
-    ``act``: record or wait for *the* event (one, whoever records it last), wait for a stream, synchronise the host with
-    the event, a stream or the device, or record_stream. ``stream``: who waits, records or is synchronised; ``awaited``:
-    of a wait for a stream, that one. ``kernel``: of the access that the line is about.
+    ``act``: record or wait for *the* event (a single one, recorded by whichever line came last), wait for a stream,
+    synchronise the host with the event, a stream or the device, or record_stream. ``stream``: the stream that waits,
+    records or is synchronised; ``awaited``: the stream to wait for. ``kernel``: of the access that the line is about.
     """
 
     spot: Spot
@@ -74,9 +74,9 @@ class EdgeLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Changed:
-    """A run's records with what was put in. ``inserted``: by rank, where among them that stands.
+    """A run's records with inserted ones. ``inserted``: by rank, the indices of these.
 
-    ``reached``: how often each line was come by, on all ranks.
+    ``reached``: how often each line is reached, on all ranks.
     """
 
     records: Mapping[int, Sequence[TraceRecord]]
@@ -85,12 +85,12 @@ class Changed:
 
     @property
     def races(self) -> list[Race]:
-        """All races that are there, all occurrences of each."""
+        """Return all races with all their occurrences."""
         return races_of(self.records)
 
 
 def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
-    """All races of a run, all occurrences of each. Raises as :class:`RaceDetector` does."""
+    """Return all races of a run with all their occurrences. Raises as :class:`RaceDetector` does."""
     detector = RaceDetector(None)
     for rank, those in records.items():
         detector.feed(rank, those)
@@ -99,7 +99,7 @@ def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
 
 
 def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[EdgeLine]) -> Changed:
-    """The records as if these lines stood in the program; of two at one place the first comes first."""
+    """Return the records as if these lines stood in the program; of two lines at one place the first comes first."""
     made: dict[int, Sequence[TraceRecord]] = {}
     inserted: dict[int, frozenset[int]] = {}
     reached = [0] * len(lines)
@@ -113,7 +113,7 @@ def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[EdgeLin
 
 
 class _At(NamedTuple):
-    """Where a line comes in, in front of which record, and what it is about there."""
+    """The index at which a line is inserted, and the stream, stack and blocks it applies to there."""
 
     place: int
     stream: int
@@ -146,7 +146,7 @@ class _Rank:
         first, works, last = -1, list[Launch | Collective](), -1
         for index, record in enumerate(records):
             if not isinstance(record, _WITH_STACKS) or not self._stacks.get(record.stack):
-                continue  # whose it is, nobody knows
+                continue  # without a stack, the record cannot be attributed to a statement
             if record.stack in inside:
                 if first < 0:
                     first, works = index, []
@@ -165,14 +165,14 @@ class _Rank:
             return
         one = meant[-1 if line.behind else 0]
         stream = one.issuer if isinstance(one, Collective) and one.issuer >= 0 else one.stream
-        if stream in self._hosts:  # what the host does itself says nothing of streams
+        if stream in self._hosts:  # the host's own work does not show the current stream
             stream = 0
         blocks = tuple(dict.fromkeys(access[0] for each in meant for access in (*each.reads, *each.writes)))
         place = last + 1 if line.behind else self._in_front(first)
         yield _At(place, stream, one.stack, blocks)
 
     def _in_front(self, first: int) -> int:
-        """A statement that begins with a wait for a marker begins with that marker's record, too."""
+        """Return a statement's first index; if it begins with a wait for a marker, that of the marker's record."""
         record, at = self._records[first], first - 1
         while isinstance(record, (Wait, HostWait)) and at >= 0 and not isinstance(self._records[at], _WITH_STACKS):
             before = self._records[at]
@@ -212,7 +212,7 @@ class _Rank:
     def _act(
         self, line: EdgeLine, one: _At, made: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
     ) -> tuple[int, int]:
-        """Gives the next free marker, and that of the event."""
+        """Append the records of one line; return the next free marker, and the event's marker."""
         stream = self._number(line.stream, one)
         if line.act == "record":
             made.append(Record(marker, stream))
@@ -229,7 +229,7 @@ class _Rank:
             marker += 1
         elif line.act == "synchronize device":
             for each in streams:
-                began = -1 if each == streams[0] else time  # it is one call
+                began = -1 if each == streams[0] else time  # a single call
                 made += [Record(marker, each), HostWait(marker, "synchronize", one.stack, time, began)]
                 marker += 1
         elif line.act == "record_stream":
@@ -237,10 +237,10 @@ class _Rank:
         return marker, event
 
     def _number(self, name: str, one: _At) -> int:
-        """Of a stream; one that this rank never used comes to be."""
+        """Return the number of a stream; a stream that this rank never used gets a new number."""
         return one.stream if name == CURRENT else self._numbers.setdefault(name, max(self._numbers.values()) + 1)
 
 
 def by_autograd(frame: Frame) -> bool:
-    """Is it the forward line of what autograd does? No line of the program is executed then."""
+    """Check whether ``frame`` is a forward line that stands for autograd's work: no program line is executed then."""
     return frame.function.endswith(_BACKWARD)

@@ -1,8 +1,8 @@
-"""What was on and never happened: a run without races says nothing of it.
+"""Detects mechanisms that were enabled but never exercised: a run without races does not cover them.
 
-A *mechanism* is something of a program that can race: a stream of its own, a process group, a second copy of the
-parameters. A detector each reports where one was there and not used. Those that any program can have stand here; what
-only a framework knows comes with the framework.
+A *mechanism* is a part of a program that can race: a stream of its own, a process group, a second copy of the
+parameters. Each has a detector that reports a mechanism present and not used. Mechanisms that any program can have are
+here; those that only a framework knows come with the framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamrace.trace.records import HOST_STREAM, Collective, Group, Launch, Str
 
 
 class IdleStreams(Detector):
-    """Streams that were made and never given work; and whether work ever ran on more than one."""
+    """Finds streams that were created and never given work, and runs in which all work ran on one stream."""
 
     def __init__(self) -> None:
         self._names: dict[int, dict[int, str]] = defaultdict(dict)
@@ -36,14 +36,14 @@ class IdleStreams(Detector):
                 if stream not in self._used[rank] and stream != 0 and name != HOST_STREAM:
                     idle[name].append(rank)
         found = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
-        streams = set().union(*self._used.values())  # the host's own use of pinned memory is one: it can race
+        streams = set().union(*self._used.values())  # includes the host's stream: its use of pinned memory can race
         if len(streams) == 1:
             found.insert(0, "all work ran on one stream, whose order nothing can break")
         return [Unexercised(sentence) for sentence in found]
 
 
 class LoneGroups(Detector):
-    """Process groups of one rank, whose collectives wait for no other."""
+    """Finds process groups of one rank, whose collectives wait for no other."""
 
     def __init__(self) -> None:
         self._alone: dict[int, set[int]] = defaultdict(set)

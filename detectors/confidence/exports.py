@@ -1,11 +1,11 @@
-"""Pinned memory that the program holds an array or an address of: what it does through it is in no trace.
+"""Detects pinned memory of which the program holds an array or an address: accesses through these are in no trace.
 
-``tensor.numpy()`` of pinned memory, and DLPack, are traced as a read at that moment. While the array lives, what is
-done through it can race with the device only where the device has work on the same memory that does not come before the
-moment: work that the host has not waited for then, or that is given to a stream later. Only such blocks are reported.
+``tensor.numpy()`` of pinned memory, and DLPack, are traced as a read at that moment. While the array lives, accesses
+through it can race with the device only if the device has work on the same memory that is not ordered before that
+moment: work that the host has not waited for by then, or that is issued later. Only such blocks are reported.
 
-An address (``data_ptr()``) has no end, and most programs compare it, so only the moment counts at which it is taken:
-who uses it does so there, as a rule, and who keeps it for later is not accused of all that comes then.
+An address (``data_ptr()``) has no end, and most programs only compare it, so only the moment counts at which it is
+taken: a program usually uses it right then, and later work is not reported for a program that keeps it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamrace.trace.records import (
     Wait,
 )
 
-_HOLDING = ("numpy", "dlpack")  # arrays, whose end is told
+_HOLDING = ("numpy", "dlpack")  # arrays, whose release is traced
 _RELEASED = tuple(f"{how} released" for how in _HOLDING)
 
 
@@ -43,10 +43,10 @@ class _Rank:
     def __init__(self, rank: int) -> None:
         self._order = StreamOrder(rank, Threads())
         self._hosts: set[int] = set()
-        self._work: dict[int, dict[int, int]] = {}  # on the host's blocks: the epoch of the last, by block and thread
-        self._given: dict[int, list[Export]] = {}  # by block: the arrays that live
+        self._work: dict[int, dict[int, int]] = {}  # on the host's blocks: the last epoch, by block and thread
+        self._given: dict[int, list[Export]] = {}  # by block: the live arrays
         self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # in order
+        self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # an ordered set
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Launch: self._launch,
             Collective: self._launch,
@@ -113,7 +113,7 @@ class _Rank:
 
 
 class Exports(Detector):
-    """Feed it all ranks' records, each rank's in order."""
+    """Reports pinned memory that escapes the trace. Feed it all ranks' records, each rank's in order."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
@@ -124,7 +124,7 @@ class Exports(Detector):
         self._ranks[rank].feed(records)
 
     def findings(self) -> list[Unseen]:
-        """One for each place where such an address was taken."""
+        """Return one finding for each place at which such an array or address was taken."""
         return [
             Unseen(
                 f"pinned memory was given away by {describe(how, stack)}, and the device has work on it that no wait "

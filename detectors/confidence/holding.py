@@ -1,11 +1,11 @@
-"""What a clean verdict rests on: pairs that only an incidental host synchronisation orders.
+"""Finds what a clean verdict rests on: pairs that only an incidental host synchronisation orders.
 
 ``loss.item()`` in a line that logs makes the host wait for all earlier work of that stream, and so orders accesses
-that nothing else orders. If the program logs every tenth step only, or the line is removed, there is a race. To find
+that nothing else orders. If the program logs every tenth step only, or the line is removed, it has a race. To find
 such pairs the traces are judged again without these waits: first without all of them at once, which for most programs
 shows that nothing rests on any; then without one *site* (a line of source) at a time.
 
-Which waits these are, and what a trace is without them: :mod:`streamrace.detectors.confidence.waits`.
+Which waits are incidental, and a trace without them: :mod:`streamrace.detectors.confidence.waits`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_SITES = 16
 
 @dataclass(frozen=True)
 class Held:
-    """``races`` that are there as soon as the waits of ``sites`` are not: of one site, or of several, all at once."""
+    """``races`` that appear as soon as the waits of ``sites`` are removed: of one site, or of several, all at once."""
 
     sites: tuple[WaitSite, ...]
     races: tuple[Race, ...]
 
     def sentence(self) -> str:
-        """What holds which pairs."""
+        """Return a sentence that names the waits and the pairs that they alone order."""
         where = ", ".join(str(one) for one in self.sites)
         pairs = "; ".join(
             f"{describe(race.first.kernel, race.first.stack)} and {describe(race.second.kernel, race.second.stack)}"
@@ -51,7 +51,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Holding:
-    """``sites``: how many lines there were whose waits are incidental; ``unexamined``: of these, not left out alone."""
+    """``sites``: number of lines with incidental waits; ``unexamined``: of these, the number not left out alone."""
 
     held: tuple[Held, ...] = ()
     sites: int = 0
@@ -59,13 +59,13 @@ class Holding:
 
 
 Judge = Callable[[Keep, Counts], Sequence[Race]]
-"""Gives the races that are there when only some records count, and of their occurrences only some."""
+"""Returns the races if only the selected records are judged, and only the selected occurrences counted."""
 
 
 class Bare(Detector):
-    """Judges a run as if nothing waited that is there for another reason, also while it runs: without all of these
-    waits at once. ``waits`` has to be fed the same records, before it. ``between``: of each race the waits that come
-    between its accesses, with how many occurrences. To be stopped when it is not wanted any more.
+    """Judges a run without any incidental waits, also while it runs. ``waits`` has to be fed the same records first.
+    ``between``: for a race, the incidental waits between its accesses, with the number of occurrences. Call ``stop``
+    once the result is no longer needed.
     """
 
     def __init__(self, waits: Waits) -> None:
@@ -73,7 +73,7 @@ class Bare(Detector):
         self._detector = RaceDetector(counts=waits.counted, noticed=self._notice)
         self._stopped = False
         self._seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
-        self._open: list[tuple[RaceKey, Occurrence]] = []  # what all later waits come between
+        self._open: list[tuple[RaceKey, Occurrence]] = []  # pairs that end in a free: all later waits count
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         if not self._stopped:
@@ -92,7 +92,7 @@ class Bare(Detector):
         return not self._stopped and self._detector.waits(rank)
 
     def findings(self) -> list[Race]:
-        """None where nothing waits for another reason. To be asked at the end of the run."""
+        """Return the races, none if the run has no incidental waits. Call at the end of the run only."""
         assert not self._stopped
         return self._detector.findings() if self._waits.sites else []
 
@@ -110,8 +110,8 @@ class Bare(Detector):
 
 
 def together(waits: Waits, bare: Bare) -> Holding:
-    """What a run without races rests on, as far as it is known without judging its traces again: which of the waits
-    that come between a pair are needed is not.
+    """Return what a run without races rests on, without judging its traces again: it is not known then which of the
+    waits between a pair are needed to order it.
     """
     groups: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in bare.findings():
@@ -121,8 +121,8 @@ def together(waits: Waits, bare: Bare) -> Holding:
 
 
 def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -> Holding:
-    """What a run without races rests on, which ``waits`` and ``bare`` were fed. ``most``: so many sites are left out
-    alone, those between most pairs first.
+    """Return what a run without races rests on, whose records ``waits`` and ``bare`` were fed. ``most``: number of
+    sites left out alone, those between most pairs first.
     """
 
     def without(sites: Iterable[WaitSite]) -> Sequence[Race]:
@@ -141,7 +141,7 @@ def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -
             explained |= {_key(race) for race in alone}
     rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in found:
-        if _key(race) not in explained:  # each of several is enough to order it
+        if _key(race) not in explained:  # each of several waits is enough to order it
             rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
     for sites, races in rest.items():
         held.append(_fewest(sites, races, without, most))
@@ -154,7 +154,7 @@ def _fewest(
     without: Callable[[Iterable[WaitSite]], Sequence[Race]],
     most: int,
 ) -> Held:
-    """The races with no more sites than it takes to have all of them, of the first ``most``."""
+    """Drop sites, of the first ``most``, whose removal the races do not need; return the races with the rest."""
     wanted = {_key(race) for race in races}
     left = list(sites)
     for one in sites[:most]:

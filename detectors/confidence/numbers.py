@@ -1,4 +1,4 @@
-"""Many numbers in little memory: what is remembered of each wait of a run of millions of operations."""
+"""Stores many numbers in little memory: for each wait of a run of millions of operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Thing = TypeVar("_Thing")
 
 
 class NumberSet:
-    """A set of whole numbers, eight bytes each. They mostly come in their order; it is put right where they do not."""
+    """A set of whole numbers, eight bytes each. Mostly added in ascending order; sorted on demand otherwise."""
 
     __slots__ = ("_numbers", "_sorted")
 
@@ -42,7 +42,7 @@ class NumberSet:
 
 
 class Places(Generic[_Thing]):
-    """Which of a few things was where, among numbered places: twelve bytes each."""
+    """Maps numbered places to a few distinct things: twelve bytes each."""
 
     __slots__ = ("_at", "_sorted", "_things", "_what")
 
@@ -58,7 +58,7 @@ class Places(Generic[_Thing]):
         self._what.append(self._things.setdefault(thing, len(self._things)))
 
     def between(self, first: int, second: int | None) -> frozenset[_Thing]:
-        """What was at ``first`` or later, and before ``second`` (None: at any place)."""
+        """Return the things at ``first`` or later, and before ``second`` (None: no end)."""
         if not self._sorted:
             order = sorted(range(len(self._at)), key=self._at.__getitem__)
             self._at, self._what = (array(one.typecode, [one[at] for at in order]) for one in (self._at, self._what))

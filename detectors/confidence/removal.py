@@ -1,11 +1,11 @@
-"""Each wait of a run taken away alone, in its trace: does it carry load, or does something else order the same?
+"""Removes each wait of a run alone, in its trace, to see whether something else orders the same work.
 
-An edge of order less, and the trace is judged again. What comes out is exact for the order of this run: where no two
-accesses race without a wait, every timing of the program computes the same without it, as long as it does not ask what
-time it is (a ``query``, a clock), and takes the same branches. A ``record_stream`` changes more: without it the
-allocator hands memory out earlier, to whoever asks first. So it is redundant only where all that it protects comes
-before the free on the streams that the allocator follows anyway; where that is not so and nobody of this run got the
-memory too early, nothing is known.
+The trace is judged again with one edge of order less. The result is exact for the order of this run: if no two
+accesses race without a wait, every timing of the program computes the same without it, as long as the program does not
+depend on time (a ``query``, a clock), and takes the same branches. A ``record_stream`` changes more: without it the
+allocator hands memory out earlier, to the next allocation. So it is redundant only if all work that it protects comes
+before the free on the streams that the allocator follows anyway; if that does not hold and no allocation of this run
+got the memory too early, the result is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.trace.records import Free, TraceRecord, Wait
 
 Load = Literal["carries load", "fragile cover", "redundant", "unknown"]
-"""What a wait is for the order of a run."""
+"""The role of a wait in the order of a run."""
 
 CARRIES: Final = "carries load"
 FRAGILE: Final = "fragile cover"
@@ -32,12 +32,12 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True)
 class Removal:
-    """What a trace says of a line's waits. ``count``: of all ranks. ``held_ns``: see :class:`Delays`.
+    """The result for a line's waits. ``count``: of all ranks. ``held_ns``: see :class:`Delays`.
 
-    ``by_chance``: without it only waits of the host that are there for another reason order the same. ``races``: those
-    that are there without it. ``pair``: one that it would order if it were alone, and ``chain``, what
-    orders that instead (None: a ``record_stream``, or the order goes over what no chain says). ``operation``: how a
-    live run leaves it out; empty where none can.
+    ``by_chance``: without it only incidental waits of the host order the same. ``races``: the races that appear without
+    it. ``pair``: a pair that it would order if it were the only wait, and ``chain``, what orders that pair instead
+    (None: a ``record_stream``, or order that no chain shows). ``operation``: the operation by which a live run leaves
+    it out; empty if impossible.
     """
 
     site: WaitSite
@@ -54,9 +54,9 @@ class Removal:
 
 @dataclass(frozen=True)
 class Removals:
-    """``together``: the redundant ones that can go at once, the costly ones first, and nothing rests on chance for it.
-    ``others``: waits of collectives and
-    of autograd's engine, which no line asks for. ``base``: races that are there with all waits.
+    """``together``: redundant waits that can be removed at once, the costly ones first, such that nothing then rests on
+    incidental waits. ``others``: waits of collectives and of autograd's engine, which no line requests. ``base``: races
+    with all waits present.
     """
 
     each: tuple[Removal, ...]
@@ -73,19 +73,19 @@ class _Pair(NamedTuple):
 
 
 class Traces(Protocol):
-    """The traces of a run, to be read as often as one likes (:func:`streamrace.detectors.files.take_away`)."""
+    """The traces of a run, which can be read repeatedly (:func:`streamrace.detectors.files.take_away`)."""
 
     def read(self, reader: Waits | Delays | OrderGraph, keep: Keep | None = None) -> None: ...
 
     def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
-        """The races, all occurrences of each."""
+        """Return the races, all occurrences of each."""
         ...
 
 
 def take_away(traces: Traces, told: Callable[[str], None] = lambda sentence: None) -> Removals:
-    """Judge a run's traces without each line's waits. ``told`` gets what is done, now and then.
+    """Judge a run's traces without each line's waits. ``told``: called with a progress message now and then.
 
-    The run must have told its waits apart (:func:`streamrace.device.overrides.tell`).
+    The run must have recorded which line requested each wait (:func:`streamrace.device.overrides.tell`).
     """
     waits = Waits(every=True)
     traces.read(waits)
@@ -105,7 +105,7 @@ class _Judged:
         self._chance = [one for one in waits.sites if one.incidental]
         self._known_by_chance = _pairs(self._without(self._chance))
         self._reads = waits.own(waits.sites)
-        self._bare: list[list[Race]] = []  # of which _ordered_by chooses
+        self._bare: list[list[Race]] = []  # cache of _ordered_by
 
     def all(self, told: Callable[[str], None]) -> Removals:
         sites = sorted(self._waits.sites, key=self._waits.sites.__getitem__)
@@ -143,7 +143,7 @@ class _Judged:
         return replace(made, pair=_shortened(pair), chain=chain)
 
     def _without(self, sites: Sequence[WaitSite], *, as_if: AsIf | None = None) -> list[Race]:
-        """The races that come up without these."""
+        """Return the races that appear without these waits."""
 
         def judge(keep: Keep) -> list[Race]:
             return self._traces.races(keep, as_if)
@@ -151,11 +151,11 @@ class _Judged:
         return self._new(races_without(self._waits, judge, sites), self._known)
 
     def _rests_on_chance(self, sites: Sequence[WaitSite]) -> list[Race]:
-        """The races that come up without these as soon as the incidental waits go, too."""
+        """Return the races that appear without these waits once the incidental waits are removed, too."""
         return self._new(self._without([*sites, *self._chance]), self._known_by_chance)
 
     def _given_early(self, sites: Sequence[WaitSite]) -> list[Race]:
-        """What the next owner of memory could do too early without these lines' ``record_stream``, whoever that is."""
+        """Return races of any next owner of memory that is reused too early without these lines' ``record_stream``."""
         blocks = self._waits.recorded(one for one in sites if one.how == RECORDS)
         if not blocks:
             return []
@@ -169,8 +169,8 @@ class _Judged:
         return self._new(self._without(sites, as_if=noticed), before)
 
     def _ordered_by(self, one: WaitSite) -> Race | None:
-        """A race that is there without all waits, and not with this line's alone: first among what collectives and
-        autograd's engine do not order, either.
+        """Return a race that appears without all waits, and not with this line's alone. Preferred: races that
+        collectives and autograd's engine do not order, either.
         """
         if not self._bare:
             self._bare = [self._traces.races(_keeping(self._waits, None, other)) for other in (True, False)]
@@ -181,7 +181,7 @@ class _Judged:
         return None
 
     def _own(self, race: Race, at: int) -> bool:
-        """Is it what a read is for?"""
+        """Check whether the occurrence's first access is the read that a wait belongs to."""
         return (race.examples[at].rank, race.examples[at].first.op) in self._reads
 
     @staticmethod
@@ -190,7 +190,7 @@ class _Judged:
 
 
 def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
-    """Of all waits only those of this line; and, of ``others``, those that no line asks for."""
+    """Keep only this line's waits; with ``others`` also those that no line requests."""
     without = waits.without([site for site in waits.sites if site != one])
 
     def keep(rank: int, record: TraceRecord) -> bool:

@@ -1,20 +1,20 @@
-"""The waits of a run by *site*, a line of source: which records they are, so that a trace can be judged without them.
+"""Groups the waits of a run by *site*, a line of source, so that a trace can be judged without them.
 
-All that orders something, and that a line of the program or of a library asks for, is of one of these kinds:
+Everything that orders work, and that a line of the program or of a library requests, is of one of these kinds:
 
 * waits of streams (``wait_stream``, ``wait_event``, ``Work.wait``) and *deliberate* waits of the host: every
-  ``synchronize`` of a device, a stream or an event, a barrier. There is no other reason to ask for these;
+  ``synchronize`` of a device, a stream or an event, a barrier. These calls have no other purpose;
 * ``record_stream``, which makes the allocator wait;
 * *incidental* waits of the host: those of a read (``.item()``, ``.tolist()``, a blocking copy to the host, a result
   whose size the host needs), of a blocking copy to the device, and any synchronisation in a file that measures: a
   timer's.
 
-What is incidental a trace says by itself. Which line asked for another wait it says where the run was to
-(:func:`streamrace.device.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the
-program, and those cannot be taken away. A ``query`` is none of these: it is asked again until it says yes.
+A trace always shows which waits are incidental. The line that requested another wait is recorded only on demand
+(:func:`streamrace.device.overrides.tell`): collectives and autograd's engine add waits of their own at lines of the
+program, and those cannot be removed. A ``query`` is none of these: it is polled until it returns True.
 
-A read's wait is always there for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses what it
-gave, relies on the purpose of that call. So pairs whose first access is the read's own are not counted.
+A read's wait always exists for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses the
+result, relies on the purpose of that call. So pairs whose first access is the read's own are not counted.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ _WORDS = {
 }
 _OF_STREAMS = ("stream.wait_event", "stream.wait_stream", "event.wait", "work.wait")
 _OF_HOST = ("stream.synchronize", "event.synchronize", "device.synchronize", "work.wait")
-_SEVERAL = ("device.synchronize", "work.wait")  # whose call may make several records, one behind the other
+_SEVERAL = ("device.synchronize", "work.wait")  # calls that may make several records, one behind the other
 RECORDS = "tensor.record_stream"
 WAITING = frozenset({Wait, HostWait})
-_MEMORY = frozenset({Alloc, Reuse})  # more than half of all records: they ask for no wait
+_MEMORY = frozenset({Alloc, Reuse})  # more than half of all records: none is a wait
 
 Keep = Callable[[int, TraceRecord], bool]
-"""Whether a record of a rank counts."""
+"""Predicate: selects the records of a rank to judge."""
 
 AsIf = Callable[[int, TraceRecord], TraceRecord]
-"""What a record of a rank is taken for."""
+"""Maps a record of a rank to the record that is judged in its place."""
 
 Counts = Callable[[Occurrence], bool]
-"""Whether an occurrence of a race does (:class:`streamrace.detectors.race_detector.RaceDetector`)."""
+"""Predicate: selects the occurrences of a race (:class:`streamrace.detectors.race_detector.RaceDetector`)."""
 
 _Key = tuple[int, str, int, int]  # rank, kind, stream, stack
 
 
 class WaitSite(NamedTuple):
     """A line whose calls wait, and how: an operation of :mod:`streamrace.device.overrides`, or read, copy, measurement,
-    synchronize (of the host, by a call that no override can take out).
+    synchronize (of the host, by a call that no override can remove).
     """
 
     how: str
@@ -87,21 +87,21 @@ class WaitSite(NamedTuple):
 
     @property
     def incidental(self) -> bool:
-        """It is there for another reason than order."""
+        """Return whether the wait has another purpose than order."""
         return self.how in (*_INCIDENTAL, "measurement")
 
 
 def place_of(operation: str, frame: Frame | None) -> str:
-    """As a live run leaves it out (:func:`streamrace.device.overrides.leave_out`); empty where none can."""
+    """Return the site as :func:`streamrace.device.overrides.leave_out` takes it; empty if it cannot be left out."""
     return f"{operation}@{frame.file}:{frame.line}" if operation and frame else ""
 
 
 class Waits:
-    """The waits of a run. :meth:`feed` it all ranks' records, each rank's in order.
+    """Collects the waits of a run. :meth:`feed` it all ranks' records, each rank's in order.
 
-    ``every``: not only the incidental ones. ``sites``: each with where it waits first (which of its rank's, and the
-    rank). ``operations``: how a site is taken out of a live run, of those where that can be done. ``counts``: how many
-    waits it made on all ranks. ``others``: waits that no line asked for. ``left_out``: how often a call was left out of
+    ``every``: include waits that are not incidental. ``sites``: each with its first wait (n-th of its rank's waits, and
+    the rank). ``operations``: by which a site can be left out of a live run, if possible. ``counts``: number
+    of waits on all ranks. ``others``: waits that no line requested. ``left_out``: how often a call was left out of
     this very run, by its operation and line (:func:`streamrace.device.overrides.leave_out`).
     """
 
@@ -113,7 +113,7 @@ class Waits:
         self.others = 0
         self.left_out: Counter[WaitSite] = Counter()
         self._ranks: dict[int, _Rank] = {}
-        self._made: dict[_Key, dict[WaitSite, NumberSet]] = defaultdict(dict)  # the markers of the waits
+        self._made: dict[_Key, dict[WaitSite, NumberSet]] = defaultdict(dict)  # markers of the waits
         self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
         self._own: dict[tuple[WaitSite, int], NumberSet] = defaultdict(NumberSet)  # by rank: operations
         self._places: dict[int, Places[WaitSite]] = defaultdict(Places)
@@ -144,12 +144,12 @@ class Waits:
                 self._ask(rank, state, record)
             elif isinstance(record, RecordStream):
                 askers = self._asked[rank, record.block, record.stream]
-                if not askers:  # no line asked: a library of the device's own
+                if not askers:  # no line requested it: a library of the device's own
                     askers.add(None)
                     state.unasked[record.block].append(record.stream)
             elif isinstance(record, Free):
                 for stream in state.unasked.pop(record.block, ()):
-                    if self._asked.get((rank, record.block, stream)) == {None}:  # as if it had never been asked
+                    if self._asked.get((rank, record.block, stream)) == {None}:  # treated as never requested
                         del self._asked[rank, record.block, stream]
 
     def _ask(self, rank: int, state: _Rank, record: Asked) -> None:
@@ -178,7 +178,7 @@ class Waits:
         frame = state.frames.get(record.stack)
         marked = state.marked if state.marked is not None and state.marked.marker == record.marker else None
         if marked is not None and state.names.get(marked.stream) == HOST_STREAM:
-            return  # the host's own access to pinned memory, which is ordered by being the host's
+            return  # the host's own access to pinned memory, which the host's order covers
         operation = ""
         if record.how in _INCIDENTAL:
             found = WaitSite(record.how, frame)
@@ -203,7 +203,7 @@ class Waits:
 
     @staticmethod
     def _claim(state: _Rank, stack: int, operations: Sequence[str]) -> Asked | None:
-        """The call that made this record: the one that was asked for at its place, and has made none yet."""
+        """Return the call that made this record: the latest requested at its place that has no record yet."""
         frame = state.frames.get(stack)
         if frame is None:
             return None
@@ -230,7 +230,7 @@ class Waits:
         self._places[rank].add(state.ops, found)
 
     def site_of(self, rank: int, record: TraceRecord) -> WaitSite | None:
-        """The line that asked for this wait, if there is one."""
+        """Return the line that requested this wait, if known."""
         if isinstance(record, Wait):
             made = self._made.get((rank, "wait", record.stream, record.stack))
         elif isinstance(record, HostWait):
@@ -240,7 +240,7 @@ class Waits:
         return next((one for one, markers in (made or {}).items() if record.marker in markers), None)
 
     def without(self, sites: Iterable[WaitSite]) -> Keep:
-        """The trace as if these lines made no wait. A ``record_stream`` that another line asks for, too, stays."""
+        """Keep all records but these lines' waits. A ``record_stream`` that another line requests, too, is kept."""
         dropped = frozenset(sites)
 
         def keep(rank: int, record: TraceRecord) -> bool:
@@ -254,22 +254,22 @@ class Waits:
         return keep
 
     def recorded(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
-        """Rank and number of the blocks for which these lines say ``record_stream``."""
+        """Return rank and number of the blocks for which these lines call ``record_stream``."""
         wanted = set(sites)
         return {(rank, block) for (rank, block, _), askers in self._asked.items() if askers & wanted}
 
     def askers(self, rank: int, block: int, stream: int) -> list[WaitSite]:
-        """The lines that say ``record_stream`` of this block and stream, if nobody else does."""
+        """Return the lines that call ``record_stream`` for this block and stream; empty if an unknown caller does."""
         askers = self._asked.get((rank, block, stream), set())
         return [] if None in askers else [one for one in askers if one is not None]
 
     def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
-        """Rank and operation of what these waits are for."""
+        """Return rank and number of the operations that these incidental waits belong to."""
         wanted = frozenset(sites)
         return {(rank, op) for (one, rank), ops in self._own.items() if one in wanted for op in ops}
 
     def besides_own(self, sites: Iterable[WaitSite]) -> Counts:
-        """Whether an occurrence counts without these waits: its first access is none that they are for."""
+        """Return a predicate for occurrences whose first access is none that these waits belong to."""
         wanted = frozenset(sites)
 
         def counts(one: Occurrence) -> bool:
@@ -279,14 +279,14 @@ class Waits:
         return counts
 
     def counted(self, one: Occurrence) -> bool:
-        """The same without any of the waits so far."""
+        """Check whether an occurrence's first access belongs to none of the waits so far."""
         op = one.first.op
         return op is None or not any(rank == one.rank and op in ops for (_, rank), ops in self._own.items())
 
     def between(self, one: Occurrence) -> frozenset[WaitSite]:
-        """The sites whose waits come between the two accesses.
+        """Return the sites whose waits come between the two accesses.
 
-        There may be none: the pair is ordered by what another rank's host waits for.
+        May be empty: if the pair is ordered by waits of another rank's host.
         """
         first, second = one.first.op, one.second.op
         if first is None or one.rank not in self._places:
@@ -295,7 +295,7 @@ class Waits:
 
 
 class _Rank:
-    """Where a rank's host is."""
+    """The state of a rank's host."""
 
     __slots__ = ("asked", "claimed", "frames", "last", "marked", "names", "ops", "unasked", "waits")
 
@@ -304,14 +304,14 @@ class _Rank:
         self.names: dict[int, str] = {}
         self.last: Launch | Collective | None = None
         self.marked: Record | None = None
-        self.asked: dict[tuple[str, int], Asked] = {}  # calls that have made no record yet, by place
+        self.asked: dict[tuple[str, int], Asked] = {}  # calls without a record so far, by place
         self.claimed: Asked | None = None  # the call of the wait that was read last
-        self.unasked: dict[int, list[int]] = defaultdict(list)  # by block: streams that no line asked for
+        self.unasked: dict[int, list[int]] = defaultdict(list)  # by block: streams that no line requested
         self.ops = self.waits = 0
 
 
 def but_for(races: Sequence[Race], forgiven: Callable[[Race, int], bool]) -> list[Race]:
-    """The races without those of their examples, by number, that are ``forgiven``."""
+    """Return the races without the examples, by index, for which ``forgiven`` is true."""
     kept = []
     for race in races:
         examples = tuple(one for at, one in enumerate(race.examples) if not forgiven(race, at))
@@ -330,7 +330,7 @@ def but_for(races: Sequence[Race], forgiven: Callable[[Race, int], bool]) -> lis
 
 
 def races_without(waits: Waits, judge: Callable[[Keep], Sequence[Race]], sites: Iterable[WaitSite]) -> list[Race]:
-    """The races that are there without these waits, but for those of the reads that they are for."""
+    """Return the races that appear without these waits, except those of the reads that the waits belong to."""
     dropped = tuple(sites)
     own = waits.own(dropped)
     return but_for(

@@ -1,1 +1,1 @@
-"""Detectors that hook into a running training program, on any device. DeepSpeed they only recognise."""
+"""Detectors that hook into a running training program, on any device. DeepSpeed is recognised, not required."""

@@ -1,4 +1,4 @@
-"""What happens at the first finding: warn, raise, stop, call the user's function, save an incident."""
+"""Acts on the first finding: warns, raises, stops, calls the user's function, saves an incident."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from streamrace.detectors.live import incident
 from streamrace.detectors.live.finding import Finding, ProbeResult
 
 OnFinding = str | Callable[[Finding], None]
-_BATCHES = 32  # micro-batches kept: what is found belongs to this step or the one before
+_BATCHES = 32  # micro-batches kept: a finding belongs to this step or the one before
 WORDS = ("warn", "raise", "stop", "save")
 
 
 def listed(wanted: OnFinding | Sequence[OnFinding]) -> list[OnFinding]:
-    """What ``on_finding`` asks for, one or several."""
+    """Return the actions of ``on_finding``, which is one action or a sequence, as a list."""
     return list(wanted) if isinstance(wanted, list | tuple) else [wanted]  # type: ignore[list-item]
 
 
 class BadValue(RuntimeError):
-    """Training computes with a bad value. ``finding`` says which, and where it came from."""
+    """Training computes with a bad value. ``finding`` describes the value and its cause."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(describe(finding))
@@ -46,7 +46,7 @@ class _Batch(NamedTuple):
 
 
 class Actions:
-    """Knows what to do, and keeps what an incident needs of the last micro-batches.
+    """Carries out the actions, and keeps the last micro-batches for an incident.
 
     Raises ValueError for an unknown action, :class:`streamrace.detectors.live.incident.IncidentError` for a folder
     that cannot be written.
@@ -83,7 +83,7 @@ class Actions:
         return "stop" in self._wanted
 
     def began(self, step: int, micro_batch: int, batch: Mapping[str, Any]) -> None:
-        """A micro-batch begins. Its tensors are only kept when an incident may be saved."""
+        """Note that a micro-batch begins. Its tensors are kept only if an incident may be saved."""
         if self.saves:
             state = {"cpu": torch.get_rng_state()}
             if torch.cuda.is_initialized():
@@ -91,7 +91,7 @@ class Actions:
             self._batches.append(_Batch(step, micro_batch, batch, state))
 
     def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[ProbeResult]]) -> None:
-        """Do all that was asked for; raising comes last."""
+        """Carry out all requested actions; raising comes last."""
         speaks = rank == 0
         saved = ""
         if self.saves:
@@ -129,7 +129,7 @@ class Actions:
 
 
 def _outside() -> int:
-    """How many frames up the program's own line stands: not in the watch, torch or DeepSpeed."""
+    """Return how many frames up the program's own line is: outside the watch, torch and DeepSpeed."""
     frame, level = sys._getframe(1), 1
     passing = ("streamrace.", "torch.", "deepspeed.", "contextlib")
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(passing):
@@ -138,12 +138,12 @@ def _outside() -> int:
 
 
 def describe(finding: Finding) -> str:
-    """The finding with its evidence, for a person."""
+    """Return the finding with its evidence as text for the user."""
     return "\n".join([finding.sentence(), *(f"  {line}" for line in finding.evidence)])
 
 
 def versions() -> dict[str, str]:
-    """Versions of what takes part in training, as far as the program has imported it."""
+    """Return the versions of the packages that take part in training and that the program has imported."""
     found = {"python": platform.python_version()}
     for name in ("torch", "deepspeed", "transformers", "accelerate", "lightning", "numpy"):
         module = sys.modules.get(name)

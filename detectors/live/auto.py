@@ -1,9 +1,9 @@
-"""The NaN watch on a program that does not know of it: it attaches itself to the first model that is trained.
+"""Attaches the NaN watch to a program that was not written for it: to the first model that is trained.
 
-torch's global forward pre-hook shows the outermost module of the first training forward pass, whatever made it:
-DeepSpeed's engine, DDP, a trainer. Once the watch is attached the global hook is gone: it would cost a call
-for every module. Who runs the loop is looked up once, on the stack: "stop" is a flag of Hugging Face's or
-Lightning's trainer, and :class:`StopTraining` in a loop of the user's own.
+torch's global forward pre-hook shows the outermost module of the first training forward pass, whatever created it:
+DeepSpeed's engine, DDP, a trainer. Once the watch is attached the global hook is removed: it would cost a call
+for every module. The owner of the training loop is looked up once, on the stack: "stop" sets a flag of Hugging Face's
+or Lightning's trainer, and raises :class:`StopTraining` in a loop of the user's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 class StopTraining(SystemExit):
     """Ends a loop of the user's own after a finding, with exit status 1.
 
-    A SystemExit, so that neither an ``except Exception`` of the program nor a traceback comes between.
+    A SystemExit, so that no ``except Exception`` of the program catches it and no traceback is printed.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class StopTraining(SystemExit):
 
 
 class AutoWatch:
-    """Within it the first model that is trained is watched by a :class:`NanWatch` with ``options``.
+    """A context in which the first model that is trained is watched by a :class:`NanWatch` with ``options``.
 
-    Raises at once what :class:`NanWatch` raises for wrong options. At the end rank 0 says on stderr what was watched.
+    Wrong options raise :class:`NanWatch`'s errors at once. At the end rank 0 prints on stderr what was watched.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -57,7 +57,7 @@ class AutoWatch:
         self._options = {**options, "on_finding": [*self._wanted, self._found]}
         _check({**options, "on_finding": self._wanted})
         self._watch: NanWatch | None = None
-        self._trained: Any = None  # what is watched: the engine, if there is one
+        self._trained: Any = None  # the watched object: the engine, if there is one
         self._parameters: set[int] = set()
         self._title = ""
         self._steps = 0
@@ -76,7 +76,7 @@ class AutoWatch:
 
     @property
     def failed(self) -> bool:
-        """Was something found that was to end the program?"""
+        """Return whether a finding was to end the program."""
         return self.finding is not None and ("raise" in self._wanted or "stop" in self._wanted)
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class AutoWatch:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Judge what is there, after a failure too: a NaN is often why the program failed."""
+        """Judge the measurements so far, after a failure too: a NaN is often why the program failed."""
         self._closing = True
         self._let_go()
         watch = self._watch
@@ -139,7 +139,7 @@ class AutoWatch:
             self._world = _world()
             self._store.set(f"watched/{_rank()}", "")
         if unwrapped(model) is module:
-            # torch has listed the hooks that it calls for this pass already: the watch's own comes too late for it.
+            # torch has already collected the hooks for this pass: the watch's own hook comes too late for it.
             # A global hook is not given the keyword arguments either; the caller has them.
             keywords = caller.f_locals.get("kwargs")
             batch = {f"argument {place}": value for place, value in enumerate(args)}
@@ -147,7 +147,7 @@ class AutoWatch:
             self._watch.phase("forward", whole, once=True)
 
     def _ask_trainer(self, owners: list[Any]) -> None:
-        """Who runs the loop?"""
+        """Find the owner of the training loop, and how to stop it."""
         trainer = _first(owners, ("transformers.trainer",))
         if trainer is not None:
             self._stop = lambda: setattr(trainer.control, "should_training_stop", True)
@@ -181,7 +181,7 @@ class AutoWatch:
 
     def _count(self) -> None:
         self._steps += 1
-        if self._steps == 2 and self._store is not None:  # by their gradients: all ranks are past their first pass
+        if self._steps == 2 and self._store is not None:  # gradients synchronise: all ranks are past pass 1
             with suppress(Exception):
                 absent = [rank for rank in range(self._world) if not self._store.check([f"watched/{rank}"])]
                 if absent:
@@ -194,9 +194,9 @@ class AutoWatch:
             self._stop()
 
     def _found(self, finding: Finding) -> None:
-        """Stop where all ranks stop: one that leaves alone lets the others wait for it in a collective.
+        """Stop at a step at which all ranks stop: if a single rank leaves, the others wait for it in a collective.
 
-        A rank learns of a finding one step before or after the others, as far as gradients let it be ahead.
+        A rank learns of a finding one step before or after the others, as far as gradients let it run ahead.
         """
         if "stop" not in self._wanted or self._closing:
             return
@@ -208,7 +208,7 @@ class AutoWatch:
     # -- the end ------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Rank 0 may hold the store that the others still ask, and a launcher ends them all when one ends badly."""
+        """Exit after the others: rank 0 may hold the store, and a launcher ends all ranks when one fails."""
         if self._store is None:
             return
         with suppress(Exception):
@@ -221,14 +221,14 @@ class AutoWatch:
             self._undo.pop()()
 
     def _say(self, text: str) -> None:
-        """Once, by rank 0."""
+        """Print a message once, on rank 0."""
         if _rank() == 0 and text not in self._said:
             self._said.add(text)
             print(f"streamrace watch: {text.rstrip('.')}.", file=sys.stderr, flush=True)
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Raise what is wrong with the options now, and not at the first forward pass."""
+    """Raise an error for wrong options now, and not at the first forward pass."""
     model = nn.Module()
     model.register_parameter("weight", nn.Parameter(torch.zeros(1)))  # nn.Linear would draw random numbers
     NanWatch(model, tells=False, **{**options, "record": None}).close()
@@ -238,7 +238,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 def _owners(frame: FrameType | None) -> Iterator[Any]:
-    """Whose methods are running, the innermost first."""
+    """Yield the objects whose methods are running, the innermost first."""
     while frame is not None:
         code = frame.f_code
         if code.co_argcount and code.co_varnames[0] == "self":
@@ -251,7 +251,7 @@ def _owners(frame: FrameType | None) -> Iterator[Any]:
 
 
 def _whole(module: nn.Module, owners: list[Any]) -> nn.Module:
-    """The model that ``module`` is a part of: Lightning, and methods of models, call parts without the whole."""
+    """Return the model that ``module`` is a part of: Lightning, and methods of models, call parts directly."""
     if unwrapped(module) is not module:
         return module
     for owner in owners:
@@ -261,7 +261,7 @@ def _whole(module: nn.Module, owners: list[Any]) -> nn.Module:
 
 
 def _first(owners: list[Any], modules: tuple[str, ...]) -> Any:
-    """The first owner that is a ``Trainer`` of one of the modules, as far as the program has imported them."""
+    """Return the first owner that is a ``Trainer`` of one of the modules, as far as these are imported."""
     kinds = tuple(kind for name in modules if (kind := getattr(sys.modules.get(name), "Trainer", None)) is not None)
     return next((owner for owner in owners if isinstance(owner, kinds)), None)
 

@@ -1,7 +1,7 @@
-"""Where the hooks write: what was probed, in which step, micro-batch and phase.
+"""Collects what the hooks probe, with its step, micro-batch and phase.
 
-The board keeps the count of steps and the lanes, and turns what comes back into one
-:class:`~streamrace.detectors.live.judge.Step` per optimizer step, complete when all its measurements are there.
+The board counts the steps, owns the lanes, and turns arriving measurements into one
+:class:`~streamrace.detectors.live.judge.Step` per optimizer step, complete when all its measurements have arrived.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from streamrace.detectors.live.hardware import Hardware
 from streamrace.detectors.live.judge import Step
 from streamrace.detectors.live.lanes import Lanes, Measured
 
-# Says, if it is not 0, that the optimizer skipped the step on the device: the host does not know.
+# If not 0, the optimizer skipped the step on the device, without the host knowing.
 SKIPPED = ProbePoint(Kind.OPTIMIZER, detail="found_inf")
 # The norm of the gradient that the optimizer is about to apply.
 NORM = ProbePoint(Kind.GRADIENT, detail="norm")
 
 _RETURNED = ProbePoint(Kind.OUTPUT)  # by the model
-_SMALL = 4096  # elements: a pass over these costs nothing
+_SMALL = 4096  # elements: a pass over so few costs nothing
 _EVERY = 16  # steps
 
 P = ParamSpec("P")
@@ -34,11 +34,11 @@ R = TypeVar("R")
 
 
 class WatchFailed(UserWarning):
-    """The watch itself failed and has stepped aside. Training goes on without it."""
+    """Warning that the watch itself failed and has stepped aside. Training goes on without it."""
 
 
 class _Note(NamedTuple):
-    """What was measured: a point (by number) or, for checksums, an event of a parameter (by number)."""
+    """The origin of a measurement: a point (by number) or, for checksums, an event of a parameter (by number)."""
 
     step: int
     micro_batch: int
@@ -52,7 +52,7 @@ class _Note(NamedTuple):
 class Board:
     """The state of one rank's watch.
 
-    ``kinds``: what is watched. ``bound``: the largest absolute value that is still good, by kind.
+    ``kinds``: the watched kinds. ``bound``: the largest absolute value that is still good, by kind.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Board:
         self.kept: dict[int, list[ProbeResult]] = {}  # probes of the last ``keep`` steps, good ones too
         self.sums: dict[int, list[Sum]] = {}  # checksums of the steps that are not judged yet
         self._keep = keep
-        # Of these the extremes are wanted even where they are good; of the others only what is bad counts.
+        # For these kinds the extremes are needed even if good; for the others only bad values count.
         self._told = {Kind.INPUT, Kind.OUTPUT, Kind.LOSS, *bound, *([Kind.PARAMETER] if checksums else [])}
         self._extremes = self._told - ({Kind.OUTPUT} - set(bound))
         self._bound = bound
         self._lanes = Lanes(hardware, checksums=checksums)
-        self._any_bad = False  # in this step, where the host knows it at once
+        self._any_bad = False  # in this step, if the host knows at once
         self._points: dict[ProbePoint, int] = {}
         self._names: list[ProbePoint] = []
         self._open: dict[int, Step] = {}
-        self._awaited: dict[int, int] = {}  # by step: measurements that are not there yet
+        self._awaited: dict[int, int] = {}  # by step: measurements that have not arrived
         self._ended: set[int] = set()
         self._on_close: list[Callable[[], None]] = []
 
     # -- where training is -------------------------------------------------------------------------
 
     def begin_micro_batch(self) -> None:
-        """A forward pass begins."""
+        """Begin a forward pass."""
         self.micro_batch += 1
         self.phase = "forward"
         self._lanes.send()
@@ -104,7 +104,7 @@ class Board:
         self.phase = "step"
 
     def end_step(self, *, skipped: bool = False) -> None:
-        """The optimizer step is over, and all that belongs to it has been probed."""
+        """End the optimizer step: everything that belongs to it has been probed."""
         step = self._of(self.step)
         step.skipped = step.skipped or skipped
         step.scaled, step.sharded = self.scaled, self.sharded
@@ -114,10 +114,10 @@ class Board:
         self.order = 0
         self._any_bad = False
 
-    # -- what is seen ------------------------------------------------------------------------------
+    # -- measurements -----------------------------------------------------------------------------
 
     def point(self, point: ProbePoint) -> int:
-        """The number of a watched point."""
+        """Return the number of a watched point."""
         number = self._points.get(point)
         if number is None:
             number = self._points[point] = len(self._names)
@@ -125,9 +125,9 @@ class Board:
         return number
 
     def see(self, point: int, values: Tensor, *, order: int = 0) -> bool:
-        """Probe ``values``: any shape, any dtype, on the current stream. True where they are seen to be bad at once.
+        """Probe ``values``: any shape, any dtype, on the current stream. Return True if already known to be bad.
 
-        ``order``: the place that was kept for it (:meth:`keep_place`), if it is probed late.
+        ``order``: the place that was reserved for the probe (:meth:`keep_place`), if it is late.
         """
         plain = _plain(values)
         if plain is None or not plain.numel():
@@ -140,15 +140,15 @@ class Board:
         return bad
 
     def keep_place(self) -> int:
-        """A place in the order of execution, for what is probed only if what follows is bad."""
+        """Reserve a place in the order of execution, for a probe that is needed only if what follows is bad."""
         self.order += 1
         return self.order
 
     @property
     def late(self) -> bool:
-        """Can causes be probed after their effect was seen to be bad? Not where the host does not know it yet.
+        """Return whether causes can be probed after their effect is seen to be bad: if the host learns that at once.
 
-        Every so many steps they are probed all the same: what is bad may do nothing for a while.
+        Every so many steps the causes are probed all the same: a bad value may have no effect for a while.
         """
         return not self._lanes.hardware.asynchronous and self.step % _EVERY != 0 and not self._keep
 
@@ -157,15 +157,15 @@ class Board:
     ) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
         plain = _plain(values)
-        if plain is not None:  # of nothing too: it is an event
+        if plain is not None:  # an empty tensor too: it is an event
             note = self._note(point, plain.numel(), event)
             self._lanes.checksum(plain, note, first=first, part=part, parts=parts)
 
     def settled(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Before the optimizer's step, whole parameters as the passes used them, by name.
+        """Take whole parameters, by name, as the passes used them, before the optimizer's step.
 
-        What changed them since the last step has to be told from what the optimizer makes of it. So their values are
-        probed where that costs little beside the checksums, or where the host knows that something is bad.
+        A change since the last step has to be distinguished from the optimizer's own update. So the values are
+        probed if that costs little next to the checksums, or if the host knows that something is bad.
         """
         parameters = list(parameters)
         if self.checksums:
@@ -182,7 +182,7 @@ class Board:
         self.chains.shape(parameter, shape)
 
     def norm(self, value: float) -> None:
-        """The norm of the gradient that is applied, where the host knows it already."""
+        """Set the norm of the gradient that is applied, if the host knows it already."""
         self._of(self.step).gradient_norm = value
 
     def _note(self, point: int, numel: int, event: SumEvent | None = None, *, order: int = 0) -> _Note:
@@ -190,10 +190,10 @@ class Board:
         order = order or self.keep_place()
         return _Note(self.step, max(self.micro_batch, 1), self.phase, order, point, numel, event)
 
-    # -- what comes back ---------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def complete(self) -> Iterator[Step]:
-        """The steps that are over and whose measurements have all arrived, in order. Never waits."""
+        """Yield the steps that are over and whose measurements have all arrived, in order. Never waits."""
         for measured in self._lanes.arrived():
             self._take(measured)
         for number in sorted(self._ended):
@@ -207,7 +207,7 @@ class Board:
             yield step
 
     def finish(self) -> Iterator[Step]:
-        """All that is left, after waiting for the device. The step that has not ended is judged as it stands."""
+        """Wait for the device and yield all remaining steps. A step that has not ended is judged as far as it got."""
         if self._awaited.get(self.step):
             self.end_step()
         self._lanes.send()
@@ -271,17 +271,17 @@ class Board:
     # -- life --------------------------------------------------------------------------------------
 
     def on_close(self, undo: Callable[[], None]) -> None:
-        """Call ``undo`` when the watch ends: it takes a hook away."""
+        """Register ``undo``, which removes a hook, to be called when the watch ends."""
         self._on_close.append(undo)
 
     def close(self) -> None:
-        """Take all hooks away, the last first."""
+        """Remove all hooks, the last first."""
         self.closed = True
         while self._on_close:
             self._on_close.pop()()
 
     def guard(self, hook: Callable[P, None]) -> Callable[P, None]:
-        """``hook`` as the program may call it: when it fails, the watch warns once and steps aside."""
+        """Wrap ``hook`` for use by the program: if it fails, the watch warns once and steps aside."""
 
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
             if self.closed or torch.compiler.is_compiling():
@@ -296,7 +296,7 @@ class Board:
         return guarded
 
     def step_aside(self, error: Exception) -> None:
-        """The watch failed: say so once, take the hooks away, let training go on."""
+        """Warn once that the watch failed, remove the hooks, and let training go on."""
         if not self.closed:
             self.close()
             self.failed = True
@@ -316,7 +316,7 @@ class Passed(Exception):
 
 
 def see_states(board: Board, parameter: str, states: Mapping[Any, Any], *, order: int = 0) -> None:
-    """Probe what an optimizer keeps of a parameter, or of this rank's part of it."""
+    """Probe the optimizer's state of a parameter, or of this rank's part of it."""
     for key, value in states.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
             point = ProbePoint(Kind.OPTIMIZER, parameter.rpartition(".")[0], parameter, str(key))
@@ -324,7 +324,7 @@ def see_states(board: Board, parameter: str, states: Mapping[Any, Any], *, order
 
 
 def _plain(values: Any) -> Tensor | None:
-    """The tensor's own values on this rank; None where there is nothing to probe."""
+    """Return the tensor's own values on this rank; None if it has none to probe."""
     tensor = values.to_local() if hasattr(values, "to_local") else values
     if tensor.layout is not torch.strided:
         tensor = tensor._values()

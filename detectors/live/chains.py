@@ -1,20 +1,20 @@
-"""What checksums prove: each partition followed from where its values come from to where they are used.
+"""Proves causes from checksums: follows each partition from the source of its values to their use.
 
 Along a step a rank measures, for each parameter, in this order of issue:
 
-* ``update``: its primary partition, when the optimizer step has written it, a new version; ``edit`` likewise, when
-  something else has, or when the watch begins;
+* ``update``: its primary partition, when the optimizer step has written it, a new version; ``edit``: the same after
+  another write, or when the watch begins;
 * ``read``: the partition that an all-gather is about to read, on the stream that reads;
 * ``use``: the gathered parameter, one sum for each rank's part, on the stream that computes with it;
-* ``source``, ``copied``: what should go into the secondary partition, before the copy is issued, and
-  what is there after the copy, both on the stream that copies;
+* ``source``, ``copied``: the values to be copied into the secondary partition, before the copy is issued, and
+  its contents after the copy, both on the stream that copies;
 * ``settled``: both partitions once more before the optimizer step, on the compute stream.
 
-A read that differs from what was last written, and the partition is right when it has settled: the read
+A read differs from the last write, and the partition is right when it has settled: the read
 came before the write, a **race**. It stays wrong: memory changed, **corruption**. Nothing was written
 since the parameter changed, and the read finds an older version: **stale**. The copy itself leaves
-something else than its source: **uncovered**. Read rightly, and another thing arrives: **all-gather**.
-What is compared are sums modulo 2**64 of bits, so finite wrong values count as much as NaN.
+other values than its source: **uncovered**. The read is right, and other values arrive: **all-gather**.
+The checksums are sums modulo 2**64 of bits, so finite wrong values count as much as NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SumEvent(StrEnum):
 
 
 class Sum(NamedTuple):
-    """One measurement. ``partition``: which one it is of. ``sums``: one for each part."""
+    """One measurement. ``partition``: the kind of partition measured. ``sums``: one for each part."""
 
     event: SumEvent
     parameter: str
@@ -52,10 +52,10 @@ class Sum(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How a parameter is partitioned: this rank's part (-1: it is whole), the parts in its secondary partition.
+    """The partitioning of a parameter: this rank's part (-1: not sharded), the parts in its secondary partition.
 
-    ``inner``: this rank in its hpZ group, that is its part among the secondary partitions. ``lossy``: it is quantized
-    for the all-gather, so that what arrives is not what was read.
+    ``inner``: this rank's index in its hpZ group, that is its part among the secondary partitions. ``lossy``: quantized
+    for the all-gather, so that the values that arrive are not those that were read.
     """
 
     part: int = -1
@@ -64,13 +64,13 @@ class Shape(NamedTuple):
     inner: int = -1
 
     def part_of(self, partition: Kind) -> int:
-        """Which part this rank's partition is."""
+        """Return the index of the part that this rank's partition holds."""
         return self.inner if partition is Kind.SECONDARY else self.part
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A measurement that is not what it must be, and why. ``version``: the step that used what it holds (-1: none)."""
+    """A measurement that is not what it must be. ``version``: the step that used the measured values (-1: none)."""
 
     cause: Cause
     at: Sum
@@ -81,7 +81,7 @@ class Mismatch:
 
 @dataclass
 class _Chain:
-    """One parameter on one rank. ``version`` counts how often it was written; ``step``: after which step it was."""
+    """One parameter on one rank. ``version`` counts its writes; ``step``: after which the last write was."""
 
     shape: Shape
     version: int = 0
@@ -91,26 +91,26 @@ class _Chain:
     copied: int | None = None
     copied_version: int = -1
     copied_step: int = -1
-    copied_primary: int | None = None  # what the primary partition held at the copy
+    copied_primary: int | None = None  # contents of the primary partition at the copy
     reads_from: Kind = Kind.PRIMARY
     first_use: tuple[int, ...] | None = None  # of this version
     older: dict[Kind, deque[tuple[int, int]]] = field(default_factory=dict)  # (step, sum)
-    pending: list[tuple[Sum, int]] = field(default_factory=list)  # wrong reads, and what was expected
+    pending: list[tuple[Sum, int]] = field(default_factory=list)  # wrong reads, and the expected sum
 
 
 class Chains:
-    """All parameters of one rank. Feed it step by step."""
+    """All parameters of one rank. Fed step by step."""
 
     def __init__(self, *, versions: int = 4) -> None:
         self._versions = versions
         self._chains: dict[str, _Chain] = {}
 
     def shape(self, parameter: str, shape: Shape) -> None:
-        """Say how a parameter is partitioned."""
+        """Set how a parameter is partitioned."""
         self._chains.setdefault(parameter, _Chain(shape)).shape = shape
 
     def step(self, step: int, sums: Iterable[Sum], *, skipped: bool = False) -> list[Mismatch]:
-        """Take in one step's measurements; gives what is wrong, in order of execution.
+        """Take in one step's measurements; return the mismatches, in order of execution.
 
         ``skipped``: the optimizer left the step out, so no parameter has a new version.
         """
@@ -138,7 +138,7 @@ class Chains:
         return sorted(found, key=lambda one: one.at.order)
 
     def _written(self, chain: _Chain, step: int, one: Sum) -> None:
-        # Written anew, even where this rank's own part came out the same: the others' parts need not.
+        # A new version, even if this rank's own part came out the same: the others' parts need not.
         self._remember(chain, Kind.PRIMARY, chain.primary, chain.step)
         chain.primary = one.sums[0]
         chain.version += 1
@@ -150,7 +150,7 @@ class Chains:
             chain.older.setdefault(kind, deque(maxlen=self._versions)).append((step, value))
 
     def _expected(self, chain: _Chain) -> int | None:
-        """What the secondary partition must hold now."""
+        """Return what the secondary partition must hold now."""
         if chain.copied_version == chain.version and chain.copied is not None:
             return chain.copied
         if chain.first_use is None:
@@ -182,12 +182,12 @@ class Chains:
         return [_stale(one, chain, self._step_of(chain, one))]
 
     def _step_of(self, chain: _Chain, one: Sum) -> int:
-        """The step that used the version that was measured; -1: none that is remembered."""
+        """Return the step that used the measured version; -1: no version that is remembered."""
         older = chain.older.get(one.partition, ())
         return next((step + 1 for step, value in reversed(older) if value == one.sums[0]), -1)
 
     def _holds(self, chain: _Chain, value: int) -> None:
-        """The secondary partition holds this, of the present version."""
+        """Note that the secondary partition holds this value, of the current version."""
         self._remember(chain, Kind.SECONDARY, chain.copied, chain.copied_step)
         chain.copied, chain.copied_primary = value, chain.primary
         chain.copied_version, chain.copied_step = chain.version, chain.step
@@ -223,7 +223,7 @@ class Chains:
         return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
     def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        # Written anew, so what the last copy wrote is lost.
+        # The partition is overwritten, so what the last copy wrote is lost.
         anew = [pair for pair in chain.pending if pair[0].partition is one.partition]
         found = [_race(at, chain, wanted, "written anew") for at, wanted in anew]
         chain.pending = [pair for pair in chain.pending if pair[0].partition is not one.partition]

@@ -1,9 +1,9 @@
-"""DeepSpeed's engine: where its forward pass, backward pass and step begin and end.
+"""Hooks into DeepSpeed's engine: its forward pass, backward pass and step.
 
-What is used of DeepSpeed: ``DeepSpeedEngine.__init__, forward, backward, step`` (runtime/engine.py), ``module``,
+Used of DeepSpeed: ``DeepSpeedEngine.__init__, forward, backward, step`` (runtime/engine.py), ``module``,
 ``optimizer``, ``is_gradient_accumulation_boundary``, ``was_step_applied``, and an optimizer's ``loss_scaler``.
-The functions are listened to on the class, so that an engine made inside a framework (HF Trainer, Lightning)
-is found as well. ZeRO-3's parameters are :mod:`streamrace.detectors.live.zero3`'s affair.
+Listeners are added on the class, so that an engine created inside a framework (HF Trainer, Lightning)
+is found as well. ZeRO-3's parameters: see :mod:`streamrace.detectors.live.zero3`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from streamrace.detectors.live.zero3 import Zero3Hooks, is_sharded
 
 
 class WatchError(Exception):
-    """The watch cannot be used like this. One sentence: what is wrong, and what to do."""
+    """Wrong use of the watch. The message is one sentence: the problem, and the remedy."""
 
 
 def engine_class() -> Any:
-    """DeepSpeed's engine class, if the program has imported DeepSpeed."""
+    """Return DeepSpeed's engine class, if the program has imported DeepSpeed."""
     deepspeed = sys.modules.get("deepspeed")
     return getattr(deepspeed, "DeepSpeedEngine", None)
 
@@ -73,7 +73,7 @@ class EngineHooks:
 
     @property
     def bound(self) -> bool:
-        """Is an engine found?"""
+        """Return whether an engine has been found."""
         return self._engine is not None
 
     def _mine(self, engine: Any) -> bool:
@@ -134,7 +134,7 @@ class EngineHooks:
         self._ended()
 
     def _states(self) -> None:
-        """ZeRO-1 and 2, or none: parameters are whole, optimizer state may be this rank's part of it."""
+        """Probe under ZeRO-1, 2 or none: parameters are whole, optimizer state may be this rank's part of it."""
         board = self._board
         trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
         late = board.late and Kind.PARAMETER in board.kinds

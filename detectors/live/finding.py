@@ -1,4 +1,4 @@
-"""What the watch says: one finding for all ranks, as data that a person and a file can hold."""
+"""Describes findings: one for all ranks, as data that can be printed and stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FEW = 8
 
 
 class Kind(StrEnum):
-    """What is probed."""
+    """The kind of values that are probed."""
 
     INPUT = "input"  # a tensor of the batch
-    TAKEN = "input of a module"  # where no module made it: a sum of two outputs, for example
-    OUTPUT = "output"  # what a module returns
+    TAKEN = "input of a module"  # not a module's output: a sum of two outputs, for example
+    OUTPUT = "output"  # returned by a module
     LOSS = "loss"
-    OUTPUT_GRADIENT = "output gradient"  # with respect to what a module returned
+    OUTPUT_GRADIENT = "output gradient"  # with respect to a module's output
     GRADIENT = "gradient"  # with respect to a parameter, of one micro-batch, before ranks are averaged
     PARAMETER = "parameter"  # as training uses it: gathered under ZeRO-3
     PRIMARY = "primary partition"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Where the first bad value came from."""
+    """The origin of the first bad value."""
 
     DATA = "data"
     FORWARD = "forward"
@@ -64,7 +64,7 @@ class ProbePoint(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """What was seen at a point: counts of bad values; ``low`` and ``high`` of the good ones (NaN: there are none).
+    """The measurement at a point: counts of bad values; ``low`` and ``high`` of the good values (NaN: no good values).
 
     ``order``: place in this rank's order of execution within the step.
     """
@@ -89,12 +89,12 @@ class ProbeResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The first bad point, over all ranks, and where it came from.
+    """The first bad point, over all ranks, and its cause.
 
-    ``rank`` has it first; ``ranks`` all that report something bad in that step. ``part``: for a sharded
+    ``rank`` has it first; ``ranks`` all ranks that report something bad in that step. ``part``: for a sharded
     parameter, the rank in its group whose part is wrong. ``nan``, ``inf``: how many of ``numel`` values; both
     0: finite and wrong, or ``beyond`` the bound. ``low``, ``high``: the good values' extremes (NaN: none, or unknown).
-    ``unknown``: its values were not probed, and others are bad.
+    ``unknown``: the point's values were not probed, and others are bad.
     ``version``: the step whose values a stale part holds (-1: not known). ``evidence``: sentences.
     ``spread``: the bad points that follow, in order.
     """
@@ -124,11 +124,11 @@ class Finding:
 
     @property
     def place(self) -> tuple[int, int, int, int, int]:
-        """Sorts by execution, over ranks too."""
+        """Return a key that sorts findings by execution, across ranks too."""
         return (self.step, self.micro_batch, PHASES.index(self.phase), self.order, self.rank)
 
     def sentence(self) -> str:
-        """What was found, for a person."""
+        """Return a sentence for the user that describes the finding."""
         where = ProbePoint(self.kind, self.module, self.parameter, self.detail)
         part = f", the part of rank {self.part} of its group" if self.part >= 0 else ""
         bad = " and ".join(
@@ -148,14 +148,14 @@ class Finding:
         )
 
     def __eq__(self, other: object) -> bool:
-        """All that is told is the same, also that an extreme is not known: NaN equals nothing, not even itself."""
+        """Compare all fields, unknown extremes (NaN) as equal, although NaN does not equal itself."""
         return isinstance(other, Finding) and self.as_dict() == other.as_dict()
 
     def __hash__(self) -> int:
         return hash((self.place, self.module, self.parameter))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready: a bound that is not a number becomes None."""
+        """Return JSON-ready data: an extreme that is not finite becomes None."""
         data = asdict(self)
         for name in ("low", "high"):
             if not math.isfinite(data[name]):
@@ -164,7 +164,7 @@ class Finding:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
-        """The opposite of :meth:`as_dict`. Raises ValueError for anything else."""
+        """Reverse :meth:`as_dict`. Raises ValueError for anything else."""
         known = {field.name for field in fields(cls)}
         if not isinstance(data, Mapping) or not known.issuperset(data):
             raise ValueError("not a finding of the watch")
@@ -206,6 +206,6 @@ _MEANING = {
 
 
 def first_few(of_ranks: Sequence[object]) -> str:
-    """All of a few ranks; of many the first, and how many more."""
+    """Return a list of ranks as text: all of a few, of many the first, and the number of the others."""
     more = f" and {len(of_ranks) - _FEW} more" if len(of_ranks) > _FEW else ""
     return f"{', '.join(map(str, of_ranks[:_FEW]))}{more}"

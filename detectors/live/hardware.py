@@ -1,6 +1,6 @@
-"""Where the watched values are: a device that works asynchronously to the host, or the CPU itself.
+"""Wraps the device that holds the watched values: a device asynchronous to the host, or the CPU itself.
 
-The same few calls for ``torch.cuda``, for whatever accelerator DeepSpeed runs on (the simulated one
+The same few calls for ``torch.cuda``, for the accelerator that DeepSpeed runs on (the simulated one
 too: it is known through DeepSpeed's interface alone), and for the CPU, where every call is done when
 it returns.
 """
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 
 class Hardware(Protocol):
-    """What the watch needs of a device."""
+    """The device functions that the watch needs."""
 
     asynchronous: bool
 
     def current_stream(self) -> Hashable:
-        """The stream that the calling thread gives work to."""
+        """Return the stream to which the calling thread gives work."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Work issued inside goes to ``stream``."""
+        """Return a context in which work is issued to ``stream``."""
 
     def pinned(self, tensor: Tensor) -> Tensor:
-        """The tensor in memory of the host that the device writes to by itself."""
+        """Return the tensor in pinned memory of the host, to which the device can write."""
 
     def synchronize(self) -> None:
         """Block the host until the device has nothing left to do. Only when the watch ends."""
@@ -95,7 +95,7 @@ class OfDeepSpeed:
 
 
 def hardware_of(model: nn.Module) -> Hardware:
-    """The hardware that the model's parameters are on."""
+    """Return the hardware that the model's parameters are on."""
     deepspeed = sys.modules.get("deepspeed.accelerator")
     if deepspeed is not None:
         accelerator = deepspeed.get_accelerator()

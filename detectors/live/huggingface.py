@@ -1,8 +1,8 @@
-"""The NaN watch in a Hugging Face Trainer: ``Trainer(..., callbacks=[NanWatchTrainerCallback(checksums=True)])``.
+"""Runs the NaN watch in a Hugging Face Trainer: ``Trainer(..., callbacks=[NanWatchTrainerCallback(checksums=True)])``.
 
-What is used of transformers: ``TrainerCallback``'s events, ``TrainerControl.should_training_stop``, and of the
+Used of transformers: ``TrainerCallback``'s events, ``TrainerControl.should_training_stop``, and of the
 arguments ``logging_nan_inf_filter`` and ``hf_deepspeed_config``. The Trainer gives a callback its model and not
-DeepSpeed's engine; the watch recognises the engine at its first forward pass, as the one that has this model.
+DeepSpeed's engine; the watch recognises the engine at its first forward pass by this model.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class NanWatchTrainerCallback(TrainerCallback):
 
     @property
     def finding(self) -> Finding | None:
-        """What was found; None while all is well."""
+        """Return the finding; None if nothing was found."""
         return self._watch.finding if self._watch is not None else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
-        """The engine, if there is one, is made, and DeepSpeed's own hooks are in place."""
-        self._close()  # a run that raised: the Trainer has no event for that
+        """Start the watch: the engine, if any, has been created by now, and DeepSpeed's own hooks are in place."""
+        self._close()  # after a run that raised: the Trainer has no event for that
         if args.logging_nan_inf_filter and state.is_world_process_zero:
             warnings.warn(
                 "The Trainer's log shows a loss that is NaN or Inf as the mean of the others, or as 0: "
@@ -59,12 +59,12 @@ class NanWatchTrainerCallback(TrainerCallback):
         self._watch = NanWatch(model, framework=True, **options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """An optimizer step is over."""
+        """Stop training after an optimizer step if all ranks know of a finding."""
         if self._watch is not None and self._together.at_step_end(self._watch.stopped):
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take in what is still on its way, and take all hooks away."""
+        """Take in the measurements still on their way, and remove all hooks."""
         self._close()
 
     def _close(self) -> None:

@@ -1,9 +1,9 @@
-"""An incident: the folder that the watch saves at its first finding, one for all ranks.
+"""Reads and writes incidents: an incident is the folder that the watch saves at its first finding, for all ranks.
 
-``incident.json`` has the finding, ``rank-0/`` and so on what each rank knew: ``statistics.csv`` (the probes of the
-last steps), ``batch.safetensors`` with ``batch.json`` (the micro-batch; what is no tensor, as text) and
-``rng.safetensors``. An incident is sent to other people, so there is no pickle in it: nothing that is read here
-is executed. Ranks write without waiting for each other; one that died leaves no statistics, and is missing.
+``incident.json`` has the finding, ``rank-0/`` and so on each rank's data: ``statistics.csv`` (the probes of the
+last steps), ``batch.safetensors`` with ``batch.json`` (the micro-batch; values that are no tensors, as text) and
+``rng.safetensors``. An incident is sent to other people, so it contains no pickle: nothing that is read here
+is executed. Ranks write without waiting for each other; a rank that died leaves no statistics, and is missing.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ COLUMNS = (
     "beyond",
 )
 _LONGEST_TEXT = 10_000  # characters of a value that is kept as text
-_DEEPEST = 32  # levels of a configuration; deeper is one that holds itself
-_LARGEST_WORLD = 1_000_000  # ranks; more is no world
+_DEEPEST = 32  # levels of a configuration; deeper is one that contains itself
+_LARGEST_WORLD = 1_000_000  # ranks; a larger world is taken for damage
 _LARGEST = 2**53  # of any number; a page's script holds no larger one exactly
 _RANK = re.compile(r"rank-(0|[1-9]\d{0,6})")
 # DeepSpeed's configuration has a place for Comet's API key, and incidents are sent to others.
@@ -58,12 +58,12 @@ _SECRET = re.compile(r"api_?key|password|secret|credentials?|(access|auth|hf|hub
 
 
 class IncidentError(Exception):
-    """A folder cannot be written as an incident, or read as one. The message says why, and what to do."""
+    """A folder cannot be written as an incident, or read as one. The message gives the reason and a remedy."""
 
 
 @dataclass(frozen=True)
 class Incident:
-    """What a folder holds. ``statistics``: probes by rank, in the order of execution; ``missing``: ranks without."""
+    """An incident's contents. ``statistics``: probes by rank, in the order of execution; ``missing``: ranks without."""
 
     finding: Finding
     world: int
@@ -77,9 +77,9 @@ class Incident:
 
 
 def check_writable(folder: Path) -> None:
-    """Make ``folder`` if it is not there, and write into it once. Raises :class:`IncidentError` if that fails.
+    """Create ``folder`` if it does not exist, and write into it once. Raises :class:`IncidentError` if that fails.
 
-    Asked before training begins: hours later, at the finding, is too late.
+    Called before training begins: hours later, at the finding, is too late.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def check_writable(folder: Path) -> None:
 
 
 def free_name(parent: Path, finding: Finding, taken: Collection[str] | None = None) -> Path:
-    """``parent/incident-step12``, or with -2, -3 and so on when that is ``taken`` (None: when it is there)."""
+    """Return ``parent/incident-step12``, or with -2, -3 and so on if that is ``taken`` (None: if it exists)."""
     name = f"incident-step{finding.step}"
     names = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(parent / each for each in names if not ((parent / each).exists() if taken is None else each in taken))
@@ -101,9 +101,9 @@ def free_name(parent: Path, finding: Finding, taken: Collection[str] | None = No
 def write(
     folder: Path, finding: Finding, *, world: int, configuration: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    """The head of an incident, written by one rank. Raises :class:`IncidentError` when the folder refuses.
+    """Write the head of an incident, on one rank only. Raises :class:`IncidentError` if that fails.
 
-    What JSON cannot hold becomes text, and what looks like a password is left out.
+    Values that JSON cannot hold become text, and values that look like a password are left out.
     """
     data = {
         "format": FORMAT,
@@ -121,10 +121,10 @@ def write(
 def write_rank(
     folder: Path, rank: int, *, probes: Iterable[ProbeResult], batch: Mapping[str, Any], rng: Mapping[str, Tensor]
 ) -> None:
-    """What one rank knows. Raises :class:`IncidentError` when the folder refuses.
+    """Write the data of one rank. Raises :class:`IncidentError` if that fails.
 
     ``batch``: tensors, or dicts and lists of them, of any device and shape; they are copied to the host. Waits
-    for the device. The statistics come last: where they are, the rank is whole.
+    for the device. The statistics are written last: a rank that has them is complete.
     """
     tensors, texts = _sorted_out(batch)
     states, _ = _sorted_out(rng)
@@ -151,7 +151,7 @@ def _why(error: OSError) -> str:
 
 
 def _replace(path: Path, save: Callable[[Path], None]) -> None:
-    """A reader sees all of a file or none: a rank may die while it writes."""
+    """Write a file such that a reader sees all of it or none: a rank may die while it writes."""
     beside = path.with_name(f".{path.name}.part")
     save(beside)
     os.replace(beside, path)
@@ -174,7 +174,7 @@ def _write_statistics(path: Path, probes: Iterable[ProbeResult]) -> None:
 
 
 def _sorted_out(values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by name, copied to the host; all else as text. What is nested gets names with dots."""
+    """Split into tensors by name, copied to the host, and all other values as text. Nested names are joined by dots."""
     tensors: dict[str, Tensor] = {}
     texts: dict[str, str] = {}
     for name, value in _leaves(values, "", 0):
@@ -204,7 +204,7 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _copied(tensor: Tensor) -> Tensor | None:
-    """On the host and contiguous, as a file of tensors wants it. None: it cannot hold this, text has to do."""
+    """Copy to the host, contiguous, as a file of tensors needs it. Return None if the file cannot hold the tensor."""
     if tensor.dtype not in tensor_file.TYPES or tensor.layout is not torch.strided or tensor.is_meta:
         return None
     try:
@@ -251,7 +251,7 @@ def _kept(key: str, value: Any, depth: int) -> Any:
 
 
 def load(folder: Path) -> Incident:
-    """Read an incident, from wherever it comes. Raises :class:`IncidentError` for what is none, or not whole."""
+    """Read an incident of any origin. Raises :class:`IncidentError` for folders that are no incident, or incomplete."""
     data = _head(folder)
     try:
         finding = Finding.from_dict(data["finding"])
@@ -345,6 +345,6 @@ def _count(text: str) -> int:
 
 
 def _damaged(path: Path, reason: str) -> IncidentError:
-    reason = repr(reason)[1:-1]  # what was read must not speak to the terminal
+    reason = repr(reason)[1:-1]  # text that was read must not control the terminal
     short = reason if len(reason) <= 200 else f"{reason[:200]}..."
     return IncidentError(f"{path} is damaged ({short}): copy the incident again from where it was saved")

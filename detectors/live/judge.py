@@ -1,9 +1,9 @@
-"""From what was seen in a step to a finding: is something wrong, what was first, and where did it come from?
+"""Turns the measurements of a step into a finding: the first fault and its cause.
 
 Not every bad value is a fault. Attention masks are -inf on purpose, padding may be NaN and never reach
 the loss, a dynamic loss scale overflows gradients now and then and skips the step. So a step is only
-called bad by what training keeps: the loss, a gradient that is applied, a parameter, a partition,
-optimizer state, or a checksum that does not match. The first bad point is then looked for among all.
+called bad by values that training keeps: the loss, a gradient that is applied, a parameter, a partition,
+optimizer state, or a checksum that does not match. The first bad point is then looked for among all points.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from streamrace.detectors.live.chains import Mismatch, Sum, SumEvent
 from streamrace.detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult, first_few
 
-# What training keeps. The others only count when one of these is bad.
+# The kinds that training keeps. The others count only if one of these is bad.
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
 _PASSED = {Kind.OUTPUT, Kind.TAKEN}
 _GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
@@ -25,9 +25,9 @@ _MORE = "Watch with checksums to know which."
 
 @dataclass
 class Step:
-    """What one rank saw in one step.
+    """The measurements of one rank in one step.
 
-    ``bad``: the probes that are bad. ``skipped``: the optimizer left the step out. ``scaled``: the loss is
+    ``bad``: the bad probes. ``skipped``: the optimizer left the step out. ``scaled``: the loss is
     scaled, dynamically, so that a skipped step may be no fault. ``labels_high``: by micro-batch, the largest
     label (below 0: every label is ignored). ``largest``: the largest absolute output seen, and where. ``losses``:
     by micro-batch. ``sums``: the checksums. ``extremes``: by parameter, the largest absolute value in use.
@@ -48,7 +48,7 @@ class Step:
 
 
 class Judge:
-    """One rank's judgement, step after step. It learns which points are bad in healthy steps."""
+    """Judges one rank, step after step. Learns which points are bad in healthy steps."""
 
     def __init__(self, rank: int, watched: frozenset[Kind]) -> None:
         self._rank = rank
@@ -56,15 +56,15 @@ class Judge:
         self._usual: set[ProbePoint] = set()
 
     def step(self, step: Step) -> Finding | None:
-        """The first bad point of this rank's step; None where all is well."""
-        bad = sorted(step.bad, key=lambda probe: probe.order)  # what a step begins with is of phase "step" too
+        """Return this rank's finding for the step, from its first bad point; None if the step is healthy."""
+        bad = sorted(step.bad, key=lambda probe: probe.order)  # a step begins with probes of phase "step", too
         alarms = [probe for probe in bad if self._alarms(probe, step)]
         mismatch = min(step.mismatches, key=lambda one: one.at.order, default=None)
         if not alarms and mismatch is None:
             self._usual.update(probe.point for probe in bad if probe.point.kind not in _GRADIENTS)
             return None
         first = self._first(bad, alarms) if alarms else None
-        # Memory that changed in a whole parameter shows at the step; no bad value that was seen can have done it.
+        # Memory that changed in a whole parameter shows only at the step, and no bad value can be its cause.
         whole = (
             mismatch is not None and mismatch.at.event is SumEvent.SETTLED and mismatch.at.partition is Kind.PARAMETER
         )
@@ -76,7 +76,7 @@ class Judge:
     def _alarms(self, probe: ProbeResult, step: Step) -> bool:
         kind = probe.point.kind
         if probe.point.detail == BEFORE and kind is Kind.PARAMETER:
-            return False  # only says more of what is bad: a frozen one may hold a mask
+            return False  # only adds detail to other alarms: a frozen parameter may hold a mask
         if probe.beyond:
             return not (kind in _GRADIENTS and step.skipped and step.scaled)
         if kind not in _KEPT:
@@ -86,11 +86,11 @@ class Judge:
         return True
 
     def _first(self, bad: Sequence[ProbeResult], alarms: Sequence[ProbeResult]) -> ProbeResult:
-        """The earliest bad point that can have led to the alarm: not what is bad in every step."""
+        """Return the earliest bad point that can have led to the alarm: none that is bad in healthy steps."""
         alarm = alarms[0]
         before = [probe for probe in bad if probe.order <= alarm.order and probe.point not in self._usual]
         for index, probe in enumerate(before):
-            # A mask of -inf is harmless unless what follows it is bad as well.
+            # A mask of -inf is harmless unless the next probe is bad as well.
             mask = probe.point.kind in _PASSED and probe.minus_inf and not (probe.nan or probe.plus_inf or probe.beyond)
             if not mask or (index + 1 < len(before) and before[index + 1].order <= probe.order + 2):
                 return probe
@@ -127,11 +127,11 @@ class Judge:
         )
 
     def _changed(self, first: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> ProbeResult | None:
-        """A parameter of the module that is the first with a bad output, if it was bad then, and good before."""
+        """Return a parameter of the module with the first bad output, if it is bad and was good in the step before."""
         return self._own(first, bad) if step.number > 1 else None
 
     def _own(self, first: ProbeResult, bad: Sequence[ProbeResult]) -> ProbeResult | None:
-        """A bad parameter, as the passes used it, of the module whose output is bad."""
+        """Return a bad parameter, as the passes used it, of the module whose output is bad."""
         if first.point.kind is not Kind.OUTPUT:
             return None
         used = (probe for probe in bad if probe.point.kind is Kind.PARAMETER and probe.point.detail == BEFORE)
@@ -182,7 +182,7 @@ class Judge:
     def _of_mismatch(
         self, mismatch: Mismatch, step: Step, bad: Sequence[ProbeResult], first: ProbeResult | None
     ) -> Finding:
-        """``first``: the first bad point, where it may have come before the checksum that does not match."""
+        """Return a finding. ``first``: the first bad point, which may have come before the mismatched checksum."""
         at: Sum | ProbeResult = mismatch.at
         parameter, after = mismatch.at.parameter, mismatch.at.order
         kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else mismatch.at.partition
@@ -234,7 +234,7 @@ def _counted(probe: ProbeResult) -> str:
 
 
 def merge(findings: Iterable[Finding]) -> Finding | None:
-    """One finding for all ranks: the earliest in the order of execution. ``ranks``: all that found something."""
+    """Return one finding for all ranks: the earliest in the order of execution. ``ranks``: all with a finding."""
     found = sorted(findings, key=lambda one: one.place)
     if not found:
         return None

@@ -1,13 +1,13 @@
-"""Measurements on their way to the host: written on the stream they belong to, read back without waiting.
+"""Carries measurements to the host: written on the stream they belong to, read back without waiting.
 
 One lane per stream. A measurement goes into the next row of the lane's memory, by work on that same
-stream, so it is ordered after what it probes and before what follows, and orders nothing between
+stream, so it is ordered after the work it probes and before later work, and orders nothing between
 streams. Now and then the rows are sent: a copy into pinned memory of the host, and after it, by a
 second copy on the same stream, a stamp. The host finds out whether the stamp has arrived by reading its
-own memory. It does not ask the device: ``event.query()`` answered with yes is an ordering edge, and a
+own memory. It does not query the device: an ``event.query()`` that returns True is an ordering edge, and a
 watch must add none.
 
-On hardware that is done when the call returns the rows are read where they are.
+On hardware where work is done when the call returns the rows are read in place.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SUMS = 8192  # numbers: 64 KiB
 
 
 class Measured(NamedTuple):
-    """What a parcel holds: notes with rows of :data:`ops.PROBE_COLUMNS` numbers, and notes with checksums."""
+    """The contents of a parcel: notes with rows of :data:`ops.PROBE_COLUMNS` numbers, and notes with checksums."""
 
     probe_notes: list[Any]
-    probes: npt.NDArray[np.float64]  # a row for each
+    probes: npt.NDArray[np.float64]  # a row for each note
     sums: list[tuple[Any, tuple[int, ...]]]
 
 
@@ -61,7 +61,7 @@ class _Parcel:
 
 
 class _Host:
-    """Pinned memory for one parcel. Read and written as arrays: no call of torch, and so no wait, is involved."""
+    """Pinned memory for one parcel. Accessed as arrays: no call of torch, and so no wait, is involved."""
 
     def __init__(self, hardware: Hardware) -> None:
         self.probes_pinned = hardware.pinned(torch.empty(_PROBES, ops.PROBE_COLUMNS, dtype=torch.float64, device="cpu"))
@@ -73,7 +73,7 @@ class _Host:
 
 
 class _Lane:
-    """The memory of one stream. ``host``: where the rows will go; None where they need not go anywhere."""
+    """The memory of one stream. ``host``: the destination of the rows; None if they are read in place."""
 
     def __init__(self, hardware: Hardware, device: torch.device, stream: Hashable, checksums: bool) -> None:
         self.stream = stream
@@ -120,12 +120,12 @@ class Lanes:
         self._read: list[Measured] = []
         self._away: list[_Parcel] = []
         if not hardware.asynchronous:
-            native()  # if it has to be built first, then now, and not within a step
+            native()  # if it has to be built, then now, and not within a step
 
     def probe(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
-        """Measure what ``values`` hold, on the current stream; not the extremes of good ones, if that is dearer.
+        """Measure ``values`` on the current stream; without ``extremes``, those of good values only if cheap.
 
-        True where they are seen to be bad already; where the device is still at work that is not known yet.
+        Return True if the values are bad; False also while the device is still at work.
         """
         lane = self._lane(values.device)
         if len(lane.probe_notes) == _PROBES:
@@ -139,7 +139,7 @@ class Lanes:
         return bool(lane.own_probes[place, :3].any())
 
     def checksum(self, values: Tensor, note: Any, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
-        """Measure ``values``' bits, on the current stream, in ``parts`` parts of ``part`` elements (at most)."""
+        """Checksum the bits of ``values``, on the current stream, in ``parts`` parts of ``part`` elements (at most)."""
         lane = self._lane(values.device)
         if parts > _SUMS:
             raise ValueError(f"a parameter in {parts} parts is more than a lane holds ({_SUMS})")
@@ -165,17 +165,17 @@ class Lanes:
         if parcel is None:
             return
         if parcel.host is None:
-            self._read.append(parcel.read())  # its memory is used again at once
+            self._read.append(parcel.read())  # its memory is reused at once
         else:
             self._away.append(parcel)
 
     def send(self) -> None:
-        """Send what all lanes hold."""
+        """Send the contents of all lanes."""
         for lane in list(self._lanes.values()):
             self._send(lane)
 
     def arrived(self) -> Iterator[Measured]:
-        """What has arrived since. Never waits."""
+        """Yield the measurements that have arrived since. Never waits."""
         yield from self._read
         self._read.clear()
         still = []
@@ -188,5 +188,5 @@ class Lanes:
 
     @property
     def pending(self) -> bool:
-        """Is anything sent and not there yet?"""
+        """Return whether anything is sent and has not arrived."""
         return bool(self._away)

@@ -1,7 +1,7 @@
-"""The NaN watch in Lightning: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
+"""Runs the NaN watch in Lightning: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
 
-What is used of Lightning: ``Callback``'s events, ``Trainer.should_stop``, and the module's ``training_step`` and
-``manual_backward``, which are listened to on the one module. The events alone do not do: Lightning computes a batch
+Used of Lightning: ``Callback``'s events, ``Trainer.should_stop``, and the module's ``training_step`` and
+``manual_backward``, which get listeners on the one module. The events alone do not suffice: Lightning computes a batch
 within the optimizer's step, after ``on_train_batch_start``, and ``on_before_backward`` has a loss that is divided
 for accumulation and scaled for fp16 already, so that a bound would be compared with another number than the user's.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     try:
         from lightning.pytorch import Callback
-    except ImportError:  # the same, in the package of its former name
+    except ImportError:  # the same class, in the package's former name
         from pytorch_lightning import Callback
 
 _numbers = count(1)
@@ -47,13 +47,13 @@ class NanWatchCallback(Callback):
 
     @property
     def finding(self) -> Finding | None:
-        """What was found; None while all is well."""
+        """Return the finding; None if nothing was found."""
         return self._watch.finding if self._watch is not None else None
 
     # -- what Lightning calls ----------------------------------------------------------------------
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The strategy has wrapped the module, and DeepSpeed's own hooks, if it is that one, are in place."""
+        """Start the watch: the strategy has wrapped the module, and DeepSpeed's own hooks, if any, are in place."""
         self._together = StopTogether(f"callback {next(_numbers)}", wanted=self._stops)
         self._watch = watch = NanWatch(pl_module, framework=True, **self._options)
 
@@ -73,23 +73,23 @@ class NanWatchCallback(Callback):
         ]
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """The backward pass of a micro-batch begins."""
+        """Note that the backward pass of a micro-batch begins."""
         if self._watch is not None:
             self._watch.phase("backward")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A micro-batch is over, and with the last one of a step the step is."""
+        """Stop training if all ranks do: with the last micro-batch of a step the step is over."""
         if self._watch is not None and self._together.at_step_end(self._watch.stopped):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Take in what is still on its way, and take all hooks away."""
+        """Take in the measurements still on their way, and remove all hooks."""
         self._unlisten()
         if self._watch is not None:
             self._watch.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Take all hooks away, and wait for nothing: the program's own error is the one to show."""
+        """Remove all hooks, and wait for nothing: the program's own error is the one to show."""
         self._unlisten()
         if self._watch is not None:
             self._watch.__exit__(type(exception), exception, None)

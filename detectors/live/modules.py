@@ -1,7 +1,7 @@
-"""Hooks on a model: its batch, the outputs of its modules, the loss, and the gradients of both.
+"""Hooks into a model: its batch, the outputs of its modules, the loss, and the gradients of both.
 
-All are torch's own hooks (``register_forward_hook``, ``Tensor.register_hook``), and all are taken away
-again. None changes a value, keeps a tensor alive, or registers a module.
+All are torch's own hooks (``register_forward_hook``, ``Tensor.register_hook``), and all are removed in the
+end. None changes a value, keeps a tensor alive, or registers a module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WRAPPERS = {
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own model inside DDP, DataParallel, DeepSpeed's engine or a compiled module."""
+    """Return the user's own model inside DDP, DataParallel, DeepSpeed's engine or a compiled module."""
     while any(base.__name__ in _WRAPPERS for base in type(model).__mro__):
         inner = getattr(model, "module", None)
         inner = getattr(model, "_orig_mod", None) if inner is None else inner
@@ -39,7 +39,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def title(model: nn.Module) -> str:
-    """The user's own model, and how large it is, sharded or not."""
+    """Return the class name of the user's own model, and its number of parameters, sharded or not."""
     count = sum(int(getattr(one, "ds_numel", 0 if is_lazy(one) else one.numel())) for one in model.parameters())
     return f"{type(unwrapped(model)).__name__} ({count:,} parameters)"
 
@@ -56,12 +56,12 @@ class ModuleHooks:
         began: Callable[[Mapping[str, Any]], None],
         framework: bool = False,
     ) -> None:
-        self.framework = framework  # made by a framework's hook, which knows when DeepSpeed comes
-        self.external = False  # the program says itself where a micro-batch begins: a call of the model does not
+        self.framework = framework  # created by a framework's hook, at the right time for DeepSpeed
+        self.external = False  # the program itself marks the beginning of a micro-batch: a call of the model does not
         self._board = board
         self._model = model
         self._began = began
-        self._seen: dict[int, tuple[int, StorageWeakRef]] = {}  # by storage: what was probed in this micro-batch
+        self._seen: dict[int, tuple[int, StorageWeakRef]] = {}  # by storage: the tensors probed in this micro-batch
         self._loss_seen = -1
         guard = board.guard
         handles: list[Any] = [model.register_forward_pre_hook(guard(self._enter), with_kwargs=True, prepend=True)]
@@ -82,11 +82,11 @@ class ModuleHooks:
             self.begin({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
 
     def _watching(self) -> bool:
-        """Is this a training forward pass, and not one that a checkpoint runs again in the backward pass?"""
+        """Check for a training forward pass, as opposed to a checkpoint's recomputation in the backward pass."""
         return self._model.training and torch._C._current_graph_task_id() == -1
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """A micro-batch begins with this batch."""
+        """Begin a micro-batch with this batch."""
         board = self._board
         board.begin_micro_batch()
         self._seen.clear()
@@ -140,14 +140,14 @@ class ModuleHooks:
         return seen
 
     def _taken(self, name: str, args: Any, order: int) -> None:
-        """Probe what a module computes from, if no module made that."""
+        """Probe a module's inputs that are no module's output."""
         for detail, tensor in _tensors(args):
             if tensor.is_floating_point() and self._new(tensor):
                 point = ProbePoint(Kind.TAKEN, name, detail="" if detail == "0" else detail)
                 self._board.see(self._board.point(point), tensor, order=order)
 
     def _new(self, tensor: Tensor) -> bool:
-        """A module often gives on what its last part gave: that was probed, under the more exact name."""
+        """Note a tensor; return False if it was probed already, under the exact name of the part that returned it."""
         storage = tensor.untyped_storage()
         version = 0 if tensor.is_inference() else tensor._version
         before = self._seen.get(storage._cdata)
@@ -205,7 +205,7 @@ def _loss_of(output: Any) -> Any:
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors in what a module takes or gives, by where they stand in it."""
+    """Yield the tensors in a module's inputs or outputs, with their place as a dotted name."""
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Mapping):

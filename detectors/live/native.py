@@ -1,7 +1,7 @@
-"""The measurements of :mod:`streamrace.detectors.live.ops` on a CPU, each in one pass over the memory: C++ (``csrc/``).
+"""Takes the measurements of :mod:`streamrace.detectors.live.ops` on a CPU, in one pass over the memory each (C++).
 
-Built once, when a training on a CPU is first watched and there is a compiler: a second. Where there is none torch's own
-operators measure: what is bad and each checksum are the same, with more passes. A GPU's values never come here.
+Built once from ``csrc/``, when a training on a CPU is first watched and a compiler exists: takes a second. Without a
+compiler torch's own operators measure, with the same bad values and checksums but more passes. Never used for a GPU.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from streamrace.compiling import BuildError, library
 
 _SOURCES = Path(__file__).with_name("csrc")
-_OPTIONS = ("-O3",)  # loops are only made wide by it
-_KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}  # of csrc/measure.cpp
+_OPTIONS = ("-O3",)  # needed to vectorise loops
+_KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}  # numbers as in csrc/measure.cpp
 _PLAIN = (Tensor, nn.Parameter)  # a subclass may have its values elsewhere, or none
 
 
@@ -38,7 +38,7 @@ class Native:
         loaded.watch_threads(_pool())
 
     def extremes(self, values: Tensor) -> tuple[float, float] | None:
-        """The lowest and the highest value; None where one is not finite, or where the values cannot be read here."""
+        """Return the lowest and the highest value; None if any is not finite, or if the values cannot be read here."""
         kind = _KINDS.get(values.dtype)
         if kind is None or not values.numel() or not _gapless(values):
             return None
@@ -50,9 +50,9 @@ class Native:
         return (ends[0], ends[1]) if good else None
 
     def checksums(self, words: Tensor, first: int, part: int, weights: Tensor, held: Any) -> bool:
-        """Into ``held``, int64, those of ``words``, (n,), contiguous: one for each ``part``. ``first``: their place.
+        """Write the checksum of each ``part`` of ``words``, (n,), contiguous, into ``held``, int64. ``first``: offset.
 
-        False where they cannot be read here.
+        Return False if the words cannot be read here.
         """
         address, count, width = _address(words), words.numel(), words.itemsize
         if address is None and count:
@@ -66,7 +66,7 @@ class Native:
 
 
 def _address(values: Tensor) -> int | None:
-    """Where the values lie in memory of the host, as they are; None where they do not."""
+    """Return the address of the values in the host's memory; None if they cannot be read there directly."""
     if type(values) not in _PLAIN or values.device.type != "cpu" or values.is_neg() or values.is_conj():
         return None
     read: Any = values  # torch's stubs leave the function out
@@ -77,14 +77,14 @@ def _address(values: Tensor) -> int | None:
 
 
 def _gapless(values: Tensor) -> bool:
-    """Do its elements, in whatever order, fill the memory from the first on? Transposed ones do."""
+    """Check whether the elements, in any order, fill the memory without gaps. Transposed elements do."""
     if values.is_contiguous():
         return True
     return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).is_contiguous()
 
 
 def _pool() -> Any:
-    """GOMP_parallel of the OpenMP that torch brought along, by which it runs its own operators; None without one."""
+    """Return GOMP_parallel of torch's OpenMP, by which torch runs its own operators; None without OpenMP."""
     for name, mode in (("libgomp.so.1", os.RTLD_NOLOAD | os.RTLD_NOW), (None, os.RTLD_NOW)):
         try:
             return ctypes.cast(ctypes.CDLL(name, mode).GOMP_parallel, ctypes.c_void_p)
@@ -95,7 +95,7 @@ def _pool() -> Any:
 
 @cache
 def native() -> Native | None:
-    """Builds it where that was not done yet. None where it cannot be built or loaded."""
+    """Load the library, and build it if needed. Return None if it cannot be built or loaded."""
     try:
         return Native(ctypes.CDLL(str(library("what measures for the watch", _SOURCES, "watch", _OPTIONS))))
     except (BuildError, OSError):

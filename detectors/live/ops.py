@@ -1,11 +1,11 @@
-"""The measurements, as operators of torch: what values a tensor holds, and which bits; and their way to the host.
+"""Defines the measurements as operators of torch: a tensor's values, its bits, and their way to the host.
 
 They are operators so that every device treats them as its own work: on CUDA they are kernels on the
 current stream, on the simulated GPU one launch each. They write into a row of memory that
-was there before, give nothing back to the host, and wait for nothing.
+exists before, return nothing to the host, and wait for nothing.
 
-``detectors::probe``: one pass (``aminmax``) while everything is good. Counting what is bad takes more
-passes; where a kernel may decide by what it sees (the CPU), they are only made for a bad tensor.
+``detectors::probe``: one pass (``aminmax``) while everything is good. Counting bad values takes more
+passes; if a kernel may branch on what it reads (the CPU), they are only run for a bad tensor.
 
 ``detectors::checksum``: exact, in integers modulo 2**64. An element's bits are a word x (signed, up to
 32 bits; a 64-bit element is two words), and the sum is of x * w(i), i the word's position in the *whole*
@@ -33,10 +33,10 @@ from torch import Tensor
 
 from streamrace.detectors.live.native import native
 
-PROBES = "detectors::"  # how the operators' names begin in a trace
+PROBES = "detectors::"  # prefix of the operators' names in a trace
 OPERATORS = tuple(PROBES + name for name in ("probe", "checksum", "send", "stamp"))
 PROBE_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
-_ROWS = 8  # at once, where there are threads for them
+_ROWS = 8  # at once, if enough threads exist
 _ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 _SPLIT = torch.complex64, torch.complex128
@@ -51,7 +51,7 @@ _library.define("stamp(Tensor(a!) scratch, Tensor(b!) pinned, int number) -> ()"
 
 
 def probe(values: Tensor, row: Tensor) -> None:
-    """Write what ``values`` hold into ``row``: float64, (PROBE_COLUMNS,). No gradient, no host wait."""
+    """Measure ``values`` into ``row``: float64, (PROBE_COLUMNS,). No gradient, no host wait."""
     torch.ops.detectors.probe.default(values, row)
 
 
@@ -64,7 +64,7 @@ def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> 
 
 
 def checksum_now(values: Tensor, held: Any, *, first: int = 0, part: int = 0) -> None:
-    """The same as :func:`checksum` where the values are there when it is called: into an array of int64."""
+    """Take checksums like :func:`checksum`, of values that are ready at the call, into an array of int64."""
     here = native()
     if here is not None:
         words, per_element = _words(values)
@@ -80,17 +80,17 @@ def send(values: Tensor, pinned: Tensor) -> None:
 
 
 def stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
-    """Write ``number`` to memory of the host, after what the current stream was given before. Both int64, (1,)."""
+    """Write ``number`` to memory of the host, after the current stream's earlier work. Both int64, (1,)."""
     torch.ops.detectors.stamp.default(scratch, pinned, number)
 
 
 def unsigned(value: int) -> int:
-    """A checksum as the number that people and files see: 0 to 2**64 - 1."""
+    """Return a checksum as the number shown to users and in files: 0 to 2**64 - 1."""
     return value & _MASK
 
 
 def add(*sums: int) -> int:
-    """The checksum of several parts together."""
+    """Return the checksum of several parts together."""
     return sum(sums) & _MASK
 
 
@@ -102,11 +102,11 @@ def _probe_on_cpu(values: Tensor, row: Tensor) -> None:
 
 
 def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
-    """The same where the values are there when it is called: into an array, without a detour through the operator.
+    """Measure like :func:`probe`, of values that are ready at the call: into an array, not through the operator.
 
-    One pass at the speed of memory, where what is native can read the values. Else that is so without ``extremes``
-    alone, and leaves those of a good tensor unknown (NaN): the sum of the squares is finite, which NaN and infinity
-    would both have reached.
+    One pass at the speed of memory, if the native library can read the values. Otherwise a single pass needs
+    ``extremes`` False, which leaves the extremes of a good tensor unknown (NaN): the sum of the squares is finite
+    only without NaN and infinity.
     """
     held[:3] = 0
     here = native()
@@ -136,7 +136,7 @@ def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
 
 
 def probe_on_device(values: Tensor, row: Tensor) -> None:
-    """The same where the host must not know: no decision, so each pass is always made."""
+    """Measure like :func:`probe` without the host knowing: no branch on values, so each pass is always run."""
     seen = _real(values)
     if seen.numel() == 0:
         row.copy_(torch.tensor([0.0, 0.0, 0.0, math.nan, math.nan], dtype=row.dtype), non_blocking=True)
@@ -148,7 +148,7 @@ def probe_on_device(values: Tensor, row: Tensor) -> None:
     row[0].copy_(seen.isnan().sum())
     row[1].copy_((seen == math.inf).sum())
     row[2].copy_((seen == -math.inf).sum())
-    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not given.
+    # All three are given: nan_to_num defaults to the dtype's largest value, which is a good one.
     row[3].copy_(torch.nan_to_num(seen, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
     row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
     row[3:].masked_fill_(row[3:].isinf(), math.nan)
@@ -160,7 +160,7 @@ def _real(values: Tensor) -> Tensor:
         seen = torch.view_as_real(seen)
     if seen.dtype is torch.bool:
         seen = seen.view(torch.uint8)
-    if seen.dtype in _WIDE:  # torch finds no extremes of these
+    if seen.dtype in _WIDE:  # torch has no extremes of these
         seen = seen.to(_WIDE[seen.dtype])
     return seen.float() if seen.dtype.is_floating_point and seen.dtype.itemsize == 1 else seen
 
@@ -169,7 +169,7 @@ def _real(values: Tensor) -> Tensor:
 
 
 def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
-    """Row by row: each is widened and multiplied while it lies in the cache."""
+    """Sum up row by row: each is widened and multiplied while it is in the cache."""
     words, per_element = _words(values)
     count = words.numel()
     part = part * per_element or count
@@ -199,7 +199,7 @@ def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
 
 
 def _words(values: Tensor) -> tuple[Tensor, int]:
-    """The elements' bits in row order as words, (n,), one behind the other; and how many words an element is."""
+    """Return the elements' bits in row order as words, (n,), contiguous; and the number of words per element."""
     words = values.detach().reshape(-1)
     if words.dtype in _SPLIT:
         words = torch.view_as_real(words).reshape(-1)
@@ -211,7 +211,7 @@ def _words(values: Tensor) -> tuple[Tensor, int]:
 
 @cache
 def _weights(device: torch.device) -> Tensor:
-    """a(k): int64, (2**15,). The low 16 bits run through all odd numbers, the others look random."""
+    """Compute a(k): int64, (2**15,). The low 16 bits run through all odd numbers, the others look random."""
     made = [_signed(2 * _scatter(k, 15) + 1 + (_mix(k) & ~0xFFFF)) for k in range(_ROW)]
     return torch.tensor(made, dtype=torch.int64, device=device)
 
@@ -222,12 +222,12 @@ def _row_weight(row: int) -> int:
 
 
 def _scatter(number: int, bits: int) -> int:
-    """A permutation of the numbers of so many bits."""
+    """Map the numbers of ``bits`` bits to a permutation of themselves."""
     return number * 0x9E3779B1 & ((1 << bits) - 1)
 
 
 def _mix(number: int) -> int:
-    """splitmix64's finaliser (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+    """Mix by splitmix64's finaliser (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
     value = (number + 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK

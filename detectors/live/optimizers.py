@@ -1,8 +1,8 @@
-"""Hooks on the optimizers that step a model without DeepSpeed: plain loops, DDP, HF, Lightning.
+"""Hooks into the optimizers that step a model without DeepSpeed: plain loops, DDP, HF, Lightning.
 
 torch's own global hooks (``torch.optim.optimizer.register_optimizer_step_pre_hook``) see every optimizer; those
-whose parameters are not the model's are left alone. A ``torch.amp.GradScaler`` says by its ``update``
-that a step was tried: where no optimizer stepped before it, the step was skipped for overflow.
+whose parameters are not the model's are ignored. A ``torch.amp.GradScaler``'s ``update`` shows
+that a step was tried: if no optimizer stepped before it, the step was skipped for overflow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamrace.detectors.live.patches import listen
 
 
 class OptimizerHooks:
-    """``ended`` is called when a step is over and probed."""
+    """Watches the steps of the model's optimizers. ``ended`` is called when a step is over and probed."""
 
     def __init__(
         self, board: Board, model: nn.Module, *, engine: EngineHooks, recorded: bool, ended: Callable[[], None]
@@ -51,9 +51,9 @@ class OptimizerHooks:
         return any(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Where the optimizer gets a closure (Lightning, LBFGS), forward and backward pass run inside the step.
+        """Note the beginning of a step. With a closure (Lightning, LBFGS) both passes run inside the step.
 
-        The optimizer is then given one that does the same, and says when it is through.
+        The optimizer is then given a closure that does the same, and begins the step after its first call.
         """
         if not self._mine(optimizer):
             return None
@@ -79,7 +79,7 @@ class OptimizerHooks:
 
     def _begins(self, optimizer: torch.optim.Optimizer) -> None:
         self._board.begin_step()
-        overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip by themselves, on the device
+        overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip a step on the device
         if isinstance(overflow, Tensor):
             self._board.see(self._board.point(SKIPPED), overflow)
         self._board.settled(self._model.named_parameters())
@@ -104,7 +104,7 @@ class OptimizerHooks:
                 if parameter.requires_grad:
                     before = board.keep_place(), board.keep_place()
                     bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
-                    if bad and self._late:  # what it was made of is still there
+                    if bad and self._late:  # gradients and states of the step still exist
                         self._applied(name, parameter, before[0])
                         self._states(optimizer, name, parameter, before[1])
         if board.checksums:
@@ -133,7 +133,7 @@ class OptimizerHooks:
             self._board.scaled = self._tried = scaler.is_enabled()
 
     def _updated(self, *_: Any, **__: Any) -> None:
-        """A step was tried. Without overflow the optimizer was called, and its work has been probed."""
+        """End a step that was tried. Without overflow the optimizer was called, and its work has been probed."""
         if self._tried:
             self._tried = False
             self._board.begin_step()
@@ -143,18 +143,18 @@ class OptimizerHooks:
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """torch has no norm of a sparse gradient; a row that was met twice counts once, as the optimizer adds it up."""
+    """Return a gradient that has a norm in torch: of a sparse one the values, repeated rows summed up."""
     return gradient if gradient.layout is torch.strided else gradient.coalesce()._values()
 
 
-# torch walks through its dict of hooks while they run, and raises in the program's face when one is taken away
-# meanwhile, as a finding does. So there is one pair of hooks for all watches, which walks through a copy.
+# torch iterates over its dict of hooks while they run, and raises in the program if a hook is removed
+# meanwhile, as a finding does. So one pair of hooks serves all watches, and iterates over a copy.
 _attending: list[OptimizerHooks] = []
 _handles: list[RemovableHandle] = []
 
 
 def _attend(one: OptimizerHooks) -> Callable[[], None]:
-    """Let the watch see every optimizer's steps; gives the function that ends it."""
+    """Let the watch see every optimizer's steps; return the function that ends this."""
     _attending.append(one)
     if not _handles:
         _handles.append(torch_optimizer.register_optimizer_step_pre_hook(_before_step))
@@ -163,7 +163,7 @@ def _attend(one: OptimizerHooks) -> Callable[[], None]:
     def end() -> None:
         if one in _attending:
             _attending.remove(one)
-        # After another hook the walk would go on: then the pair stays, with nothing to call.
+        # If other hooks follow, torch would continue its iteration: then the pair stays, with nothing to call.
         if not _attending and all(_is_last(handle) for handle in _handles):
             while _handles:
                 _handles.pop().remove()

@@ -1,6 +1,6 @@
-"""Listening to a function that offers no hook: called through, unchanged, with listeners before and after.
+"""Adds listeners to a function that offers no hook: called unchanged, with listeners before and after.
 
-Several watches may listen to one function; when the last goes, the function is again what it was.
+Several watches may listen to one function; when the last listener is removed, the function is restored.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 
 class Listener(NamedTuple):
-    """``before`` gets what the function gets; ``after`` its result first."""
+    """Two callbacks: ``before`` gets the function's arguments; ``after`` its result, then the arguments."""
 
     before: Callable[..., None] | None = None
     after: Callable[..., None] | None = None
 
 
 class _Patch:
-    """One function of one class, or of one object, that is listened to."""
+    """One patched function of one class, or of one object."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
@@ -60,7 +60,7 @@ def listen(
 ) -> Callable[[], None]:
     """Listen to ``owner.name``: a class's or a module's function (with its ``self``), or one object's (without).
 
-    Gives the function that ends it.
+    Return the function that ends listening.
     """
     key = (id(owner), name)
     patch = _patches.get(key)

@@ -1,10 +1,10 @@
-"""Ranks report to each other what they found, beside training: through the store of ``torch.distributed``.
+"""Reports findings between ranks, outside of training: through the store of ``torch.distributed``.
 
 No collective is issued, so no stream, no process group and no order of training is touched. Each rank
-writes one short line per step under its own key and, only when somebody raised the alarm, reads the
-others'. A healthy step costs a write and a question.
+writes one short line per step under its own key and, only when some rank raised the alarm, reads the
+others'. A healthy step costs a write and a query.
 
-The lines are JSON: what comes from another process is never executed.
+The lines are JSON: data from another process is never executed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ranks:
         self._store = dist.PrefixStore(f"streamrace/{name}", _get_default_store())
 
     def report(self, step: int, finding: Finding | None, digest: str) -> None:
-        """Report to the others how this rank's step was. ``digest``: what must be equal on all ranks, or ''."""
+        """Report this rank's step to the others. ``digest``: must be equal on all ranks, or ''."""
         line = {"finding": finding.as_dict() if finding else None, "digest": digest}
         self._store.set(f"step/{step}/{self.rank}", json.dumps(line))
         if finding is not None:
@@ -47,20 +47,20 @@ class Ranks:
         self._store.set("alarm", str(step))
 
     def alarm(self) -> int | None:
-        """The last step in which some rank found something; None while all is well."""
+        """Return the last step in which some rank has a finding; None if no rank has."""
         return int(self._store.get("alarm")) if self._store.check(["alarm"]) else None
 
     def neighbour(self, step: int) -> str | None:
-        """The digest of the next rank, if it has reported it."""
+        """Return the digest of the next rank, or None if the rank has not reported."""
         key = f"step/{step}/{(self.rank + 1) % self.world}"
         return str(json.loads(self._store.get(key))["digest"]) if self._store.check([key]) else None
 
     def show(self, step: int, table: Mapping[str, Sequence[Any]]) -> None:
-        """Give the others all checksums of the step: the digests differ."""
+        """Publish all checksums of the step to the others: the digests differ."""
         self._store.set(f"table/{step}/{self.rank}", json.dumps(table))
 
     def shown(self, step: int) -> list[dict[str, list[Any]]] | None:
-        """What all ranks have shown of the step, by rank; None while one of them has not yet."""
+        """Return the tables that all ranks published for the step, by rank; None while a rank has not."""
         return self._all(f"table/{step}")
 
     def wait(self, what: str, step: int, seconds: float) -> None:
@@ -69,7 +69,7 @@ class Ranks:
             self._store.wait([f"{what}/{step}/{rank}" for rank in range(self.world)], timedelta(seconds=seconds))
 
     def reports(self, step: int) -> list[dict[str, Any]] | None:
-        """What all ranks reported of the step, by rank; None while one of them has not yet."""
+        """Return all ranks' reports of the step, by rank; None while a rank has not reported."""
         return self._all(f"step/{step}")
 
     def _all(self, prefix: str) -> list[dict[str, Any]] | None:
@@ -81,7 +81,7 @@ class Ranks:
 
 
 class StopTogether:
-    """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
+    """Lets all ranks stop at the same step. A rank that stopped alone would leave the others in a collective for ever.
 
     Ranks learn of a finding one step apart, so each reports at the end of a step whether it has, and all act on the
     reports of the end of the step before. They use the store: a collective would order streams.
@@ -93,7 +93,7 @@ class StopTogether:
         self._steps = 0
 
     def at_step_end(self, stopped: bool) -> bool:
-        """Report whether this rank wants to stop; True when all do. Waits for the reports of the step before."""
+        """Report whether this rank wants to stop; return True when all do. Waits for the reports of the step before."""
         self._steps += 1
         ranks, before = self._ranks, self._steps - 1
         if ranks is None:

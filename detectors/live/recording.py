@@ -1,4 +1,4 @@
-"""What the watch records of each step, for a comparison of two runs (:mod:`streamrace.detectors.values.recordings`)."""
+"""Records steps of the watch, to compare two runs (:mod:`streamrace.detectors.values.recordings`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64
 
 
 class StepRecorder:
-    """Writes steps as the judge sees them."""
+    """Writes the judged steps."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     @classmethod
     def of(cls, folder: str | Path | None, model: nn.Module, rank: int, world: int) -> StepRecorder | None:
-        """None where nothing is recorded. Raises :class:`streamrace.detectors.values.recordings.RecordingError`."""
+        """Create a recorder, or return None for no folder. Raises what :class:`Recorder` raises."""
         if folder is None:
             return None
         parameters = list(model.parameters())

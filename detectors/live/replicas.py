@@ -1,4 +1,4 @@
-"""Checksums that must be equal on all ranks, set side by side."""
+"""Compares checksums that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Table = dict[str, tuple[int, tuple[int, ...]]]
 
 
 def table(sums: Iterable[Sum]) -> Table:
-    """What every rank must have alike: each whole parameter, at each use (ZeRO-3) or after the step (replicas).
+    """Return the checksums that must be equal on all ranks: of whole parameters, by use (ZeRO-3) or step (replicas).
 
-    (Order of execution, sums), by a key that is the same on all ranks: micro-batch, phase, how often before, parameter.
+    (Order of execution, sums), by a key that is the same on all ranks: micro-batch, phase, index of use, parameter.
     """
     found: Table = {}
     times: Counter[tuple[int, str, str]] = Counter()
@@ -32,14 +32,14 @@ def table(sums: Iterable[Sum]) -> Table:
 
 
 def digest(table: Table) -> str:
-    """Equal where all checksums are; '' where there are none."""
+    """Return a digest of all checksums; '' if there are none."""
     return f"{zlib.crc32(repr(sorted((key, sums) for key, (_, sums) in table.items())).encode()):08x}" if table else ""
 
 
 def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[Any]]]) -> Finding | None:
-    """The first parameter that is not the same on all ranks, and the rank that differs.
+    """Find the first parameter that is not the same on all ranks, and the rank that differs.
 
-    A part's own rank is right about it; where parameters are whole on every rank, the many are.
+    The rank that owns a part is right about it; for parameters that are whole on every rank, the majority is.
     """
     common = set.intersection(*(set(table) for table in tables)) if tables else set()
     for key in sorted(common, key=lambda key: (key[:8], tables[0][key][0])):
@@ -82,7 +82,7 @@ def _truth(rows: Sequence[tuple[int, ...]], part: int) -> int:
 
 
 def _wrong(rows: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """(rank, part) of all that differ from the truth."""
+    """Return (rank, part) of all that differ from the truth."""
     return [
         (rank, part) for part in range(len(rows[0])) for rank, row in enumerate(rows) if row[part] != _truth(rows, part)
     ]

@@ -1,8 +1,8 @@
 """Writes tensors as a file of safetensors: names, types, shapes and bytes, nothing that could be executed.
 
-By hand, because it is little and the watch is to need nothing beside numpy and torch. The format: the length of a
-header (8 bytes, little-endian), the header (JSON: of each tensor its type, its shape and where its bytes lie), then
-the bytes of all tensors without a gap. Files are read with the library, here and by others.
+The library is not used, as the watch needs nothing but numpy and torch. The format: the length of a
+header (8 bytes, little-endian), the header (JSON: of each tensor its type, its shape and the offsets of its bytes),
+then the bytes of all tensors without a gap. Files are read with the library, here and by others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-# What every release of safetensors can hold.
+# Types that every release of safetensors can hold.
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -29,7 +29,7 @@ TYPES = {
     torch.bool: "BOOL",
 }
 RESERVED = "__metadata__"  # the one name that no tensor may have
-_ALIGNED = 8  # bytes: where the header ends, so that each number lies at a multiple of its size
+_ALIGNED = 8  # bytes: the header is padded to this, so that each number lies at a multiple of its size
 
 
 def write(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -37,7 +37,7 @@ def write(tensors: Mapping[str, Tensor], path: Path) -> None:
 
     Raises OSError.
     """
-    # Large elements first, or a byte of one tensor would put the next one's numbers where no number may begin.
+    # Large elements first: a byte of one tensor would misalign the numbers of the next.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, end = {}, 0
     for name, tensor in ordered:
@@ -49,6 +49,6 @@ def write(tensors: Mapping[str, Tensor], path: Path) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for _, tensor in ordered:
-            if tensor.nbytes:  # where there is nothing there is no address
+            if tensor.nbytes:  # an empty tensor has no address
                 # Read from memory, without a torch operation that a mode or a hook would see.
                 file.write((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr()))

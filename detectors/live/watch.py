@@ -1,9 +1,9 @@
-"""The NaN watch: a line or two in a training program that say where the first bad value came from.
+"""The NaN watch: a line or two in a training program that find the origin of the first bad value.
 
     with NanWatch(engine):            # DeepSpeed's engine, a DDP model, or a plain one
         for batch in data: ...
 
-It probes what training computes on the stream that computes it, reads what it saw without blocking
+It probes training's values on the stream that computes them, reads the results without blocking
 the host, and adds no ordering between streams: a watch that synchronises would hide the very race that
 it looks for (as a NaN check after the partition hid hpZ's: DeepSpeed issue 5059).
 """
@@ -46,7 +46,7 @@ WATCHABLE: Mapping[str, frozenset[Kind]] = {
     "partitions": frozenset({Kind.PRIMARY, Kind.SECONDARY}),
     "optimizer": frozenset({Kind.OPTIMIZER}),
 }
-# Gradients of outputs are as large as the outputs, and what is bad in one is bad in the next parameter's gradient.
+# Gradients of outputs are as large as the outputs, and a bad one makes the next parameter's gradient bad.
 DEFAULT = tuple(word for word in WATCHABLE if word != "output_gradients")
 _CLOSING_S = 20.0
 _SHOWN_AFTER = 2  # steps until the last rank has noticed that digests differ, and has shown its checksums
@@ -54,20 +54,20 @@ _numbers = count(1)
 
 
 class NanWatch:
-    """Watches one model's training for NaN, Inf and values beyond a bound, and says where the first came from.
+    """Watches one model's training for NaN, Inf and values beyond a bound, and reports the origin of the first.
 
-    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to probe (:data:`WATCHABLE`; by
-    default all but the gradients of outputs). ``modules``: a pattern of module paths whose outputs are looked
-    at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
+    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: the kinds to probe (:data:`WATCHABLE`; by
+    default all but the gradients of outputs). ``modules``: a pattern of module paths whose outputs are
+    probed. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
     ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values
     too, and distinguishes race, stale, uncovered and corruption. ``on_finding``: "warn", "raise", "stop"
     (sets :attr:`stopped`), "save" (an incident under ``folder``, for ``streamrace report``), a
     function that gets the :class:`Finding`, or several of these. ``history``: steps whose statistics an
-    incident holds. ``record``: a folder that takes what each step computed, for ``streamrace diverge``.
+    incident holds. ``record``: a folder that takes each step's values, for ``streamrace diverge``.
 
     Raises :class:`WatchError` at once when it is used wrongly. When the watch itself fails later, it warns
-    (:class:`WatchFailed`) and steps aside. At its end the watch takes all its hooks away, and rank 0 says in a line on
-    stderr what came of it; not so with ``tells=False``, for who says it himself.
+    (:class:`WatchFailed`) and steps aside. At its end the watch removes all its hooks, and rank 0 prints the outcome
+    in a line on stderr; ``tells=False`` leaves that to the caller.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class NanWatch:
             )
             if engine is None:
                 OptimizerHooks(self._board, root, engine=self._engine, recorded=recorded, ended=self._ended)
-            if record is not None:  # last: what is wrong otherwise must not leave a file that refuses the next try
+            if record is not None:  # last: other errors must not leave a file that blocks the next attempt
                 self._recorder = self._recorder_in(record, root)
         except (WatchError, KeyboardInterrupt):
             self._board.close()
             raise
-        except Exception as error:  # a DeepSpeed that is other than the known ones, perhaps
+        except Exception as error:  # possibly an unknown version of DeepSpeed
             self._board.step_aside(error)
 
     def _recorder_in(self, folder: str | Path, root: nn.Module) -> StepRecorder | None:
@@ -136,21 +136,21 @@ class NanWatch:
 
     @property
     def closed(self) -> bool:
-        """Has the watch ended: closed, or with a finding, or stepped aside?"""
+        """Return whether the watch has ended: closed, or with a finding, or stepped aside."""
         return self._board.closed
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that are over, skipped ones too."""
+        """Return the number of optimizer steps that are over, skipped ones included."""
         return self._board.step - 1
 
     # -- for programs whose passes the hooks do not see ---------------------------------------------
 
     def phase(self, name: str, batch: Mapping[str, Any] | None = None, *, once: bool = False) -> None:
-        """Say that a phase begins: forward (with its batch: a new micro-batch), backward, or step.
+        """Mark the beginning of a phase: forward (with its batch: a new micro-batch), backward, or step.
 
-        From the first forward on, micro-batches begin when you say so, and no more when the model is called;
-        ``once``: only this one.
+        After a call for forward only such calls begin micro-batches, calls of the model no longer do; with ``once``
+        these still do.
         """
         if name not in PHASES:
             raise WatchError(f"unknown phase '{name}': choose from {', '.join(PHASES)}")
@@ -172,9 +172,9 @@ class NanWatch:
         self._board.guard(self._modules.loss)(loss)
 
     def step(self, *, skipped: bool = False) -> None:
-        """Say that an optimizer step is over, where neither a torch optimizer nor DeepSpeed made it.
+        """Mark the end of an optimizer step that neither a torch optimizer nor DeepSpeed executes.
 
-        Else it only takes in what has arrived since.
+        For other steps only take in the measurements that have arrived since.
         """
 
         def step() -> None:
@@ -190,7 +190,7 @@ class NanWatch:
     # -- judgement -----------------------------------------------------------------------------------
 
     def _ended(self) -> None:
-        """A step is over. Judge those that are complete; act on a finding that all ranks know of."""
+        """Judge the steps that are complete, at the end of a step; act on a finding that all ranks know of."""
         for step in self._board.complete():
             self._judged(step)
         self._decide(last=False)
@@ -215,7 +215,7 @@ class NanWatch:
             self._ranks.raise_alarm(before)
 
     def _decide(self, *, last: bool) -> None:
-        """One finding for all ranks: the earliest of the first step in which any rank found something."""
+        """Choose one finding for all ranks: the earliest of the first step in which any rank found something."""
         ranks = self._ranks
         if ranks is None or self.finding is not None:
             return
@@ -264,7 +264,7 @@ class NanWatch:
     # -- life ----------------------------------------------------------------------------------------
 
     def close(self) -> Finding | None:
-        """End the watch: take in what is still on its way, take all hooks away. Gives the finding, if there is one.
+        """End the watch: take in the remaining measurements, remove all hooks. Return the finding, if any.
 
         The only moment at which the watch waits for the device, and for the other ranks.
         """
@@ -289,7 +289,7 @@ class NanWatch:
         return self.finding
 
     def outcome(self) -> str:
-        """What came of it so far, in a sentence or two: what was found, and where it is saved."""
+        """Return the outcome so far in a sentence or two: the finding, and the folder it is saved in."""
         if self.finding is None:
             return (
                 "The watch itself failed before the end, see its warning" if self._board.failed else "Nothing was found"
@@ -300,7 +300,7 @@ class NanWatch:
         return f"{text.rstrip('.')}. Saved: {saved} ('streamrace report {shlex.quote(str(saved))}' makes its page)"
 
     def _tell(self) -> None:
-        """Once, by rank 0."""
+        """Print the outcome once, on rank 0."""
         if self._tells and self.rank == 0:
             self._tells = False
             steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
@@ -317,12 +317,12 @@ class NanWatch:
             self._board.close()
             if self._recorder is not None:
                 self._recorder.close()
-            if self.finding is not None:  # else it was not watched to its end
+            if self.finding is not None:  # otherwise training was not watched to its end
                 self._tell()
 
 
 def _model_of(model: Any) -> tuple[Any, nn.Module]:
-    """The engine, if it is one, and the user's own module. Raises :class:`WatchError` for what cannot be watched."""
+    """Return the engine, if given one, and the user's own module. Raises :class:`WatchError` for anything else."""
     kind = engine_class()
     engine = model if kind is not None and isinstance(model, kind) else None
     if not isinstance(model, nn.Module):
@@ -346,7 +346,7 @@ def _known(word: str, option: str) -> str:
 def _bounds(bound: float | Mapping[str, float] | None) -> dict[Kind, float]:
     if bound is None:
         return {}
-    # One bound for all is not meant for the batch: token ids are large, and no fault.
+    # A single bound does not apply to the batch: token ids are large, and no fault.
     by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE.keys() - {"inputs"}, bound)
     limits: dict[Kind, float] = {}
     for word, limit in by_word.items():

@@ -1,14 +1,14 @@
-"""ZeRO-3 and hpZ: parameters while they are gathered, and partitions as they are.
+"""Hooks into ZeRO-3 and hpZ: parameters while they are gathered, and their partitions.
 
-What is used of DeepSpeed (deepspeed/runtime/zero/): a parameter's ``ds_tensor`` (primary partition),
+Used of DeepSpeed (deepspeed/runtime/zero/): a parameter's ``ds_tensor`` (primary partition),
 ``ds_secondary_tensor`` (hpZ), ``ds_numel``, ``ds_process_group``, ``ds_zero_param_process_group``,
 ``ds_secondary_tensor_num_of_groups``, ``ds_status``, its ``partition`` and ``all_gather_coalesced``
 (partition_parameters.py: ``_convert_to_deepspeed_param``); the coordinator's ``fetch_sub_module``
 (partitioned_param_coordinator.py); the optimizer's ``grad_position`` and ``fp32_partitioned_groups_flat``
-(stage3.py). Each is listened to on the one object, before and after; none is replaced. Its own
-accessors (``safe_get_local_optimizer_state``) are left alone: they synchronise a stream.
+(stage3.py). Listeners are added before and after each, on the one object; none is replaced. DeepSpeed's own
+accessors (``safe_get_local_optimizer_state``) are not used: they synchronise a stream.
 
-Partitions that are offloaded to the host are not provided for: what moves them is on no stream that is watched here.
+Partitions that are offloaded to the host are not supported: their copies run on no stream that is watched here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from streamrace.detectors.live.patches import listen
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Has ZeRO-3 taken the model's parameters?"""
+    """Check whether ZeRO-3 has taken over the model's parameters."""
     return any(hasattr(parameter, "ds_tensor") for parameter in model.parameters())
 
 
 class _Parameter:
-    """One parameter: its points, and how it is partitioned."""
+    """One parameter: its points, and its partitioning."""
 
     def __init__(self, board: Board, name: str, parameter: Any) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class _Parameter:
         board.shape(name, self.shape)
 
     def covered(self, partition: Tensor, first: int) -> Tensor | None:
-        """The partition without the padding behind the parameter's end; ``first``: its first element's place."""
+        """Return the partition without the padding behind the parameter; ``first``: its first element's offset."""
         size = min(partition.numel(), self.numel - first)
         return partition.detach().view(-1)[:size] if size > 0 else None
 
@@ -75,7 +75,7 @@ def _coordinator(engine: Any) -> Any:
 
 
 def _arguments(function: Any) -> list[str]:
-    """Names of a function's arguments, through decorators that hide them (deepspeed/utils/nvtx.py did)."""
+    """Return the names of a function's arguments, through decorators that hide them (deepspeed/utils/nvtx.py did)."""
     names = list(signature(function).parameters)
     if names == ["args", "kwargs"]:
         for cell in function.__closure__ or ():
@@ -119,7 +119,7 @@ class Zero3Hooks:
     # -- use ---------------------------------------------------------------------------------------
 
     def _fetched(self, _: None, module: nn.Module, forward: bool = True, *__: Any, **___: Any) -> None:
-        """The current stream is ordered after the all-gather: what the parameter holds now is what is used."""
+        """Measure parameters as used: the current stream is ordered after the all-gather by now."""
         board = self._board
         if not forward:
             board.begin_backward()
@@ -128,7 +128,7 @@ class Zero3Hooks:
             if one is None or parameter.numel() != one.numel:
                 continue
             values = parameter.detach().reshape(-1)
-            if board.checksums:  # first: it says more of why than what the values are
+            if board.checksums:  # first: the checksum explains more than the values do
                 board.sum(SumEvent.USE, one.gathered, values, part=one.size, parts=one.parts)
             if Kind.PARAMETER in board.kinds:
                 board.see(one.gathered, values)
@@ -138,7 +138,7 @@ class Zero3Hooks:
     def _partitioning(self, parameter: Any) -> Any:
         def before(param_list: Any = None, hierarchy: int = 0, has_been_updated: bool = False, **_: Any) -> None:
             self._copying = []
-            if has_been_updated:  # through GatheredParameters: what is copied now is not what was used
+            if has_been_updated:  # through GatheredParameters: the copied values are not those used
                 self._edited(param_list, parameter)
             for each in param_list if param_list is not None else [parameter]:
                 one = self._parameters.get(id(each))
@@ -165,7 +165,7 @@ class Zero3Hooks:
             for one, version in self._copying:
                 secondary = one.parameter.ds_secondary_tensor
                 if secondary is None or secondary._version == version:
-                    continue  # it was there already, and nothing was copied
+                    continue  # it existed already, and nothing was copied
                 if version >= 0 and not has_been_updated:
                     self._copies_anew = True  # up to 0.13.4 each release of a parameter copies
                 held = one.covered(secondary, one.secondary_first)
@@ -192,7 +192,7 @@ class Zero3Hooks:
         names = _arguments(parameter.all_gather_coalesced)
 
         def before(*args: Any, **kwargs: Any) -> None:
-            """On the all-gather stream, before the all-gather is issued: what it is about to read."""
+            """Measure, on the all-gather stream before the all-gather is issued, the partition it is about to read."""
             given = {**dict(zip(names, args, strict=False)), **kwargs}
             for each in given["params"]:
                 one = self._parameters.get(id(each))
@@ -200,7 +200,7 @@ class Zero3Hooks:
                     continue
                 if given.get("quantize", False):
                     self._board.shape(one.name, one.shape._replace(lossy=True))
-                # Up to 0.13.1 the forward pass reads the primary partition though there is a secondary one.
+                # Up to 0.13.1 the forward pass reads the primary partition even if a secondary one exists.
                 secondary = each.ds_secondary_tensor if one.merged and not given.get("forward", False) else None
                 if secondary is None:
                     self._primary(one, SumEvent.READ)
@@ -212,7 +212,7 @@ class Zero3Hooks:
     # -- step --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Before the optimizer step: what the partitions hold after every copy of the step."""
+        """Measure the partitions before the optimizer step, after every copy of the step."""
         if self._board.checksums:
             self._primaries(SumEvent.SETTLED)
             for one in self._parameters.values():
@@ -221,7 +221,7 @@ class Zero3Hooks:
                     self._secondary(one, secondary, SumEvent.SETTLED)
 
     def stepped(self) -> None:
-        """After it: optimizer state, the new primary partitions, their checksums."""
+        """Measure optimizer state and the new primary partitions after the optimizer step."""
         board = self._board
         late = board.late and Kind.PRIMARY in board.kinds
         for one in self._parameters.values() if not late else ():
@@ -260,7 +260,7 @@ class Zero3Hooks:
 
     def _primary(self, one: _Parameter, event: SumEvent) -> None:
         held = one.covered(one.parameter.ds_tensor, one.first)
-        if held is None:  # all padding; that there is a new version has to be known all the same
+        if held is None:  # all padding; the new version has to be known all the same
             held = one.parameter.ds_tensor.detach().view(-1)[:0]
         self._board.sum(event, one.primary, held, first=one.first)
 

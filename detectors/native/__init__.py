@@ -1,1 +1,1 @@
-"""The happens-before engine in C++: what ``detectors.order`` specifies, fast enough to run beside the program."""
+"""The happens-before engine in C++: the same as ``detectors.order``, fast enough to run along with the program."""

@@ -1,4 +1,4 @@
-"""Builds the engine (``csrc/``), once, with the compiler that is there: without headers of torch or Python."""
+"""Builds the engine (``csrc/``), once, with the compiler found: without headers of torch or Python."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OPTIONS = ("-fwrapv", "-Wl,--unresolved-symbols=ignore-all")
 
 
 def library() -> Path:
-    """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
+    """Return the built library; build it if it does not exist (a few seconds). Raises :class:`BuildError`."""
     return compiling.library("the engine of happens-before", _SOURCES, "order", _OPTIONS)
 
 
 def place() -> Path:
-    """Where it is kept, whether it is there or not. Raises :class:`BuildError`."""
+    """Return the library's path, whether it exists or not. Raises :class:`BuildError`."""
     return compiling.place_of(_SOURCES, "order", _OPTIONS)

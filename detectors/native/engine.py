@@ -1,4 +1,4 @@
-"""The native engine as Python sees it: the twin of :class:`streamrace.detectors.order.happens_before.HappensBefore`."""
+"""Wraps the native engine: the twin of :class:`streamrace.detectors.order.happens_before.HappensBefore`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from streamrace.trace.schema import TYPES
 _PARTS = (*TYPES, TraceError, Phase(0, 0, "init"), Name, PROBES, None)
 
 _Told = tuple[Any, ...]
-"""Of one side: kernel, access, stream, issuer, frames, number (None: a free), phase, start, end."""
+"""One side of a race: kernel, access, stream, issuer, frames, number (None: a free), phase, start, end."""
 
 
 class NativeHappensBefore:
-    """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same.
+    """Reports each occurrence of a race. Accepts the ranks' records in any interleaving; the races are the same.
 
-    Raises :class:`streamrace.compiling.BuildError` where the library is not there and cannot be built.
+    Raises :class:`streamrace.compiling.BuildError` if the library does not exist and cannot be built.
     """
 
     def __init__(self, report: Report) -> None:
@@ -36,19 +36,19 @@ class NativeHappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.trace.records.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.records.TraceError` for inconsistent records, ValueError after :meth:`finish`.
         """
         self._library.order_feed(self._it, rank, records, self._found)
 
     def finish(self) -> None:
-        """No more records will come: follow ranks that wait for a member that never came as far as can be known.
+        """End the input: follow ranks that wait for a missing member as far as possible without it.
 
-        May be called again; further calls do nothing.
+        Further calls do nothing.
         """
         self._library.order_finish(self._it, self._found)
 
     def waits(self, rank: int) -> bool:
-        """Whether ``rank``'s records are held up at a collective that other members have not reached."""
+        """Check whether ``rank``'s records are held up at a collective that other members have not reached."""
         return bool(self._library.order_waits(self._it, rank))
 
     def settle(self) -> None:
@@ -57,12 +57,12 @@ class NativeHappensBefore:
 
     @property
     def live_state(self) -> int:
-        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return int(self._library.order_live_state(self._it))
 
     @property
     def work(self) -> int:
-        """Records followed, accesses visited and runs of bytes looked at so far: what time is used for."""
+        """Return the records followed, accesses visited and runs of bytes compared so far, as a measure of time."""
         return int(self._library.order_work(self._it))
 
     def _found(
@@ -92,9 +92,9 @@ def _moment(told: _Told) -> Moment:
 
 @cache
 def load() -> Any:
-    """The functions of ``csrc/api.cpp``. They hold the interpreter's lock, and what they raise is raised here.
+    """Load the functions of ``csrc/api.cpp``. They hold the interpreter's lock, and their exceptions are raised here.
 
-    Raises :class:`streamrace.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    Raises :class:`streamrace.compiling.BuildError`, and OSError if the built library cannot be loaded.
     """
     loaded = ctypes.PyDLL(str(library()))
     handle, number, thing = ctypes.c_void_p, ctypes.c_longlong, ctypes.py_object

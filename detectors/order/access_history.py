@@ -1,11 +1,11 @@
-"""The access history of a block: the accesses that a later access may still race with, found by place.
+"""Keeps the access history of a block: the accesses that a later access may still race with, found by offset.
 
-**What bounds it.** An access is dropped when a newer one covers it (:mod:`streamrace.detectors.order.block`). Strided
-ones seldom do, or several only together. So whenever entries of similar length are twice as many as were needed, those
-go all of whose bytes newer ones *of the same thread* touch: these are ordered after it, so what races with it races
-with one of them. What stays is what FastTrack's shadow memory has of each byte (Flanagan & Freund 2009, section 3), as
-ranges: at most twice that, however many accesses there were. Rejected: that memory itself (a column of a matrix has
-thousands of runs, and is one entry), and entries widened to their ranges, which accuse where nothing meets.
+**What bounds the history.** An access is dropped when a newer one covers it (:mod:`streamrace.detectors.order.block`).
+Strided accesses seldom cover each other, or only several together. So whenever a row holds twice as many entries as it
+needed last time, each entry is dropped whose bytes newer entries *of the same thread* touch together: these are ordered
+after it, so whatever races with it races with one of them. At most twice as many entries remain as FastTrack's shadow
+memory keeps per byte (Flanagan & Freund 2009, section 3), as ranges. Rejected: that shadow memory itself (a column of
+a matrix has thousands of runs, and is one entry here), and entries widened to ranges, which report false races.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from streamrace.detectors.order.overlap import Cover, Layout
 from streamrace.trace.records import Collective, Launch, Phase
 
 Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective, Phase]
-"""``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""
+"""``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple, as entries are numerous."""
 
-_SCAN = 16  # up to so many entries, visiting each is faster than searching
-_FEW = 128  # so many of similar length are let be
+_SCAN = 16  # with at most this many entries, visiting each is faster than searching
+_FEW = 128  # rows of at most this many entries are not thinned
 
 
 class _Row:
-    """Entries of similar length, sorted by where they begin."""
+    """Entries of similar length, sorted by their first byte."""
 
     __slots__ = ("entries", "longest", "most", "starts")
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
         self.most = _FEW
-        self.starts: list[int] = []  # entries[i][0], apart as a search in plain integers is the fastest
+        self.starts: list[int] = []  # entries[i][0], kept separately: a search in plain integers is the fastest
         self.entries: list[Entry] = []
 
     def index(self, entry: Entry) -> int:
@@ -47,7 +47,7 @@ class _Row:
             self._thin()
 
     def _thin(self) -> None:
-        """Drop what the newer entries of its thread cover together."""
+        """Drop each entry whose bytes newer entries of its thread cover together."""
         covers: defaultdict[int, Cover] = defaultdict(Cover)
         newest_first = sorted(self.entries, key=lambda entry: -entry[4])
         kept = {id(entry) for entry in newest_first if covers[entry[3]].takes(*entry[:3])}
@@ -57,24 +57,24 @@ class _Row:
 
 
 class AccessHistory:
-    """Entries of a block by place.
+    """Entries of a block, found by offset.
 
-    Most blocks have only a handful. A flat buffer has one for each parameter's part: these are
-    sorted by place, one row for each size class (a power of four), so that a search visits neighbours only.
+    Most blocks have only a handful of entries. A flat buffer has one for each parameter's part: they are sorted by
+    offset, in one row for each size class (a power of four), so that a search visits neighbours only.
     """
 
     __slots__ = ("items", "rows")
 
     def __init__(self) -> None:
         self.items: list[Entry] = []
-        self.rows: dict[int, _Row] | None = None  # set: `items` is empty
+        self.rows: dict[int, _Row] | None = None  # if set, `items` is empty
 
     @property
     def empty(self) -> bool:
         return not (self.items or self.rows)
 
     def search(self, lo: int, hi: int) -> list[Entry]:
-        """The entries that may overlap [lo, hi)."""
+        """Return the entries that may overlap [lo, hi)."""
         if self.rows is None:
             return self.items
         found: list[Entry] = []
@@ -89,7 +89,7 @@ class AccessHistory:
         return [entry for row in self.rows.values() for entry in row.entries]
 
     def put(self, entry: Entry, dropped: list[Entry] | None) -> None:
-        """Add ``entry`` in place of the ``dropped`` ones, which are compared by identity."""
+        """Add ``entry`` in place of the ``dropped`` entries, which are compared by identity."""
         if dropped is not None:
             old = dropped[0]
             if len(dropped) == 1 and old[0] == entry[0] and old[1] == entry[1]:

@@ -1,15 +1,15 @@
-"""One block of memory, and the rule by which two accesses of it race.
+"""Defines a block of memory and the rule by which two accesses to it race.
 
 The rule is that of FastTrack (Flanagan & Freund 2009, figure 2) and torch's CSAN
 (``_sanitizer.py``, ``StreamSynchronizations`` and ``_check_memory_accesses``): a write must come after all
 earlier reads and writes of its bytes, a read after all earlier writes. Two things are added.
-Accesses are ranges of bytes, not whole tensors; and after a race the older access is kept, so that one
-race does not hide the next.
+Accesses are ranges of bytes, not whole tensors; and after a race the older access is kept, so that no race hides the
+next.
 
 **What is dropped.** Let X be a newer access, ordered after the older A, that covers A's bytes, X a
 write or both reads. Whatever races with A later cannot be ordered after X either, as order is
-transitive, so it races with X: A is redundant. Hence a race is found if and only if there is one, though not
-each pair is: of several that end in the same access, the newest is named.
+transitive, so it races with X: A is redundant. Hence a race is found if and only if the trace has one, though not
+every racing pair is: of several pairs that end in the same access, the pair with the newest first access is reported.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from streamrace.detectors.order.reuse import Found, Inheritance
 
 
 class Block(Accesses):
-    """What is known of one block, from its first mention to its free."""
+    """The state of one block, from its first mention in the trace to its free."""
 
     __slots__ = ("inherited", "labels", "number", "owner", "raced", "recorded")
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
-        self.owner: int | None = None  # the stream whose order the allocator reuses it in; None: allocated unseen
+        self.owner: int | None = None  # the allocator reuses the block in this stream's order; None: not traced
         self.recorded: tuple[int, ...] = ()  # streams named by record_stream
         self.inherited: Inheritance | None = None  # what former owners of its memory did; None: nothing that can race
         self.labels: Labels | None = None
         self.raced: set[tuple[HasNames, int, int]] | None = None  # bytes of its races, to be named by its labels
 
     def settle(self) -> None:
-        """Name the bytes of its races so far. Labels may come later than the races they explain."""
+        """Name the bytes of the block's races so far. Labels may come later than the races they explain."""
         if self.raced is not None and self.labels is not None:
             for race, lo, hi in self.raced:
                 race.names |= self.labels.of(lo, hi)
 
     def read(self, entry: Entry, known: Vector) -> Found | None:
-        """Add a read by a thread whose clock is ``known``; returns what it races with, if anything."""
+        """Add a read by a thread whose clock is ``known``; return the accesses it races with, if any."""
         lo, hi, layout, thread, _, _, _ = entry
         races: list[Entry] | None = None
         writes = self.writes
@@ -64,7 +64,7 @@ class Block(Accesses):
         return ([], races) if races else None
 
     def write(self, entry: Entry, known: Vector) -> Found | None:
-        """Add a write; returns what it races with, if anything."""
+        """Add a write; return the accesses it races with, if any."""
         if not self.reads.items and self.reads.rows is None and _renewed(self.writes, entry):
             return None
         reads = self._supersede(self.reads, entry, known, add=False)
@@ -75,7 +75,7 @@ class Block(Accesses):
 
     @staticmethod
     def _supersede(history: AccessHistory, entry: Entry, known: Vector, *, add: bool) -> list[Entry] | None:
-        """Drop what ``entry`` makes redundant, perhaps add it; returns what it overlaps without order."""
+        """Drop the entries that ``entry`` makes redundant, optionally add it; return the entries it races with."""
         lo, hi, layout, thread, _, _, _ = entry
         races: list[Entry] | None = None
         dropped: list[Entry] | None = None
@@ -102,12 +102,12 @@ class Block(Accesses):
 
 
 def _alone(items: list[Entry], thread: int) -> bool:
-    """Whether, at first sight, no entry is of another thread. False where finding out takes longer."""
+    """Check whether all entries are of ``thread``. May answer False for histories of more than one entry."""
     return not items or (len(items) == 1 and items[0][3] == thread)
 
 
 def _renewed(history: AccessHistory, entry: Entry) -> bool:
-    """Do the most frequent cases at once: there is no entry, or only one, of the same thread and the same bytes."""
+    """Handle the most frequent cases quickly: no entry, or a single one of the same thread and the same bytes."""
     items = history.items
     if not items:
         if history.rows is not None:

@@ -1,17 +1,17 @@
 """Vector clocks of streams and hosts.
 
-A *thread* is one stream of one rank. A clock says, for each thread, up to which of its epochs
+A *thread* is one stream of one rank. A clock holds, for each thread, the epoch up to which
 everything is ordered before "now" (Lamport 1978 for the relation, Mattern 1989 for the vectors).
 An access that ran in epoch ``e`` of thread ``u`` is ordered before every clock with ``known[u] >= e``:
 one comparison, the *epoch* test of FastTrack (Flanagan & Freund 2009, section 3).
 
 Three things keep this cheap, as traces have far more launches than synchronisations:
 
-* A stream's own epoch stands apart from what it knows of others. A launch counts the epoch up and
-  touches no vector; a record takes the vector as it is, without a copy.
-* A vector is never changed once it is made: a join makes a new one, so markers may share vectors.
+* A stream's own epoch is stored separately from its knowledge of others. A launch counts the epoch up and
+  touches no vector; a record takes the vector without copying it.
+* A vector is never changed after its creation: a join creates a new one, so markers may share vectors.
   (The one exception is a new thread, for which zeros are appended: the meaning stays the same.)
-* The epoch is counted up whenever a stream learns something, too. So a clock that knows epoch ``e`` of
+* The epoch is also counted up whenever a stream learns something. So a clock that knows epoch ``e`` of
   ``u`` knows all that ``u`` knew then, and a join with something already known is skipped.
 
 The host is a clock without an epoch: it carries order (launch, synchronise) and accesses nothing.
@@ -26,7 +26,7 @@ Vector = list[int]
 
 
 def join(left: Vector, right: Vector) -> Vector:
-    """The least clock that knows what both know. A shorter vector knows nothing of the later threads."""
+    """Return the least clock that knows what both know. A shorter vector knows nothing of the later threads."""
     # Not max(a, b): a call for each thread takes three times as long.
     joined = [a if a > b else b for a, b in zip(left, right, strict=False)]  # noqa: FURB136
     done = len(joined)
@@ -36,7 +36,7 @@ def join(left: Vector, right: Vector) -> Vector:
 
 
 class Snapshot(NamedTuple):
-    """A position of a thread: its epoch, and what it knew then."""
+    """A position of a thread: its epoch, and its vector at that time."""
 
     thread: int
     epoch: int
@@ -44,7 +44,7 @@ class Snapshot(NamedTuple):
 
 
 class HostClock:
-    """The order that a rank's host carries from what it waited for to what it launches."""
+    """The order that a rank's host carries from the work it waited for to the work it launches."""
 
     __slots__ = ("known", "version")
 
@@ -53,7 +53,7 @@ class HostClock:
         self.version = 0  # counts the changes of `known`
 
     def wait(self, position: Snapshot) -> None:
-        """All later launches come after ``position``, which is new to it: a marker of what it knows is forgotten."""
+        """Order all later launches after ``position``, which must be new: markers of known positions are forgotten."""
         thread, epoch, known = position
         self.known = join(self.known, known)
         self.known[thread] = epoch
@@ -61,10 +61,10 @@ class HostClock:
 
 
 class StreamClock:
-    """One stream's clock: ``epoch`` is its own time, ``known[u]`` what it knows of thread ``u``.
+    """One stream's clock: ``epoch`` is its own time, ``known[u]`` the epoch it knows of thread ``u``.
 
     ``known[self.thread]`` may lag behind ``epoch``: a thread's own accesses are always ordered.
-    ``done`` is no part of the order: when, in this timing, all that it was given so far is done.
+    ``done`` is no part of the order: the time, in this run, at which all work enqueued so far is finished.
     """
 
     __slots__ = ("done", "epoch", "host_version", "known", "snapshot", "thread", "unforgotten")
@@ -79,7 +79,7 @@ class StreamClock:
         self.unforgotten: deque[tuple[int, int]] = deque()  # (epoch, marker) of live markers, oldest first
 
     def enqueue(self, host: HostClock) -> None:
-        """Host to stream: whatever is enqueued from now on comes after what the host has waited for."""
+        """Order whatever is enqueued from now on after everything that the host has waited for."""
         if self.host_version == host.version:
             return
         self.host_version = host.version
@@ -89,13 +89,13 @@ class StreamClock:
             self.epoch += 1
 
     def position(self) -> Snapshot:
-        """The stream's position now. Shared by all callers until the clock changes."""
+        """Return the stream's current position. All callers share it until the clock changes."""
         if self.snapshot.epoch != self.epoch:
             self.snapshot = Snapshot(self.thread, self.epoch, self.known)
         return self.snapshot
 
     def wait(self, position: Snapshot) -> None:
-        """Stream to stream: whatever is enqueued from now on comes after ``position``."""
+        """Order whatever is enqueued from now on after ``position``, a position of a stream."""
         thread, epoch, known = position
         if thread == self.thread or self.known[thread] >= epoch:
             return
@@ -105,13 +105,13 @@ class StreamClock:
         self.epoch += 1
 
     def learn(self, known: Vector) -> None:
-        """Take over what a collective brought; ``known`` may be shared with other streams."""
+        """Replace the vector by the outcome of a collective; ``known`` may be shared with other streams."""
         self.known = known
         self.epoch += 1
 
 
 class Threads:
-    """Numbers the threads of all ranks, and keeps the clocks in use as long as there are threads."""
+    """Numbers the threads of all ranks, and extends every clock's vector when a thread is added."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -1,14 +1,14 @@
-"""Finds every pair of accesses that no synchronisation orders, whether or not the timing made it show.
+"""Finds every pair of accesses that no synchronisation orders, whether or not it shows in this timing.
 
 The method is FastTrack's (Flanagan & Freund 2009) on the threads of torch's CSAN: one per stream, and the
-host. It is exact for what the trace says: a race is reported if and only if two accesses of
+host. The result is exact for the trace: a race is reported if and only if two accesses of
 common bytes, one of them a write, are unordered by the transitive closure of the recorded order
 (limits: :mod:`streamrace.detectors.order.overlap` for huge interleaved views, and crossed collectives, below).
 
-**Crossed collectives.** A rank's records wait at a collective until all members' records of it are there.
-Ranks that issue collectives of *different* groups in different orders, without their hosts ever
-waiting, could be followed only past that point; here they wait for each other, and :meth:`HappensBefore.finish`
-goes on with the members that came. Less order is known then, so a race may be reported that is none.
+**Crossed collectives.** A rank's records wait at a collective until all members' records of it have arrived.
+If ranks issue collectives of *different* groups in different orders, without their hosts ever
+waiting, they wait for each other here, and :meth:`HappensBefore.finish` goes on with the members that have
+arrived. Less order is known then, so a race may be reported where none exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamrace.trace.records import TraceRecord
 
 
 class _Follower:
-    """A rank, what is left of its records, and the collective it waits in."""
+    """A rank, its remaining records, and the collective in which it waits."""
 
     __slots__ = ("queue", "rank", "waits_in")
 
@@ -34,7 +34,7 @@ class _Follower:
 
 
 class HappensBefore:
-    """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same."""
+    """Reports each occurrence of a race. Accepts the ranks' records in any interleaving; the races are the same."""
 
     def __init__(self, report: Report) -> None:
         self._threads = Threads()
@@ -46,31 +46,31 @@ class HappensBefore:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
 
-        Raises :class:`streamrace.trace.records.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        Raises :class:`streamrace.trace.records.TraceError` for inconsistent records, ValueError after :meth:`finish`.
         """
         if self._finished:
             raise ValueError("the traces are finished; use a new detector")
         follower = self._follower(rank)
         follower.queue.append(iter(records))
         self._advance(follower)
-        if follower.queue:  # what comes after a collective that the others have not reached
+        if follower.queue:  # records behind a collective that other members have not reached
             follower.queue[-1] = iter(list(follower.queue[-1]))
 
     def finish(self) -> None:
-        """No more records will come: follow ranks that wait for a member that never came as far as can be known.
+        """End the input: follow ranks that wait for a missing member as far as possible without it.
 
-        May be called again; further calls do nothing.
+        Further calls do nothing.
         """
         self._finished = True
         while waiting := {rank: one for rank in sorted(self._followers) if (one := self._followers[rank].waits_in)}:
-            # First those whose missing members have no records left: nobody can join them any more.
+            # First collectives whose missing members have no records left: nobody can join them any more.
             hopeless = [collective for collective in waiting.values() if not collective.missing.intersection(waiting)]
             collective = (hopeless or list(waiting.values()))[0]
             collective.forced = True
             self._release(collective)
 
     def waits(self, rank: int) -> bool:
-        """Whether ``rank``'s records are held up at a collective that other members have not reached."""
+        """Check whether ``rank``'s records are held up at a collective that other members have not reached."""
         follower = self._followers.get(rank)
         return follower is not None and follower.waits_in is not None
 
@@ -81,7 +81,7 @@ class HappensBefore:
 
     @property
     def live_state(self) -> int:
-        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
         return self._collectives.open + sum(follower.rank.live_state for follower in self._followers.values())
 
     def _follower(self, rank: int) -> _Follower:
@@ -92,7 +92,7 @@ class HappensBefore:
         return follower
 
     def _advance(self, follower: _Follower) -> None:
-        """Follow the rank, and all whom it releases, until each waits or has nothing left."""
+        """Follow the rank, and all ranks it releases, until each waits or has no records left."""
         ready = [follower]
         while ready:
             current = ready.pop()
@@ -112,7 +112,7 @@ class HappensBefore:
             self._advance(follower)
 
     def _leave(self, collective: OpenCollective) -> list[_Follower]:
-        """End the collective for all who wait in it."""
+        """End the collective for all ranks that wait in it."""
         left = []
         for rank in sorted(collective.arrivals):
             follower = self._followers[rank]

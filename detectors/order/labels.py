@@ -1,4 +1,4 @@
-"""Which parameters the bytes of a block belong to."""
+"""Maps the bytes of a block to the parameters they belong to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from streamrace.trace.records import Label
 
 
 class HasNames(Protocol):
-    """A race, whose bytes get their names."""
+    """A race that collects the names of its bytes."""
 
     names: set[Name]
 
 
 class Labels:
-    """The labels of one block. They are many and asked for rarely, so adding is what has to be cheap."""
+    """The labels of one block: numerous and rarely queried, so adding has to be cheap."""
 
     __slots__ = ("_bounds", "_labels")
 
@@ -31,7 +31,7 @@ class Labels:
         self._bounds = None
 
     def of(self, lo: int, hi: int) -> set[Name]:
-        """The names of the bytes from ``lo`` to ``hi`` (exclusive)."""
+        """Return the names of the bytes from ``lo`` to ``hi`` (exclusive)."""
         labels = list(self._labels)
         if self._bounds is None:
             self._bounds = np.array([label[:2] for label in labels], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Do two accesses of the same block touch a common byte?
+"""Decides whether two accesses of the same block touch a common byte.
 
 Dense accesses are intervals. A strided access (a column, every second element, a transposed part)
 is a set of equally long *runs* of bytes; two such sets whose intervals overlap may still be
@@ -6,7 +6,7 @@ disjoint, as the interleaved columns of a matrix are. torch's CSAN compares stor
 report these; here the answer is exact up to a size.
 
 **The limit.** If, within the bytes that the two intervals share, one of the sets has more than
-:data:`MAX_RUNS` runs, or more than four times as many have to be looked at to find these, the answer is that of the
+:data:`MAX_RUNS` runs, or more than four times as many have to be visited to find these, the answer is that of the
 intervals: they overlap. That can report a race between two very large interleaved views; it never hides one.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 Layout: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]] | tuple[int, tuple[int, ...], tuple[int, ...], int]
-"""That of :class:`streamrace.trace.records.Access`; of a part of one (:func:`cut`) with the bytes before it."""
+"""The layout of a :class:`streamrace.trace.records.Access`; for a part (:func:`cut`) also the bytes before the part."""
 
 MAX_RUNS = 1 << 18
 COVER_RUNS = 1 << 14
@@ -28,27 +28,27 @@ _Dims = list[tuple[int, int]]  # (stride, size), the longest stride first
 
 
 def overlap(lo: int, hi: int, layout: Layout | None, other_lo: int, other_hi: int, other_layout: Layout | None) -> bool:
-    """Whether the two sets of bytes intersect. ``lo`` and ``hi`` bound the set, ``hi`` exclusive."""
+    """Check whether the two sets of bytes intersect. ``lo`` and ``hi`` bound a set, ``hi`` exclusive."""
     if lo >= other_hi or other_lo >= hi:
         return False
     if layout is None and other_layout is None:
         return True
-    # Which of them lies where in the block does not matter: training repeats the same pairs of
-    # layouts at the same distance, so the answers are kept.
+    # The absolute offsets do not matter, and training repeats the same pairs of layouts at the same distance,
+    # so the answers are cached.
     return _strided(other_lo - lo, hi - lo, layout, other_hi - other_lo, other_layout)
 
 
 def cut(layout: Layout | None, by: int) -> Layout | None:
-    """The layout of what is left of an access from so many bytes later on.
+    """Return the layout of an access without its first ``by`` bytes.
 
-    No run has to be cut: of the runs that reach into the range that two accesses share, two that meet do so there, as
-    intervals that meet in pairs have a point in common (Helly 1923).
+    No run has to be cut: of the runs that reach into the range that two accesses share, two that meet do so inside that
+    range, as intervals that meet in pairs have a point in common (Helly 1923).
     """
     return (*layout[:3], by + _before(layout)) if layout is not None and by > 0 else layout
 
 
 def whole(lo: int, layout: Layout | None) -> tuple[int, Layout | None]:
-    """Where the access begins of which this is a part, and its layout; the same for all parts of one that is dense."""
+    """Return start and layout of the access of which this is a part; the same for all parts of a dense access."""
     return (0, None) if layout is None else (lo - _before(layout), layout[:3])
 
 
@@ -57,15 +57,15 @@ def _before(layout: Layout | None) -> int:
 
 
 class Cover:
-    """The bytes that some accesses touch together, as ranges that lie apart; :data:`COVER_RUNS` of them at most."""
+    """The bytes that several accesses touch together, as disjoint ranges; at most :data:`COVER_RUNS` of them."""
 
     __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        self._ranges = np.array([[-1], [-1]], dtype=np.int64)  # starts and ends, of an empty one at first
+        self._ranges = np.array([[-1], [-1]], dtype=np.int64)  # starts and ends; initially one empty range
 
     def takes(self, lo: int, hi: int, layout: Layout | None) -> bool:
-        """Add an access, if that does not make it too many; False where all its bytes are there already."""
+        """Add an access unless the ranges become too many; return False if all its bytes were covered already."""
         starts, run = _runs(lo, hi - lo, layout, lo, hi, COVER_RUNS)
         if starts is None:
             return True
@@ -76,7 +76,7 @@ class Cover:
         ranges = np.stack([starts[np.append(0, apart + 1)], ends[np.append(apart, -1)]])
         if np.array_equal(ranges, self._ranges):
             return False
-        if len(apart) <= COVER_RUNS:  # the empty one is one of them, and lies apart
+        if len(apart) <= COVER_RUNS:  # the empty range is counted too
             self._ranges = ranges
         return True
 
@@ -97,7 +97,7 @@ def _strided(distance: int, length: int, layout: Layout | None, other_length: in
 def _runs(
     lo: int, length: int, layout: Layout | None, left: int, right: int, most: int = MAX_RUNS
 ) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Sorted starts of the runs that may touch [left, right), and their length; None if they are too many."""
+    """Return the sorted starts of the runs that may touch [left, right), and their length; None if too many."""
     run, dims = _normal(length, layout)
     starts = np.array([lo - _before(layout)], dtype=np.int64)
     inner = [run]  # inner[k]: bytes spanned by the dimensions behind k
@@ -122,7 +122,7 @@ def _runs(
 
 
 def _normal(length: int, layout: Layout | None) -> tuple[int, _Dims]:
-    """The longest runs and the dimensions that repeat them, after joining what is contiguous."""
+    """Return the longest runs and the dimensions that repeat them, after joining contiguous dimensions."""
     if layout is None:
         return length, []
     run, sizes, strides = layout[:3]

@@ -1,10 +1,10 @@
-"""What a race is.
+"""Describes races: their sides, occurrences and memory.
 
 Races are grouped by the places in source code they come from: training repeats the same pair of
-places thousands of times, and it is the pair that has to be mended.
+places thousands of times, and it is the pair that has to be fixed.
 
-This is the only description of a race: files hold the fields of these classes by their names (:func:`plain`), and what
-reads the files, or makes tables of races, takes fields and types from here.
+This is the only description of a race: files hold the fields of these classes by their names (:func:`plain`), and code
+that reads the files, or builds tables of races, takes fields and types from here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ RaceKind = Literal["write-write", "read-write", "write-read", "freed", "reused"]
 
 
 class Name(NamedTuple):
-    """What some bytes are: ``kind`` (primary, secondary, gathered, ...) of parameter ``name``."""
+    """The meaning of some bytes: ``kind`` (primary, secondary, gathered, ...) of parameter ``name``."""
 
     kind: str
     name: str
 
 
 class Moment(NamedTuple):
-    """When one side of a race happened.
+    """The time of one side of a race.
 
     ``op`` is the operation's number in the trace (None for a free); ``start`` and ``end`` are its
-    virtual nanoseconds; step, micro-batch and phase are those of the host when it issued it.
+    virtual nanoseconds; step, micro-batch and phase are those of the host when it issued the operation.
     """
 
     op: int | None
@@ -48,8 +48,8 @@ class Occurrence(NamedTuple):
     ``manifested``: in the timing of this trace the later-issued access took effect strictly before the
     earlier-issued one; else the race is latent. A launch and a collective's writes take effect at the
     end, a collective's reads at its start, a free when the next owner's first work could start: at the free, or when
-    what orders the reuse (the owner's stream, the recorded ones) is done, if that is later.
-    ``slack_ns``: by how many nanoseconds the later-issued access took effect after the other; below 0 where
+    the streams that order the reuse (the owner's and the recorded ones) are done, if that is later.
+    ``slack_ns``: by how many nanoseconds the later-issued access took effect after the other; below 0 if
     manifested.
     """
 
@@ -65,11 +65,11 @@ class Occurrence(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two accesses: which kernel, on which stream, from where (innermost frame first).
+    """One of the two accesses: kernel, access, stream and stack (innermost frame first).
 
     ``issuer`` names the stream that a collective was issued from, whose order its own stream takes over.
-    ``allocated``: of the second side of a race about memory that was freed and handed out again, where its
-    owner got it (no frames: not known). None: the two sides have one owner.
+    ``allocated``: for the second side of a race about memory that was freed and handed out again, the stack at which
+    its owner allocated the memory (no frames: not known). None: the two sides have one owner.
     """
 
     kernel: str
@@ -84,7 +84,7 @@ class Side:
 
     @property
     def place(self) -> str:
-        """The innermost ``file:line``; empty where there is no stack."""
+        """Return the innermost ``file:line``; empty without a stack."""
         frame = site(self.stack)
         return f"{frame.file}:{frame.line}" if frame else ""
 
@@ -96,8 +96,8 @@ class Race:
     ``first`` is the side that the host issued first. ``occurrences`` counts pairs of accesses,
     ``manifested`` those whose order was reversed in this timing. ``slack_ns`` is the smallest of all occurrences:
     how close the two came in this timing, or, below 0, by how much their order was reversed at worst. ``examples``
-    are the first few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells what
-    lies in the bytes that both touch (in the range that bounds them, where views are strided).
+    are the first few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names``: the
+    contents of the bytes that both touch (of the range that bounds these bytes, for strided views).
     """
 
     kind: RaceKind
@@ -112,7 +112,7 @@ class Race:
 
     @property
     def missing_wait(self) -> str:
-        """One sentence: which stream never waits for which."""
+        """Return one sentence that names the stream that never waits, and the stream it should wait for."""
         where = describe(self.first.kernel, self.first.stack)
         waiting = self.second.issuer or self.second.stream
         sentence = f"{stream_named(waiting)} never waits for {stream_named(self.first.stream)} after {where}"
@@ -131,17 +131,17 @@ class Race:
 
     @property
     def memory(self) -> list[str]:
-        """What lies in the bytes, each name once."""
+        """Return the contents of the bytes, each name once."""
         return sorted({f"{name.kind} {name.name}" for name in self.names})
 
     def as_dict(self) -> dict[str, Any]:
-        """The race as JSON-ready data."""
-        head = dict.fromkeys(("kind", "first", "second"))  # their places in the file
+        """Return the race as JSON-ready data."""
+        head = dict.fromkeys(("kind", "first", "second"))  # fixes the order of these fields in the file
         return {**head, "missing_wait": self.missing_wait, **plain(self)}
 
 
 def plain(value: Any) -> Any:
-    """The fields of dataclasses and named tuples by name, sequences as lists, all else as it is."""
+    """Return dataclasses and named tuples as dictionaries of their fields, tuples as lists, other values unchanged."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):
@@ -150,12 +150,12 @@ def plain(value: Any) -> Any:
 
 
 def site(frames: tuple[Frame, ...]) -> Frame | None:
-    """The frame that stands for a stack: the innermost one."""
+    """Return the frame that identifies a stack: the innermost one."""
     return frames[0] if frames else None
 
 
 def describe(kernel: str, frames: tuple[Frame, ...]) -> str:
-    """A kernel and its place in short: ``copy_ (partition_parameters.py:1946 _partition_param_sec)``."""
+    """Return a kernel and its place in short form: ``copy_ (partition_parameters.py:1946 _partition_param_sec)``."""
     short = kernel.rpartition("::")[2]
     frame = site(frames)
     if frame is None:

@@ -1,7 +1,7 @@
-"""One rank: its blocks, and the races among the accesses to them.
+"""Follows one rank: its blocks, and the races among the accesses to them.
 
 Blocks belong to one rank, so both sides of a race do too. Other ranks matter for order only, and
-that comes in through collectives (:mod:`streamrace.detectors.order.rendezvous`).
+that order comes in through collectives (:mod:`streamrace.detectors.order.rendezvous`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from streamrace.trace.records import (
 PROBES = "detectors::"  # the kernels of streamrace.detectors.live.ops
 
 Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
-"""Takes an occurrence of a race, the side that was issued first before the other; gives the race it belongs to."""
+"""Takes the two sides of an occurrence, the one issued first before the other; returns the race it belongs to."""
 
 Bytes = tuple[int, int, int, Any]
-"""An :class:`streamrace.trace.records.Access`, or the plain tuple of the same fields that a reader gives."""
+"""A :class:`streamrace.trace.records.Access`, or the plain tuple of the same fields that a reader yields."""
 
-_Second = tuple[Side, Moment, int]  # of a race: its side, and when it touches memory
+_Second = tuple[Side, Moment, int]  # of a race: its side, its moment, and the time at which it touches memory
 _KINDS: tuple[AccessKind, AccessKind] = ("read", "write")
 
 
@@ -84,22 +84,22 @@ class RankAccesses:
 
     @property
     def live_state(self) -> int:
-        """How many blocks and markers are remembered. Bounded by what is alive in the traced run."""
+        """Return how many blocks and markers are kept. Bounded by what is alive in the traced run."""
         return len(self._blocks) + len(self._freed) + len(self._raced) + len(self._order.markers)
 
     def settle(self) -> None:
-        """Name the bytes of the races in blocks that live still."""
+        """Name the bytes of the races in blocks that are still live."""
         for block in self._raced.values():
             block.settle()
 
     def run(self, records: Iterator[TraceRecord]) -> Collective | None:
-        """Follow the records up to the next collective; None when all are done."""
+        """Follow the records up to the next collective; return None after the last record."""
         handlers = self._handlers
         for record in records:
             if type(record) is Collective:
                 return record
             handle = handlers.get(type(record))
-            if handle is not None:  # the rest orders nothing
+            if handle is not None:  # other records order nothing
                 handle(record)
         return None
 
@@ -127,7 +127,7 @@ class RankAccesses:
         return Arrival(record, stream.position())
 
     def end_collective(self, record: Collective, known: Vector) -> None:
-        """Write the outputs, knowing what the members brought, in an epoch that they do not learn of."""
+        """Write the outputs, knowing what the members brought, in an epoch that the other members do not learn of."""
         stream = self._streams[record.stream]
         stream.learn(known)
         stream.done = record.end
@@ -149,7 +149,7 @@ class RankAccesses:
     def _check_former(
         self, block: Block, inherited: Inheritance, entry: Entry, stream: StreamClock, kind: AccessKind
     ) -> None:
-        """The new owner of memory that was freed touches it: is it ordered after what the former owners did?"""
+        """Report accesses of former owners that race with an access by the new owner of reused memory."""
         found = inherited.met(entry, stream.known, write=kind == "write")
         if any(found):
             self._compare(block, found, entry, kind, self._stacks.get(inherited.stack, ()))
@@ -179,16 +179,15 @@ class RankAccesses:
         block.labels.add(record)
 
     def _free(self, record: Free) -> None:
-        """The memory may be handed out again, in the order of its owner and after the recorded streams.
+        """Make the memory available again, in the order of its owner and after the recorded streams.
 
-        A quiet one touches nothing: a later record names who gets the memory (:meth:`_reuse`). Of others no more is
-        known.
+        A quiet free touches nothing: a later record names the new owner of the memory (:meth:`_reuse`).
 
-        As torch's caching allocator does it: blocks are reused on the stream they were allocated on
-        without any wait, and ``record_stream`` makes the reuse wait for an event recorded at the free.
-        The next owner may do anything, so this counts as a write of all of it. It uses the positions of these
-        streams only: the owner does not come to know of the recorded ones. Where the
-        allocation was not seen the owner is unknown, and nothing is checked.
+        For other frees the next owner is unknown. As in torch's caching allocator, blocks are reused on the stream they
+        were allocated on without any wait, and ``record_stream`` makes the reuse wait for an event of the free.
+        The next owner may do anything, so the free counts as a write of the whole block. Only the positions of these
+        streams are used: the owner does not come to know of the recorded streams. If the allocation was not traced, the
+        owner is unknown, and nothing is checked.
         """
         block = self._blocks.pop(record.block, None)
         if block is None:
@@ -250,7 +249,7 @@ class RankAccesses:
     def _compare(
         self, block: Block, found: Found, entry: Entry, kind: AccessKind, got: tuple[Frame, ...] | None = None
     ) -> None:
-        """``got``: where the block was allocated, if what was found is of former owners of its memory."""
+        """Report the races in ``found``. ``got``: the block's allocation, for races with the memory's former owners."""
         second = self._side(entry, kind, got), _moment(entry), _effect(entry, kind)
         for olds, before in zip(found, _KINDS, strict=True):
             for old in olds:
@@ -279,6 +278,6 @@ def _moment(entry: Entry) -> Moment:
 
 
 def _effect(entry: Entry, access: AccessKind) -> int:
-    """The virtual time at which an access touches memory."""
+    """Return the virtual time at which an access touches memory."""
     operation = entry[5]
     return operation.start if access == "read" and type(operation) is Collective else operation.end

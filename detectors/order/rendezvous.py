@@ -1,4 +1,4 @@
-"""What a collective orders.
+"""Computes the order that a collective adds.
 
 A collective is a rendezvous of one stream of each member. A member whose output depends on another's
 input cannot finish before that other has started: the receiver joins the sender's clock, as a
@@ -9,17 +9,18 @@ message's receiver does (Lamport 1978; Mattern 1989). So the order depends on th
 * reduce, gather to a root: the root joins everyone, the others join nobody,
 * send and receive: the receiver joins the source (``root``).
 
-What is joined is each member's clock at its *read* epoch. The writes happen in an epoch of their own, of which peers
-never learn: that one member is done says nothing about another's outputs.
+Each member contributes its clock at its *read* epoch. The writes happen in an epoch of their own, of which peers
+never learn: that one member is done implies nothing about another's outputs.
 
 **Mirrored traces** (``Begin.info["mirrored"]``): one rank was traced, and every other does the same at the same
-virtual time. Such a rank waits for nobody, and what its peers bring adds nothing. To see this, map each event of each
-rank to the event of mine at the same place of the program. An edge within a rank becomes the same edge within
-mine. An edge of a collective, from one member's start to another's end, becomes one from my start to my end of
-that collective, which are on one stream in this order. So each path through other ranks that begins and ends with me
-becomes a path of my own: whatever a peer can know about my threads, I know. That holds whatever the groups and
-roots are. It does not hold for a send and a receive, which are different places of the program: a path through them
-may be lost. Less order is known then, so a race may be reported that is none; none is missed.
+virtual time. The traced rank waits for nobody, and what its peers bring adds nothing. To see this, map each event of
+each rank to the event of the traced rank at the same place of the program. An edge within a rank becomes the same edge
+within the traced rank. An edge of a collective, from one member's start to another's end, becomes an edge from the
+traced rank's start to its own end of that collective, which are on one stream in this order. So each path through
+other ranks that begins and ends with the traced rank becomes a path of its own: whatever a peer can know about its
+threads, the rank itself knows, for any groups and roots. It does not hold for a send and a receive, which are different
+places of the program: a path through them may be lost. Less order is known then, so a false race may be reported; none
+is missed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OpenCollective:
     def __init__(self, expected: frozenset[int]) -> None:
         self.expected = expected
         self.arrivals: dict[int, Arrival] = {}
-        self.forced = False  # given up waiting for the rest
+        self.forced = False  # no longer waits for missing members
         self._merged: Vector | None = None
 
     @property
@@ -63,14 +64,14 @@ class OpenCollective:
         self._merged = None
 
     def outcome(self, rank: int) -> Vector:
-        """What ``rank`` knows when the collective is done."""
+        """Return what ``rank`` knows when the collective is done."""
         record, position = self.arrivals[rank]
         root, kernel = record.root, record.kernel
         if root < 0:
             return self._everyone()
         if is_point_to_point(record) or "broadcast" in kernel or "scatter" in kernel:
             source = self.arrivals.get(root)
-            if source is None:  # a source that never came brings nothing
+            if source is None:  # a source that never arrived brings nothing
                 return position.known
             return _joined(position.known, source.position)
         if "reduce" in kernel or "gather" in kernel:
@@ -78,7 +79,7 @@ class OpenCollective:
         return self._everyone()
 
     def _everyone(self) -> Vector:
-        """The join of all members' clocks: one vector for all of them."""
+        """Return the join of all members' clocks: one vector, shared by all."""
         if self._merged is None:
             positions = [arrival.position for arrival in self.arrivals.values()]
             merged = positions[0].known
@@ -99,7 +100,7 @@ def _joined(known: Vector, position: Snapshot) -> Vector:
 
 
 class OpenCollectives:
-    """All collectives that some member has begun and some other has not."""
+    """All collectives that some members have begun and others have not."""
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, ...]] = {}
@@ -111,16 +112,16 @@ class OpenCollectives:
         return len(self._open)
 
     def declare(self, group: int, ranks: tuple[int, ...]) -> None:
-        """Raises :class:`TraceError` where two ranks disagree on a group."""
+        """Declare the ranks of a group. Raises :class:`TraceError` if two ranks disagree on a group."""
         if self.groups.setdefault(group, ranks) != ranks:
             raise TraceError(f"group {group} has ranks {self.groups[group]} in one trace and {ranks} in another")
 
     def mirror(self, rank: int) -> None:
-        """``rank`` stands for all others, which have no traces: it waits for none of them (see the top)."""
+        """Let ``rank`` stand for all others, which have no traces: it waits for none of them (see module docstring)."""
         self._mirrored.add(rank)
 
     def arrive(self, rank: int, arrival: Arrival) -> OpenCollective:
-        """Note that ``rank`` has begun its part. The collective may be complete then."""
+        """Note that ``rank`` has begun its part, and return the collective, which may be complete now."""
         record = arrival.record
         members = self.groups.get(record.group)
         if members is None or rank not in members or (record.root >= 0 and record.root not in members):

@@ -1,7 +1,7 @@
-"""Memory that was freed and handed out again: what its former owners still do to it.
+"""Finds races between the former owners of freed memory and its next owner.
 
 torch's caching allocator hands a freed block out again on the stream it was allocated on, at once and without any wait
-(c10/cuda/CUDACachingAllocator.cpp). The free itself touches nothing, nor does the new allocation: only the work of
+(c10/cuda/CUDACachingAllocator.cpp). Neither the free nor the new allocation touches the memory: only the work of
 the new owner does. So an access of the former owner races with an access of the new one, byte by byte, by the same
 rule as any two accesses of one block: a race is reported if and only if no synchronisation orders the two.
 
@@ -10,8 +10,8 @@ at the free: the work before such an event comes before *every* new owner. The p
 it orders no other memory.
 
 **What is dropped.** A former access that a new owner's access comes after and covers: whatever races with
-the former one later races with the new one, which has a history of its own. And one that has raced: the first access
-of the new owner that races with it is reported, as all later ones race for the same reason.
+the former access later races with the new one, which is in the new block's history. Also a former access that has
+raced: only its race with the first such access of the new owner is reported, as later ones have the same reason.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Inheritance(Accesses):
         return not (self.reads.empty and self.writes.empty)
 
     def met(self, entry: Entry, known: Vector, *, write: bool) -> Found:
-        """The former reads and writes with which a new access races. They are dropped with what it makes redundant."""
+        """Return the former reads and writes that race with a new access; drop these and those it makes redundant."""
         return _meet(self.reads, entry, known, True, write), _meet(self.writes, entry, known, write, True)
 
 
 def _meet(history: AccessHistory, entry: Entry, known: Vector, redundant: bool, told: bool) -> list[Entry]:
-    """``redundant``: what the entry comes after and covers is; ``told``: what it does not come after races with it."""
+    """Return the races. ``redundant``: drop entries ordered before and covered; ``told``: unordered entries race."""
     lo, hi, layout, thread, _, _, _ = entry
     races: list[Entry] = []
     dropped: list[Entry] = []
@@ -65,7 +65,7 @@ def _meet(history: AccessHistory, entry: Entry, known: Vector, redundant: bool, 
 
 
 class Freed:
-    """Freed blocks of one rank whose memory may still be handed out, each with what its former owners did."""
+    """Freed blocks of one rank whose memory may still be handed out, each with its former owners' accesses."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, tuple[Accesses, ...]] = {}
@@ -74,7 +74,7 @@ class Freed:
         return len(self._blocks)
 
     def add(self, number: int, accesses: tuple[Accesses, ...], awaited: Iterable[Snapshot]) -> None:
-        """Keep what a next owner can race with. ``awaited``: positions that the allocator itself waits for."""
+        """Keep the accesses that a next owner can race with. ``awaited``: positions that the allocator waits for."""
         for history in [one for each in accesses for one in (each.reads, each.writes)]:
             for thread, epoch, known in awaited:
                 done = [old for old in history.everything() if (epoch if old[3] == thread else known[old[3]]) >= old[4]]
@@ -83,9 +83,9 @@ class Freed:
         self._blocks[number] = accesses
 
     def hand_out(self, reuse: Reuse, heir: Inheritance | None, host: HostClock) -> Inheritance | None:
-        """What the new block inherits, with what it has inherited already (``heir``); None where it can race with none.
+        """Return the accesses that the new block inherits, added to ``heir``, or None if it can race with none.
 
-        What ``host`` has waited for comes before all that is still to be launched.
+        Whatever ``host`` has waited for comes before all work that is still to be launched.
         """
         former = self._blocks.pop(reuse.former, ()) if reuse.last else self._blocks.get(reuse.former, ())
         heir = heir or Inheritance(reuse.stack)
@@ -96,7 +96,7 @@ class Freed:
 
 
 def _inherit(heir: AccessHistory, former: AccessHistory, reuse: Reuse, host: HostClock) -> None:
-    """Put what of the former accesses lies in the memory that is handed out, in the new block's bytes."""
+    """Put the parts of former accesses that lie in the memory handed out into ``heir``, in the new block's bytes."""
     by = reuse.lo - reuse.start
     before = {_whole(old): old for old in heir.search(reuse.lo - 1, reuse.lo) if old[1] == reuse.lo}
     joined: list[Entry] = []
@@ -118,6 +118,6 @@ def _inherit(heir: AccessHistory, former: AccessHistory, reuse: Reuse, host: Hos
 
 
 def _whole(entry: Entry) -> tuple[object, ...]:
-    """What the parts of an access have in common: those that lie side by side again are one."""
+    """Return the key that all parts of one access share: adjacent parts with the same key are joined."""
     lo, _, layout, _, epoch, operation, _ = entry
     return id(operation), epoch, whole(lo, layout)

@@ -1,1 +1,1 @@
-"""What values say: where two runs differ, which partition is stale, what was read that nothing wrote."""
+"""Concludes from values: where two runs differ, which partition is stale, which reads found unwritten memory."""

@@ -1,14 +1,14 @@
-"""What a program says that a tensor must be, and of which kind a wrong one is: stale, wrong bounds, wrong arithmetic.
+"""Lets a program state what a tensor must be, and classifies a wrong one: stale, wrong bounds, wrong arithmetic.
 
 For bugs with the symptom of a race that are none: every access is ordered, and the values are wrong all the same. The
 kind is found from the values alone:
 
-* *stale*: where it is wrong, it holds an earlier version of itself;
-* *wrong arithmetic* by a factor: all that should not be zero is off by the same factor;
-* *wrong bounds*: whole stretches are wrong and others right, or the shape is another;
+* *stale*: the wrong elements hold an earlier version of themselves;
+* *wrong arithmetic* by a factor: all elements that should not be zero are off by the same factor;
+* *wrong bounds*: whole stretches are wrong and others right, or the shape differs;
 * *wrong arithmetic*: anything else.
 
-A program calls :func:`answer`, also on a real GPU. Under ``streamrace check`` what it says goes into the verdict.
+A program calls :func:`answer`, also on a real GPU. Under ``streamrace check`` the answers go into the verdict.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Kind = Literal["right", "stale", "bounds", "arithmetic"]
 KINDS: tuple[Kind, ...] = ("right", "stale", "bounds", "arithmetic")
 
 FOLDER = "STREAMRACE_ANSWERS"
-"""The environment variable that names the folder which takes the answers. ``streamrace check`` sets it."""
+"""The environment variable that names the folder for the answers. ``streamrace check`` sets it."""
 
-_STRETCH = 4  # elements: wrong ones that lie alone are no stretch, nor are right ones
-_ROUNDING = 2**-7  # bfloat16's, of both
+_STRETCH = 4  # elements: fewer, wrong or right, may be chance and are no stretch
+_ROUNDING = 2**-7  # the rounding of bfloat16, of both values
 _LONGEST = 1000  # characters of a sentence that is read back
 _MOST = 10_000  # answers of a rank
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one tensor on one rank. ``says``: a sentence without a full stop."""
+    """The result for one tensor on one rank. ``says``: a sentence without a full stop."""
 
     name: str
     rank: int
@@ -48,11 +48,11 @@ class Answer:
 
 
 def answer(name: str, got: Any, want: Any, earlier: Sequence[Any] = (), *, atol: float = 0.0) -> Kind:
-    """Say that tensor ``got`` must be ``want``, and learn of which kind it is if it is not.
+    """State that tensor ``got`` must be ``want``, and return the kind of error, or "right".
 
-    ``earlier``: what it was before, the latest first. ``atol``: by how much an element may be off; by nothing, unless
-    ``want`` was computed in another order. They are tensors of any shape, type and device; they are read on the host,
-    so call it when the work is done (``torch.cuda.synchronize()``), as that orders what comes after.
+    ``earlier``: its earlier versions, the latest first. ``atol``: by how much an element may be off; 0, unless
+    ``want`` was computed in another order. Tensors may be of any shape, type and device; they are read on the host,
+    so call it when the work is done (``torch.cuda.synchronize()``), as reading orders later work.
     """
     rank = int(os.environ.get("RANK", "0"))
     shapes = tuple(tuple(one.shape) for one in (got, want))
@@ -65,7 +65,7 @@ def answer(name: str, got: Any, want: Any, earlier: Sequence[Any] = (), *, atol:
     if folder := os.environ.get(FOLDER):
         with (Path(folder) / f"{rank}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(made)) + "\n")
-    # In one piece: print would write the line's end by itself, behind another rank's line.
+    # In one write: print would write the line's end separately, perhaps after another rank's line.
     sys.stderr.write(f"rank {rank}: {made.name} is {kind if kind != 'arithmetic' else 'wrong'}: {says}\n")
     return kind
 
@@ -73,7 +73,7 @@ def answer(name: str, got: Any, want: Any, earlier: Sequence[Any] = (), *, atol:
 def judge(
     got: Sequence[float], want: Sequence[float], earlier: Sequence[Sequence[float]] = (), *, atol: float = 0.0
 ) -> tuple[Kind, str]:
-    """The kind, and a sentence. All are flat, and of the length of ``got``; an earlier one of another is left out."""
+    """Return the kind, and a sentence. All arguments are flat; an earlier version of another length is left out."""
     wrong = [not _same(a, b, atol) for a, b in zip(got, want, strict=True)]
     count, total = sum(wrong), len(wrong)
     if not count:
@@ -89,7 +89,7 @@ def judge(
     if factor := _factor(got, want, atol):
         return "arithmetic", f"{told}: all are off by the factor {factor:.6g}"
     stretches = [(at, at + length) for bad, at, length in _runs(wrong) if bad]
-    # What should be zero and is says nothing of where the rest went wrong.
+    # Elements that are zero and should be do not show where the rest went wrong.
     telling = [bad for bad, value in zip(wrong, want, strict=True) if bad or value != 0]
     rights = sum(not bad for bad, _, _ in _runs(telling))
     if rights and (
@@ -102,7 +102,7 @@ def judge(
 
 
 def read(folder: Path) -> list[Answer]:
-    """All answers that ranks left in ``folder``, by rank. Raises OSError, :class:`Unreadable`."""
+    """Return all answers that ranks left in ``folder``, by rank. Raises OSError, :class:`Unreadable`."""
     found: list[Answer] = []
     for path in sorted(folder.glob("*.jsonl"), key=lambda one: (len(one.name), one.name)):
         lines = contents(path).split(b"\n")[:-1]  # the last one is empty, or was cut off
@@ -126,11 +126,11 @@ def _same(a: float, b: float, atol: float) -> bool:
 
 
 def _factor(got: Sequence[float], want: Sequence[float], atol: float) -> float:
-    """By which all of ``got`` that should not be zero is off; 0: by none, or by several."""
+    """Return the factor by which all of ``got`` that should not be zero is off; 0: by none, or by several."""
     pairs = [(a, b) for a, b in zip(got, want, strict=True) if b != 0 or a != 0]
     if len(pairs) < 2 or any(b == 0 or a == 0 or not math.isfinite(a) for a, b in pairs):
         return 0.0
-    # The largest element says it best: its rounding weighs least.
+    # The largest element is the most precise: its rounding weighs least.
     a, b = max(pairs, key=lambda pair: abs(pair[1]))
     factor = a / b
     if abs(factor - 1) <= 4 * _ROUNDING:
@@ -139,7 +139,7 @@ def _factor(got: Sequence[float], want: Sequence[float], atol: float) -> float:
 
 
 def _runs(flags: Sequence[bool]) -> list[tuple[bool, int, int]]:
-    """Stretches of equal flags: flag, where it begins, how long it is."""
+    """Return the stretches of equal flags: flag, start, length."""
     runs, at = [], 0
     for flag, members in itertools.groupby(flags):
         length = sum(1 for _ in members)

@@ -1,7 +1,7 @@
-"""Uncovered: a part of a secondary partition that is read, and that nothing ever wrote.
+"""Detects uncovered memory: a part of a secondary partition that is read, and that nothing ever wrote.
 
 Order plays no part here: no work of the run writes these bytes before they are read, whenever it may
-run. What is there is what the allocator left.
+run. The bytes still hold whatever the allocator left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Read(NamedTuple):
 
 
 class _Block:
-    """An allocation. ``written``: disjoint ranges, in order. ``reads``: of bytes outside of them."""
+    """An allocation. ``written``: disjoint ranges, in order. ``reads``: of bytes outside these ranges."""
 
     __slots__ = ("names", "reads", "written")
 
@@ -35,7 +35,7 @@ class _Block:
 
 
 class Coverage(Detector):
-    """Follows what is written in each block of each rank. Feed it the ranks' records, in any interleaving."""
+    """Follows the writes to each block of each rank. Accepts the ranks' records in any interleaving."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[int, _Block]] = defaultdict(dict)  # by rank and number
@@ -69,7 +69,7 @@ class Coverage(Detector):
                 self._stacks[rank, record.id] = record.frames
 
     def findings(self) -> list[Uncovered]:
-        """What was found so far, also in blocks that live still."""
+        """Return the findings so far, including those in live blocks."""
         for rank, blocks in self._blocks.items():
             for block in blocks.values():
                 self._close(rank, block)
@@ -92,7 +92,7 @@ class Coverage(Detector):
 
 
 def _within(written: list[tuple[int, int]], lo: int, hi: int) -> bool:
-    """Is all of it there?"""
+    """Check whether one range covers all bytes from ``lo`` to ``hi``."""
     for start, end in written:  # noqa: SIM110 - any() of a generator takes three times as long, and this is asked often
         if start <= lo and hi <= end:
             return True

@@ -1,7 +1,7 @@
-"""Two runs of one program, compared value by value: where do they first differ?
+"""Compares two runs of one program value by value, and finds their first difference.
 
 Differences are of bits, not of sizes: two runs of the same program on the same data must agree in
-every bit, or something other than the program decided a value. What is compared is what training
+every bit, or something other than the program decided a value. The values compared are those that training
 *uses*: each parameter at each use, and each loss, in the order of execution on its rank.
 """
 
@@ -18,7 +18,7 @@ _PHASES = ("init", "forward", "backward", "step", "edit")
 
 
 class Use(NamedTuple):
-    """One use of a parameter: a checksum for each rank's part of it, and how many values are not finite.
+    """One use of a parameter: a checksum for each rank's part of it, and the number of values that are not finite.
 
     ``distance``: in the backward pass, the largest absolute difference to its values in the forward pass.
     """
@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
 @dataclass
 class Values:
-    """What one run computed, by rank. ``norms``: of the gradients, by step; they are shown, not compared."""
+    """The values that one run computed, by rank. ``norms``: of the gradients, by step; shown, not compared."""
 
     losses: dict[int, list[Loss]] = field(default_factory=dict)
     uses: dict[int, list[Use]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Values:
         uses: Iterable[Sequence[Any]],
         norms: Iterable[Sequence[Any]] = (),
     ) -> None:
-        """Take in more of a rank's values, in its order of execution."""
+        """Add more of a rank's values, in its order of execution."""
         self.losses.setdefault(rank, []).extend(Loss(*row) for row in losses)
         self.uses.setdefault(rank, []).extend(
             Use(step, micro, phase, name, tuple(sums), bad, distance)
@@ -67,7 +67,7 @@ class Values:
 
 @dataclass(frozen=True)
 class WrongParameter:
-    """The first use of a parameter that does not hold what it should.
+    """The first use of a parameter that does not hold the expected values.
 
     ``parts``: which ranks' parts (within the group that gathers it) are wrong. ``bad``: values that are
     not finite; 0 means finite and wrong.
@@ -96,7 +96,7 @@ class WrongLoss:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a run leaves its reference. All None and empty when it never does."""
+    """The first differences between a run and its reference. All None and empty if the runs do not differ."""
 
     parameter: WrongParameter | None
     loss: WrongLoss | None
@@ -109,7 +109,7 @@ class Divergence:
         return self.parameter is not None or self.loss is not None or bool(self.final)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; a loss that is not a number becomes text, which JSON has no number for."""
+        """Return JSON-ready data; a loss that is not finite becomes text, as JSON has no number for it."""
         data = asdict(self)
         data["growth"] = [[step, number(value)] for step, value in self.growth]
         if self.loss is not None:
@@ -118,7 +118,7 @@ class Divergence:
 
 
 def compare(reference: Values, run: Values) -> Divergence:
-    """The first differences of ``run`` against ``reference``, over what both have."""
+    """Return the first differences of ``run`` against ``reference``, over the values that both have."""
     compared = 0
     wrong: list[tuple[tuple[int, int, int, int, int], int, Use, Use]] = []
     for rank, uses in sorted(run.uses.items()):
@@ -174,7 +174,7 @@ def compare(reference: Values, run: Values) -> Divergence:
 
 
 def by_occurrence(uses: Iterable[_Row], fields: int) -> dict[tuple[Any, ...], _Row]:
-    """Uses by their first ``fields`` fields, counted: a parameter may be used several times in one phase."""
+    """Map uses by their first ``fields`` fields and a count: a parameter may be used several times in one phase."""
     seen: Counter[tuple[Any, ...]] = Counter()
     named: dict[tuple[Any, ...], _Row] = {}
     for use in uses:
@@ -189,5 +189,5 @@ def _same(a: float, b: float) -> bool:
 
 
 def number(value: float) -> float | str:
-    """JSON has no number for NaN and infinities: these become text."""
+    """Convert NaN and infinities to text, as JSON has no number for them."""
     return value if math.isfinite(value) else str(value)

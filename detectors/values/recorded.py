@@ -1,4 +1,4 @@
-"""Two recorded runs (``values.recordings``): where do they first differ, and can rounding explain it?
+"""Compares two recorded runs (``values.recordings``): finds the first difference, and whether rounding explains it.
 
 **The rule.** A copy does not round: a first difference in a *gathered* parameter whose partitions were recorded and
 equal is never explained. A loss or gradient norm is explained within the bound. The optimizer works element by element
@@ -28,10 +28,10 @@ from streamrace.detectors.values.rounding import UNKNOWN, rounding_bound
 class RecordedDivergence:
     """The first difference of a run to its reference. ``what`` is "parameter", "loss", "gradient norm", or "".
 
-    ``value`` and ``reference``: of a parameter, the largest absolute values. ``parts``: which of its parts differ.
+    ``value`` and ``reference``: for a parameter, the largest absolute values. ``parts``: which of its parts differ.
     ``ranks``: all that have this difference first. ``growth``, by step: the largest relative difference of a loss and
     of the gradient norm (NaN: finite in one run only), and how many uses differ. ``compared``: values that both have;
-    ``unmatched``: those that only one has, in a step of both. ``bounds``: the relative differences of a loss and of a
+    ``unmatched``: values that only one has, in a step of both. ``bounds``: the relative differences of a loss and of a
     gradient norm that reordered sums explain.
     """
 
@@ -57,7 +57,7 @@ class RecordedDivergence:
         return bool(self.what or self.unmatched)
 
     def sentence(self) -> str:
-        """What was found, for a person."""
+        """Return a sentence for the user that describes the difference."""
         steps = f"steps {self.growth[0][0]} to {self.growth[-1][0]}"
         if not self.diverged:
             return f"No difference: all {self.compared} values of {steps} are equal, bit for bit."
@@ -70,7 +70,7 @@ class RecordedDivergence:
         return f"The runs differ first in {where}: {name}. {verdict}: {self.why}."
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; what is not finite becomes text, which JSON has no number for."""
+        """Return JSON-ready data; values that are not finite become text, as JSON has no number for them."""
         data = {**asdict(self), "diverged": self.diverged}
         data["growth"] = [[step, number(loss), number(norm), uses] for step, loss, norm, uses in self.growth]
         data["bounds"] = [number(bound) for bound in self.bounds]
@@ -78,7 +78,7 @@ class RecordedDivergence:
 
 
 class _Difference(NamedTuple):
-    """``order`` is (step, stage, micro-batch, place in it, position, rank), and sorts by execution."""
+    """A difference. ``order`` is (step, stage, micro-batch, place in it, position, rank), and sorts by execution."""
 
     order: tuple[int, int, int, int, int, int]
     phase: str
@@ -96,7 +96,7 @@ _Pairs = dict[int, tuple[StepRecord, StepRecord]]  # by step: the reference's an
 
 
 def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergence:
-    """The first difference of ``run``, in what both have. Raises :class:`RecordingError` where they do not fit."""
+    """Return the first difference of ``run``, in common steps. Raises :class:`RecordingError` if the two do not fit."""
     steps = _common_steps(reference, run)
     growth = {step: [0.0, 0.0, 0.0] for step in sorted({step for pairs in steps.values() for step in pairs})}
     firsts: dict[int, _Difference] = {}  # by rank
@@ -122,7 +122,7 @@ def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergenc
 
 
 def _common_steps(reference: WatchRecording, run: WatchRecording) -> dict[int, _Pairs]:
-    """By rank. Raises :class:`RecordingError` where the two are not recordings of the same training."""
+    """Return the steps of both, by rank. Raises :class:`RecordingError` for recordings of different trainings."""
     facts: list[tuple[str, Any, Any]] = [("the number of ranks", reference.world, run.world)]
     facts += [(key, reference.info[0].get(key), run.info[0].get(key)) for key in ("precision", "parameters")]
     steps: dict[int, _Pairs] = {}
@@ -145,7 +145,7 @@ def _common_steps(reference: WatchRecording, run: WatchRecording) -> dict[int, _
 def _compare_step(
     rank: int, expected: StepRecord, record: StepRecord, growth: list[float]
 ) -> tuple[list[_Difference], int, int]:
-    """All that differs; how many values both have, and how many only one. Brings ``growth`` up to date."""
+    """Return all differences; how many values both have, and how many only one has. Updates ``growth``."""
     found: list[_Difference] = []
     ours, theirs = by_occurrence(expected.uses, 3), by_occurrence(record.uses, 3)
     opening = _opening(expected.uses)
@@ -178,14 +178,14 @@ def _compare_step(
 
 
 def _opening(uses: Sequence[UseRecord]) -> set[int]:
-    """Where partitions were recorded before the passes, not after the optimizer step: at the start, or edited."""
+    """Return the indices of partitions recorded before the passes, not after the optimizer step: initial or edited."""
     passes = next((index for index, use in enumerate(uses) if use.phase != "step"), 0)
     last = {use.parameter: index for index, use in enumerate(uses)}
     return {i for i, use in enumerate(uses) if use.phase == "step" and (i < passes or last[use.parameter] != i)}
 
 
 def _relative(value: float, reference: float) -> float:
-    """0 where equal; NaN where only one is finite, or they are not finite and differ."""
+    """Return 0 for equal values; NaN if only one is finite, or neither is and they differ."""
     if value == reference or (math.isnan(value) and math.isnan(reference)):
         return 0.0
     if not (math.isfinite(value) and math.isfinite(reference)):
@@ -194,13 +194,13 @@ def _relative(value: float, reference: float) -> float:
 
 
 def _partitions_known(pairs: _Pairs, step: int) -> bool:
-    """Whether this rank's partitions were recorded, and so compared, between the step before and the passes."""
+    """Check whether this rank's partitions were recorded, and so compared, between the step before and the passes."""
     before = pairs[step - 1][0].uses if step - 1 in pairs else ()
     return any(use.phase == "step" for use in before) or bool(step in pairs and _opening(pairs[step][0].uses))
 
 
 def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float, float]) -> tuple[bool, str]:
-    """Whether the rule explains the first difference, and the end of a sentence that says why."""
+    """Return whether the rule explains the first difference, and the end of a sentence with the reason."""
     step, stage, _, _, position, rank = first.order
     change = _relative(first.value, first.reference)
     if math.isnan(change):

@@ -1,4 +1,4 @@
-"""What a training run computed, recorded step by step: a folder with a file of JSON lines for each rank.
+"""Records a training run's values step by step: a folder with a file of JSON lines for each rank.
 
 Written by the live watch, flushed each step: a header, then a line a step with its losses, its gradient norm and
 checksums of every parameter that was used. Nothing that is read is executed.
@@ -23,13 +23,13 @@ _FILE = re.compile(r"rank-(0|[1-9]\d{0,6})\.jsonl")
 
 
 class RecordingError(Exception):
-    """A recording cannot be written, read or compared; the message says why."""
+    """A recording cannot be written, read or compared; the message gives the reason."""
 
 
 class UseRecord(NamedTuple):
     """A parameter in use; in phase "step" its own partition on this rank, after the optimizer step or an edit.
 
-    ``micro_batch`` from 1; ``sums``: unsigned 64-bit checksums, one a part; ``largest``: absolute (NaN: or unknown).
+    ``micro_batch`` from 1; ``sums``: unsigned 64-bit checksums, one a part; ``largest``: absolute (NaN: or not known).
     """
 
     micro_batch: int
@@ -49,10 +49,10 @@ class StepRecord(NamedTuple):
 
 
 class Recorder:
-    """Writes one rank's file, a line a step, flushed: a run that is killed loses at most the step it is in.
+    """Writes one rank's file, a line a step, flushed: a run that is killed loses at most its current step.
 
     ``info`` (JSON-ready): ``precision`` ("fp32", "bf16", "fp16", "fp64"), ``parameters`` (elements in all), ``tokens``
-    (terms of a micro-batch's loss; 0: not known), and whatever else is worth knowing. Raises :class:`RecordingError`.
+    (terms of a micro-batch's loss; 0: not known), and any other facts. Raises :class:`RecordingError`.
     """
 
     def __init__(self, folder: Path, *, rank: int, world: int, info: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Recorder:
         self._write(header)
 
     def add(self, record: StepRecord) -> None:
-        """Write one step. Raises :class:`RecordingError` where the disk refuses."""
+        """Write one step. Raises :class:`RecordingError` if writing fails."""
         fresh = list(dict.fromkeys(use.parameter for use in record.uses if use.parameter not in self._names))
         self._names |= {name: len(self._names) + index for index, name in enumerate(fresh)}
         rows = [
@@ -93,7 +93,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class WatchRecording:
-    """What a folder holds, by rank. ``truncated``: ranks killed within a line, which is left out."""
+    """The contents of a folder, by rank. ``truncated``: ranks killed within a line, which is left out."""
 
     world: int
     info: dict[int, dict[str, Any]]
@@ -102,7 +102,7 @@ class WatchRecording:
 
 
 def load(folder: Path) -> WatchRecording:
-    """Read a recording, from wherever it comes. Raises :class:`RecordingError` for what is none, or not whole."""
+    """Read a recording of any origin. Raises :class:`RecordingError` for folders that are none, or incomplete."""
     if not folder.is_dir():
         raise RecordingError(f"{folder} is no folder: give the folder that a run recorded into")
     found = {int(name[1]): path for path in folder.glob("rank-*") if (name := _FILE.fullmatch(path.name))}
@@ -130,7 +130,7 @@ def load(folder: Path) -> WatchRecording:
 
 
 def _lines(path: Path, rank: int, truncated: list[int]) -> Iterator[tuple[int, Any]]:
-    """Numbered lines, as data. One that is cut off can only be the last: ``truncated`` takes the rank."""
+    """Yield numbered lines, as data. Only the last can be cut off: its rank is added to ``truncated``."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -147,7 +147,7 @@ def _lines(path: Path, rank: int, truncated: list[int]) -> Iterator[tuple[int, A
 
 
 def _header(data: Any, path: Path, rank: int) -> tuple[int, dict[str, Any]]:
-    """The run's number of ranks, and its info."""
+    """Return the run's number of ranks, and its info."""
     if data is None:
         raise RecordingError(f"{path} ends in its first line: the run ended before it recorded anything")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -163,7 +163,7 @@ def _header(data: Any, path: Path, rank: int) -> tuple[int, dict[str, Any]]:
 
 
 def _step(data: Mapping[str, Any], names: list[str], *, after: int) -> StepRecord:
-    """A line's step. ``names`` grows by those that it introduces."""
+    """Return a line's step. Adds the names that the line introduces to ``names``."""
     step, norm = data["step"], data["gradient_norm"]
     names += data["names"]
     if not _is_count(step) or step <= after or not all(isinstance(name, str) for name in names):
@@ -178,7 +178,7 @@ def _step(data: Mapping[str, Any], names: list[str], *, after: int) -> StepRecor
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    """What 64 bits without a sign hold."""
+    """Check whether the value is an integer that fits into 64 bits without a sign."""
     return type(value) is int and 0 <= value < 2**64
 
 

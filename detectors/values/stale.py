@@ -1,17 +1,17 @@
-"""Stale: every access is ordered, and yet a parameter is used in an older version.
+"""Detects stale parameters: every access is ordered, and yet a parameter is used in an older version.
 
 The evidence is the version: each part of a parameter that is used is looked up among the values that
-the same part had before. A race delivers what was never a version (poison, zeros, a mixture).
+the same part had before. A race delivers values that were never a version (poison, zeros, a mixture).
 
-**Where weights are quantized for the all-gather** (qwZ), one version has several values: blocks span whatever is
+**Where weights are quantized for the all-gather** (qwZ), one version has several values: blocks span all parameters
 gathered together, so a backward pass holds other values than its own forward pass, and they may be those of an earlier
 micro-batch. Two rules keep this from being taken for stale:
 
-* Parameters change between steps. What was seen in a forward pass of the *same* step is no older version, in any run.
-* If the reference's backward passes hold other values than its forward passes already in the first step, where there is
-  no older version, then it quantizes; and then a use that holds what the reference holds there is right. (An update
-  may be too small for a block to show it: one value in two steps.) What is lost by that is a run and a reference that
-  are stale alike. Without quantization this rule stays out: a backward pass must hold what its forward pass held,
+* Parameters change between steps. Values seen in a forward pass of the *same* step are no older version, in any run.
+* If the reference's backward passes hold other values than its forward passes already in the first step, which has no
+  older version, then it quantizes; and then a use that holds the same values as the reference is right. (An update
+  may be too small for a block to show it: one value in two steps.) This misses a run and a reference that
+  are stale alike. Without quantization this rule does not apply: a backward pass must hold its forward pass's values,
   whatever the reference does.
 """
 
@@ -29,8 +29,8 @@ class Stale:
     """Parameters that are used in an older version.
 
     The first such use, on the lowest rank that has it; ``version`` is the step whose values it holds
-    (``edited``: those before an edit after that step). ``uses``, ``names`` and ``distance`` are of all:
-    how many, of which parameters, and the largest absolute difference between backward and forward pass.
+    (``edited``: the values before an edit after that step). ``uses``, ``names`` and ``distance`` are of all such uses:
+    their number, their parameters, and the largest absolute difference between backward and forward pass.
     """
 
     step: int
@@ -49,7 +49,7 @@ class Stale:
         return {**asdict(self), "distance": number(self.distance)}
 
     def sentence(self) -> str:
-        """What is proven, for a person."""
+        """Return a sentence for the user that states what is proven."""
         held = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
         return (
             f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, holds the values {held}"
@@ -57,7 +57,7 @@ class Stale:
 
 
 def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) -> Stale | None:
-    """Look for uses of older versions. ``reference`` has what forward passes should hold (it has no secondary).
+    """Find uses of older versions. ``reference`` has the values that forward passes should hold (it has no secondary).
 
     Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
     """
@@ -85,7 +85,7 @@ def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) 
 
 
 def _quantizes(reference: Iterable[Use]) -> bool:
-    """In the first step a backward pass holds other values than its forward pass."""
+    """Check whether, in the first step, a backward pass holds other values than its forward pass."""
     first: int | None = None
     forward: dict[tuple[int, str], tuple[int, ...]] = {}
     for use in reference:

@@ -1,13 +1,13 @@
-"""Reads of memory that nothing has written since it was handed out: what *may* make a value that nobody wrote.
+"""Finds reads of memory that nothing has written since its allocation, which *may* lead to undefined values.
 
-A shadow of each allocation (Memcheck's rule; Nethercote & Seward 2007) that says what of it was written, in the order
-in which the host issued the work: how it is ordered plays no part. Whether anything depends on such a read is not known
-here: padding is copied, sent and masked out in sound programs. That is found out by running the program again with
-other bytes there (:mod:`streamrace.fuzz.live.unwritten`), so what is unsure counts as read.
+Keeps a shadow of each allocation (Memcheck's rule; Nethercote & Seward 2007) that records which bytes were written, in
+the order in which the host issued the work; the order between streams plays no part. Whether anything depends on such
+a read is not known here: sound programs copy, send and mask out padding. To find out, the program is run again with
+other bytes in such memory (:mod:`streamrace.fuzz.live.unwritten`), so doubtful cases count as read.
 
-Pinned memory is left out, as the host writes there unseen, and so is a block from the moment on when the program takes
-its address. What an access with more than :data:`MOST` runs leaves between them counts as written, and so does a block
-in more than so many pieces: what is kept and done for an access is bounded.
+Pinned memory is left out, as the host's writes to it are not traced, and so is a block once the program takes
+its address. The gaps of an access with more than :data:`MOST` runs count as written, and so does a block
+in more than that many pieces: this bounds memory and time per access.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streamrace.detectors.order.races import site
 from streamrace.trace.records import Access, Alloc, Collective, Export, Frame, Free, Launch, Stack, TraceRecord
 
 MOST = 1 << 10  # runs of an access, and ranges of a block
-_BLOCKS = 256  # of a place are named
+_BLOCKS = 256  # named per place
 
-# In-place operators that leave nothing of what was there. All others read it, or leave some of it.
+# In-place operators that overwrite everything. All others read the old contents, or keep some of them.
 _FILLS = frozenset(
     f"aten::{name}_"
     for name in (
@@ -51,7 +51,7 @@ class _Read(NamedTuple):
 
 
 class Shadow:
-    """The bytes of one block that nothing has written, as ranges that lie apart, in order."""
+    """The bytes of one block that nothing has written, as disjoint ranges, in order."""
 
     __slots__ = ("ends", "starts")
 
@@ -62,18 +62,18 @@ class Shadow:
         return bool(self.starts)
 
     def within(self, touched: Sequence[Range]) -> list[Range]:
-        """Those among these ranges, which lie in order."""
+        """Return the unwritten parts of these ranges, which are in order."""
         return self._split(touched)[0]
 
     def write(self, written: Sequence[Range]) -> list[Range]:
-        """These ranges, which lie in order, were written; gives those among them that nothing had written."""
+        """Mark these ranges, which are in order, as written; return the parts that were unwritten."""
         found, left, first, last = self._split(written)
         self.starts[first:last] = [start for start, _ in left]
         self.ends[first:last] = [end for _, end in left]
         return found
 
     def _split(self, written: Sequence[Range]) -> tuple[list[Range], list[Range], int, int]:
-        """What is among them and what is not, of the ranges from one place to another one."""
+        """Split the unwritten ranges near ``written``: parts inside and outside of it, and the index range replaced."""
         lo, hi = written[0][0], written[-1][1]
         first = last = bisect_right(self.ends, lo)
         found: list[Range] = []
@@ -109,12 +109,12 @@ class _Block:
         self.number, self.nbytes, self.stack = number, nbytes, stack
         self.shadow = Shadow(nbytes)
         self.touched = False
-        self.copied: _Read | None = None  # the first read, where only copies have been made
+        self.copied: _Read | None = None  # the first read, if only copies have read the block
 
 
 @dataclass
 class _Place:
-    """Where such blocks are allocated. The first read that is told is that of the first block."""
+    """A place that allocates such blocks. The reported read is the first of the first block."""
 
     kernel: str
     stack: tuple[Frame, ...]
@@ -127,13 +127,13 @@ class _Place:
 
 
 class UnwrittenReads(Detector):
-    """Follows what is written in each block of each rank. Feed it the ranks' records, in any interleaving."""
+    """Follows the writes to each block of each rank. Accepts the ranks' records in any interleaving."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, dict[int, _Block]] = {}  # of each rank, those that are not wholly written
+        self._blocks: dict[int, dict[int, _Block]] = {}  # of each rank, the blocks not fully written
         self._stacks: dict[tuple[int, int], tuple[Frame, ...]] = {}
         self._found: dict[tuple[int, Frame | None], _Place] = {}
-        self._touched: set[Frame | None] = set()  # where blocks were allocated of which something was written
+        self._touched: set[Frame | None] = set()  # allocation sites of which a block was at least partly written
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         blocks = self._blocks.setdefault(rank, {})
@@ -158,7 +158,7 @@ class UnwrittenReads(Detector):
                 self._stacks[rank, record.id] = record.frames
 
     def findings(self) -> list[UnwrittenRead]:
-        """By rank, and then as they were read, one for each place that allocates."""
+        """Return one finding for each place that allocates, by rank and then in the order of reads."""
         for rank, blocks in self._blocks.items():
             for block in blocks.values():
                 self._close(rank, block)
@@ -185,7 +185,7 @@ class UnwrittenReads(Detector):
         read = _Read(record.kernel, record.stack, tuple(ranges))
         if copy:
             block.copied = read
-        else:  # once is enough
+        else:  # later reads of the block are not reported
             block.copied = None
             self._told(rank, block, read, copied=False)
 
@@ -229,7 +229,7 @@ class UnwrittenReads(Detector):
 
 
 def runs(lo: int, hi: int, layout: Layout | None) -> Sequence[Range]:
-    """The bytes of an access as ranges, in order; as one, where they are too many."""
+    """Return the bytes of an access as ranges, in order; as a single range if they are too many."""
     if layout is None:
         return [(lo, hi)]
     offsets, width = _offsets(*layout[:3])
@@ -238,7 +238,7 @@ def runs(lo: int, hi: int, layout: Layout | None) -> Sequence[Range]:
 
 @lru_cache(maxsize=1 << 12)
 def _offsets(width: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], int]:
-    """Where the runs begin, and how long each is; no run, where they are too many."""
+    """Return the starts of the runs, and their length; no starts if they are too many."""
     dims = [(stride, size) for stride, size in sorted(zip(strides, sizes, strict=True)) if size != 1]
     while dims and dims[0][0] <= width:
         stride, size = dims.pop(0)

@@ -1,7 +1,7 @@
-"""Metrics: what a run costs, read from its trace: memory, traffic, and where the time goes.
+"""Metrics: the cost of a run, read from its trace: memory, traffic, and where the time goes.
 
-Each takes one rank's records as they come, ``feed(records)``, and gives its result when all are there,
-``result()``. A trace that stands for all ranks (one of a dry run) is fed like any other.
+Each metric takes one rank's records as they come, ``feed(records)``, and returns its result after the last one,
+``result()``. A trace that stands for all ranks (of a dry run) is fed like any other.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Do two ranks do the same? Their traces in a normal form, in which only what must differ between ranks is left out.
+"""Compares what two ranks do: their traces in a normal form, without what must differ between ranks.
 
 Ranks of one program differ in which part of a whole they own, and in which ranks their groups have. So in the normal
 form
 
-* a range of bytes counts by its block, its length and its layout; where it begins in the block counts only if it is
-  more than half of it, as it may be a rank's shard otherwise: rank 3's shard of a gathered buffer is rank 0's,
+* a range of bytes counts by its block, its length and its layout; its offset in the block counts only if the range is
+  more than half of the block, as it may be a rank's shard otherwise: rank 3's shard of a gathered buffer is rank 0's,
 * a group counts by how many ranks and nodes it has, and how many of its ranks are on this rank's node; a root by
   whether it is this rank,
-* a call stack counts by its places in the source, work by how long it takes, and not by when it runs.
+* a call stack counts by its places in the source, work by its duration, and not by when it runs.
 
-All else is kept, in the order in which the host did it: kernels, streams, events and who waits for them, allocations
+All else is kept, in the order in which the host did it: kernels, streams, events and their waits, allocations
 and frees with their bytes, collectives with theirs, labels. Equal digests mean that one trace stands for the other.
 """
 
@@ -45,17 +45,17 @@ from streamrace.trace.records import (
 
 @dataclass(frozen=True)
 class Likeness:
-    """What a rank did, in the normal form. ``marks``: a checksum for each record that counts."""
+    """A rank's trace in the normal form. ``marks``: a checksum for each record that counts."""
 
     marks: array[int]
 
     @property
     def digest(self) -> int:
-        """The same for ranks that do the same."""
+        """Return a number that is the same for ranks that do the same."""
         return zlib.crc32(self.marks.tobytes())
 
     def parts_from(self, other: Likeness) -> int | None:
-        """The number of the first record that counts and differs. None: they are alike."""
+        """Return the number of the first counted record that differs; None if the traces are alike."""
         if self.marks == other.marks:
             return None
         pairs = enumerate(zip(self.marks, other.marks, strict=False))
@@ -63,7 +63,7 @@ class Likeness:
 
 
 class LikenessMetrics:
-    """Feed it one rank's records, in order. ``nodes_of[rank]`` is the node of each rank of the world.
+    """Computes a rank's normal form from its records, in order. ``nodes_of[rank]``: the node of each rank of the world.
 
     ``roots``: whether it counts that a rank is the one that sends to the others of its group, or receives from them.
     """
@@ -83,7 +83,7 @@ class LikenessMetrics:
             self.mark(record)
 
     def mark(self, record: TraceRecord) -> bool:
-        """Take the next record. Does it count?"""
+        """Take the next record; return whether it counts."""
         if isinstance(record, Begin):
             self._rank = record.rank
         elif isinstance(record, Stack):
@@ -136,12 +136,12 @@ class LikenessMetrics:
         ]
 
     def result(self) -> Likeness:
-        """What is known so far."""
+        """Return the normal form so far."""
         return Likeness(self._marks)
 
 
 def described(trace: Path, nodes_of: Sequence[int], number: int, *, roots: bool = True) -> str:
-    """The first work at or behind record ``number`` of those that count, for a person: what, and where."""
+    """Describe, for the user, the first work at or behind counted record ``number``: kernel, bytes, time and place."""
     metric, reader = LikenessMetrics(nodes_of, roots=roots), TraceReader(trace)
     stacks: dict[int, tuple[Frame, ...]] = {}
     at = -1

@@ -1,18 +1,18 @@
-"""Where the time of an optimizer step goes: computing, communication that nothing hides, the host, nothing at all.
+"""Splits the time of an optimizer step into computing, exposed communication, other work, and idle time.
 
 A step begins when its first work is issued and all work of the steps before it has ended, and lasts to the beginning
-of the next; the last one to the end of the trace. (Not from its first phase: phases have no time of their own. Nor from
-the issue alone: a host that never waits issues all steps before the first has run.) What is before the first step is
-left out. Work belongs to the step *in which it runs*, to the nanosecond, whichever issued it: streams lag behind
+of the next; the last step to the end of the trace. (Not from its first phase: phases have no time of their own. Nor
+from the issue alone: a host that never waits issues all steps before the first has run.) Work before the first step is
+left out. Work belongs to the step *in which it runs*, to the nanosecond, whichever step issued it: streams lag behind
 the host, and only so the parts of a step add up to it.
 
-A collective is told by the *link* that carries it, whatever stream it is on: NCCL runs it on the current stream, unless
-the program asks for its own (``async_op``). What it takes of the compute stream is communication, not computing. Traces
-without links name the stream of the group.
+A collective is identified by the *link* that carries it, whatever stream it is on: NCCL runs it on the current stream,
+unless the program requests a stream of its own (``async_op``). Its time on the compute stream is communication, not
+computing. Traces without links name the stream of the group.
 
-*Exposed* communication is the time in which a group's collective runs and the compute stream does not. Where
-collectives of several groups run at once each is exposed: their sum may exceed the union, which is given too.
-A collective runs from when its last member came to its end; waiting for members counts as idle.
+*Exposed* communication is the time in which a group's collective runs and the compute stream does not. If
+collectives of several groups run at once, each is exposed: their sum may exceed the union, which is given too.
+A collective runs from the arrival of its last member to its end; waiting for members counts as idle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy.typing as npt
 from streamrace.trace.records import Collective, End, HostWait, Launch, Phase, StreamName, TraceRecord
 
 COMPUTE = "compute"
-COMMUNICATION = "nccl"  # how the names of links, and of groups' streams, begin
+COMMUNICATION = "nccl"  # prefix of the names of links, and of groups' streams
 
 _Points = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
@@ -72,12 +72,12 @@ class Busy:
     steps: tuple[StepTime, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return JSON-ready data."""
         return asdict(self)
 
 
 class _Spans:
-    """Intervals of time, joined where one begins at or before the end of the one before."""
+    """Intervals of time, joined if an interval begins at or before the previous one's end."""
 
     __slots__ = ("ends", "last", "starts")
 
@@ -97,11 +97,11 @@ class _Spans:
 
 
 class BusyMetrics:
-    """Feed it one rank's records, in order. It keeps 16 bytes for each stretch of a stream without a pause."""
+    """Computes :class:`Busy` from one rank's records, in order. Keeps 16 bytes per gapless stretch of a stream."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
-        self._streams: dict[int | str, _Spans] = {}  # by stream; collectives by their link, where it is told
+        self._streams: dict[int | str, _Spans] = {}  # by stream; collectives by their link, if recorded
         self._blocked = _Spans()
         self._steps: list[tuple[int, int]] = []  # step, when it began
         self._step: int | None = None  # a step that has begun, and of which no work was issued yet
@@ -143,7 +143,7 @@ class BusyMetrics:
                 self._end = max(self._end, record.time)
 
     def result(self) -> Busy:
-        """What is known so far. A trace without an end ends with its last work."""
+        """Return the times so far. A trace without an end ends with its last work."""
         if not self._steps:
             return Busy(())
         by_name: dict[str, list[_Spans]] = {}
@@ -191,7 +191,7 @@ class BusyMetrics:
 
 
 def _turn(of: tuple[int | str, _Spans]) -> tuple[bool, int | str]:
-    """Streams by their numbers, then links by their names."""
+    """Return a key that sorts streams by their numbers, then links by their names."""
     return isinstance(of[0], str), of[0]
 
 
@@ -203,15 +203,15 @@ class _Steps:
         self._at = np.searchsorted(points, bounds)
 
     def lasts(self, stretches: _Mask) -> list[int]:
-        """How long these stretches are together, in each step."""
+        """Return the total time of these stretches, in each step."""
         passed = np.concatenate([[0], np.cumsum(self._lengths * stretches)])[self._at]
         return [int(time) for time in np.diff(passed)]
 
 
 def _inside(points: _Points, spans: _Spans) -> _Mask:
-    """Which stretches between the points lie in an interval. All edges are points."""
+    """Return which stretches between the points lie in an interval. All edges are points."""
     starts, ends = (np.sort(np.array(one, dtype=np.int64)) for one in (spans.starts, spans.ends))
-    # Open at a point: those that began up to there, without those that ended.
+    # Open at a point: the intervals begun up to the point, without those ended.
     begun, ended = (np.searchsorted(edges, points[:-1], side="right") for edges in (starts, ends))
     inside: _Mask = begun > ended
     return inside

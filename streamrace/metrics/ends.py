@@ -1,4 +1,4 @@
-"""When the work of each step had ended, which may be long after the host went on to the next."""
+"""Finds when the work of each step had ended, which may be long after the host went on to the next step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamrace.trace.records import Collective, Launch, Phase, TraceRecord
 
 
 class EndMetrics:
-    """Feed it one rank's records, in order."""
+    """Computes the end of each step's work from one rank's records, in order."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -25,7 +25,7 @@ class EndMetrics:
                 self._ends[self._step] = before
 
     def result(self) -> dict[int, int]:
-        """By step, 0 for what is before the first: nanoseconds of virtual time at which nothing issued up to its end
-        was left to run.
+        """Return, by step (0: before the first), the virtual time in nanoseconds at which all work issued up to the
+        step's end had ended.
         """
         return dict(self._ends)

@@ -1,19 +1,19 @@
-"""How much device memory a run needs, when, and for what.
+"""Computes how much device memory a run needs, when, and for what.
 
 Replays the allocations and frees of one rank. A block takes its bytes *rounded up to 512*, as torch's CUDA caching
 allocator does (``CUDACachingAllocator.cpp``, ``round_size``; nothing for no bytes), from the moment the host
-allocates it until the host drops it: this is what ``torch.cuda.memory_allocated`` counts. Exact bytes are told too.
+allocates it until the host drops it: ``torch.cuda.memory_allocated`` counts the same. Exact bytes are reported too.
 
-**Not modelled.** Fragmentation: what is free, but in pieces too small for a request. The allocator's segments (2 MiB
+**Not modelled.** Fragmentation: free memory in pieces too small for a request. The allocator's segments (2 MiB
 for small blocks, at least 20 MiB for others, in steps of 2 MiB), and that a block keeps a remainder of up to 1 MiB that
 is not worth splitting off: ``memory_reserved`` is higher. The time for which ``record_stream`` holds memory back
-after its free. What lies outside of torch: the CUDA context, NCCL's buffers, cuBLAS workspaces.
+after its free. Memory outside of torch: the CUDA context, NCCL's buffers, cuBLAS workspaces.
 
-**Kinds.** Labelled bytes are of their label's kind, the later label over the earlier, except that what is gathered
-replaces nothing primary. Labels may come later than the moments they explain, so kinds are settled when a block is
-freed, or at the end. What no label names is "activations" where it was allocated in a forward or backward pass (their
-temporaries included), else "temporary". "rounding" is what the allocator adds; the kinds of a moment sum up to what
-is allocated then.
+**Kinds.** Labelled bytes are of their label's kind, the later label over the earlier, except that gathered bytes
+replace no primary ones. Labels may come later than the moments they explain, so kinds are settled when a block is
+freed, or at the end. Unlabelled bytes are "activations" if allocated in a forward or backward pass (their
+temporaries included), else "temporary". "rounding" is what the allocator adds; the kinds of a moment sum up to the
+bytes allocated then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSES = ("forward", "backward")
 
 
 class MemoryMoment(NamedTuple):
-    """When: virtual nanoseconds of the host, what the host was doing, and the record's number in the trace, from 0."""
+    """A moment: the host's virtual nanoseconds, step and phase, and the record's number in the trace, from 0."""
 
     time: int
     step: int
@@ -45,7 +45,7 @@ class MemoryMoment(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """The first moment at which more was allocated than there is: ``nbytes`` of ``capacity``."""
+    """The first moment at which more was allocated than exists: ``nbytes`` of ``capacity``."""
 
     moment: MemoryMoment
     nbytes: int
@@ -63,12 +63,12 @@ class PhasePeak(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of device memory, rounded up as the allocator does unless said otherwise.
+    """Bytes of device memory, rounded up as the allocator does unless stated otherwise.
 
-    ``peak``: the most that was allocated, first reached at ``moment`` (None where nothing ever was), made up of
+    ``peak``: the most that was allocated, first reached at ``moment`` (None if nothing was allocated), made up of
     ``kinds`` then. ``exact_peak``: the most without rounding, perhaps at another moment. ``kind_peaks``: the
-    most of each kind by itself, each at a moment of its own. ``excess``: where the capacity first did not do, if so.
-    ``alive``: what the trace ends with. ``phases``: in the order of the run.
+    most of each kind alone, each at a moment of its own. ``excess``: where the capacity was first exceeded, if it was.
+    ``alive``: bytes allocated at the end of the trace. ``phases``: in the order of the run.
     """
 
     peak: int
@@ -81,7 +81,7 @@ class MemoryUse:
     phases: tuple[PhasePeak, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return JSON-ready data."""
         return {
             **asdict(self),
             "moment": self.moment and self.moment._asdict(),
@@ -91,21 +91,21 @@ class MemoryUse:
 
 
 def rounded(nbytes: int) -> int:
-    """What the allocator takes for a request of so many bytes."""
+    """Return the bytes that the allocator takes for a request of ``nbytes`` bytes."""
     return -(-nbytes // GRANULE) * GRANULE
 
 
 class MemoryMetrics:
-    """Feed it one rank's records, in order. ``capacity``: bytes of device memory that there are.
+    """Computes :class:`MemoryUse` from one rank's records, in order. ``capacity``: bytes of device memory.
 
-    It keeps 16 bytes for each allocation and 8 for each free, and the labels of what is alive.
+    Keeps 16 bytes for each allocation and 8 for each free, and the labels of live blocks.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
         self._capacity = capacity
         self._index = 0
         self._total = self._exact = self._exact_peak = 0
-        self._peak = self._peak_at = 0  # at: how many events there were when it was reached
+        self._peak = self._peak_at = 0  # at: the number of events when it was reached
         self._moment: MemoryMoment | None = None
         self._excess: Excess | None = None
         self._phase = Phase(0, 0, "init")
@@ -114,7 +114,7 @@ class MemoryMetrics:
         self._kinds: dict[str, int] = {}  # numbered as they come
         # Allocations are numbered as they come; an event is an allocation's number, inverted for its free.
         self._sizes = array("q")
-        self._unlabelled = array("b")  # the kind of what no label names
+        self._unlabelled = array("b")  # the kind of its unlabelled bytes
         self._events = array("q")
         self._alive: dict[int, int] = {}  # block: allocation
         self._painted: dict[int, Painted] = {}  # by block, while it is alive
@@ -160,7 +160,7 @@ class MemoryMetrics:
     def _free(self, record: Free) -> None:
         number = self._alive.pop(record.block, None)
         if number is None:
-            return  # allocated unseen
+            return  # allocation not traced
         nbytes = self._sizes[number]
         self._events.append(~number)
         self._exact -= nbytes
@@ -198,7 +198,7 @@ class MemoryMetrics:
     # -- the result -----------------------------------------------------------------------------------
 
     def result(self) -> MemoryUse:
-        """What is known so far."""
+        """Return the memory use so far."""
         labelled = tuple(column[:] for column in self._labelled)
         assert len(labelled) == 3
         for block, painted in self._painted.items():

@@ -1,19 +1,19 @@
-"""What the bytes of a block are: intervals painted with kinds, the later over the earlier."""
+"""Keeps the kinds of a block's bytes: intervals painted with kinds, the later over the earlier."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-KEPT = "primary"  # what "gathered" does not replace: a gather may give out the partition's own bytes
+KEPT = "primary"  # not replaced by "gathered": a gather may give out the partition's own bytes
 GATHERED = "gathered"
 
 
 class Painted:
     """Disjoint intervals of one block, in order, each of one kind. Neighbours of one kind are one interval.
 
-    So a flat buffer whose parts are labelled one by one, step after step, stays one interval, and labelling again
-    what is so labelled costs a search and nothing more.
+    So a flat buffer whose parts are labelled one by one, step after step, stays one interval, and repeating a
+    label costs a search and nothing more.
     """
 
     __slots__ = ("_highs", "_kinds", "_lows")
@@ -24,7 +24,7 @@ class Painted:
         self._kinds: list[str] = []
 
     def paint(self, lo: int, hi: int, kind: str) -> None:
-        """Bytes ``lo`` to ``hi`` (exclusive) are of this kind from now on, unless the rule of ``KEPT`` says no."""
+        """Set the kind of bytes ``lo`` to ``hi`` (exclusive), unless the rule of ``KEPT`` forbids it."""
         if lo >= hi:
             return
         at = bisect_right(self._lows, lo) - 1
@@ -38,14 +38,14 @@ class Painted:
             self._replace(lo, hi, kind)
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by kind."""
+        """Return the number of bytes by kind."""
         found: dict[str, int] = {}
         for lo, hi, kind in zip(self._lows, self._highs, self._kinds, strict=True):
             found[kind] = found.get(kind, 0) + hi - lo
         return found
 
     def _not_kept(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
-        """The parts of [lo, hi) that are not ``KEPT``."""
+        """Yield the parts of [lo, hi) that are not ``KEPT``."""
         at = bisect_right(self._highs, lo)
         while at < len(self._lows) and self._lows[at] < hi:
             if self._kinds[at] == KEPT:

@@ -1,4 +1,4 @@
-"""How many bytes a GPU sends, within its node and between nodes, by what sends them.
+"""Computes how many bytes a GPU sends, within its node and between nodes, by what sends them.
 
 Counted are the bytes that an algorithm optimal in bandwidth sends, per GPU, for V bytes (``Collective.nominal``, the
 whole that is exchanged) over n ranks (Patarasuk & Yuan 2009 for the ring):
@@ -9,8 +9,8 @@ whole that is exchanged) over n ranks (Patarasuk & Yuan 2009 for the ring):
 * gather and scatter: (n-1)/n V/n, the mean over ranks (to a root all but one send their part),
 * send: V; receive: nothing.
 
-**Within and between.** What a ring sends counts wholly as *between* nodes where its group has ranks on more than one
-node (all of it waits for the slowest link), and as *within* where it lies in one. The other kinds go straight
+**Within and between.** The bytes of a ring count wholly as *between* nodes if its group has ranks on more than one
+node (all of it waits for the slowest link), and as *within* if it lies in one node. The other kinds go straight
 to their receivers: the part for ranks of other nodes is between, the rest within. ``between_ring``: the rings' share.
 
 **Crossing** is what really leaves the node, per GPU: of a ring over k nodes only k of its n links do. ZeRO++ (Wang et
@@ -37,7 +37,7 @@ _RING: dict[str, Callable[[int], tuple[int, int]]] = {
     "send": lambda n: (1, 1),
     "recv": lambda n: (0, 1),
 }
-# What is sent to one other rank, as a fraction of V: its denominator.
+# Bytes sent to one other rank, as a fraction of V: its denominator.
 _STRAIGHT: dict[str, Callable[[int], int]] = {
     "all_to_all": lambda n: n,
     "gather": lambda n: n * n,
@@ -58,7 +58,7 @@ class _Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Flow:
-    """What collectives of one kind, over groups of ``members`` ranks on ``nodes`` nodes, made this GPU send in a phase.
+    """The bytes that collectives of one kind, over groups of ``members`` ranks on ``nodes`` nodes, send in a phase.
 
     ``count`` collectives exchanged ``nominal`` bytes; ``within``, ``between`` and ``crossing`` are sent, rounded down.
     """
@@ -92,7 +92,7 @@ class Traffic:
 
     @property
     def between_ring(self) -> int:
-        """What is ``between`` because its group spans nodes, not because a receiver is known to be elsewhere."""
+        """Return the bytes that are ``between`` because a group spans nodes, not because a receiver is elsewhere."""
         return sum(flow.between for flow in self.flows if flow.kernel in _RING)
 
     @property
@@ -111,7 +111,7 @@ class Traffic:
         kernel: str | None = None,
         members: int | None = None,
     ) -> Traffic:
-        """The flows of this step, phase, kernel and size of group."""
+        """Return the flows of this step, phase, kernel and size of group."""
         wanted = {"step": step, "phase": phase, "kernel": kernel, "members": members}
         return Traffic(
             tuple(
@@ -123,7 +123,7 @@ class Traffic:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, with the sums of each step."""
+        """Return JSON-ready data, with the sums of each step."""
         steps = {step: self.only(step=step) for step in self.steps}
         return {
             "flows": [asdict(flow) for flow in self.flows],
@@ -133,7 +133,7 @@ class Traffic:
 
 
 class TrafficMetrics:
-    """Feed it one rank's records, in order. ``nodes_of[rank]`` is the node of each rank of the world."""
+    """Computes :class:`Traffic` from one rank's records, in order. ``nodes_of[rank]``: each rank's node."""
 
     def __init__(self, nodes_of: Sequence[int]) -> None:
         self._nodes_of = nodes_of
@@ -188,7 +188,7 @@ class TrafficMetrics:
         self._shapes[record.group] = (len(nodes), len(set(nodes)), nodes.count(self._nodes_of[self._rank]))
 
     def result(self) -> Traffic:
-        """What is known so far."""
+        """Return the traffic so far."""
         flows = []
         for key, (count, nominal) in self._sums.items():
             step, phase, kernel, members, nodes, local = key
