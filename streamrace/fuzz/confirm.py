@@ -32,12 +32,12 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        """The same divergence, or the same that there is none; and the same bits as far as the two can be compared."""
+        """Return whether both diverge in the same way (or not at all), with the same bits as far as comparable."""
         return self.wrong == self.replayed and (self.differs is None or self.departed)
 
 
 def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) -> Confirmation:
-    """``live`` is a recording of a run under ``subject.timing(deviations)``."""
+    """Compare ``live``, a recording of a run under ``subject.timing(deviations)``, with the replay."""
     outcome = subject.replayer.run(subject.timing(deviations))
     verdict = subject.judged(outcome)
     seen = checksums(live)
@@ -56,7 +56,7 @@ def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) 
 
 
 def checksums(live: Recording) -> dict[UsedValue, int]:
-    """Of the values that a run's training used."""
+    """Return the checksums of the values that a run's training used."""
     found: dict[UsedValue, int] = {}
     for rank, records in live.records.items():
         phase = Phase(0, 0, "init")

@@ -1,4 +1,4 @@
-"""A live run of a program without the waits of some of its lines: which races are there then?"""
+"""Runs a program live without the waits of some of its lines, and finds the races that appear."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class Leaving:
     patience_s: float
 
     def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
-        """Without the waits at ``places`` (:func:`leave_out`). ``witness``: of the first race of
-        ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
+        """Run without the waits at ``places``. ``witness``: examine the first race of ``wanted`` that appears.
+
+        Raises RuntimeError without a simulated GPU.
         """
         command = [
             *(["--ranks", str(self.ranks)] if self.ranks else []),
@@ -88,7 +89,7 @@ class Leaving:
 
 
 def _not_left_out(waits: Waits, places: Sequence[str]) -> str:
-    """Why this is no run without those waits; empty where it is one."""
+    """Return why this was not a run without those waits; empty if it was."""
     gone = {place_of(one.how, one.frame) for one in waits.left_out}
     left = {place_of(waits.operations.get(one, ""), one.frame) for one in waits.sites}
     for place in places:

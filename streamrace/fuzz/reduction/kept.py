@@ -1,7 +1,7 @@
-"""Does a smaller program still show the race, and does the race still do what it did?
+"""Decides whether a smaller program still shows the race, and whether the race still has the same effect.
 
-No race may come that was not there: a wait that orders something else stays. Of which races they are: their kinds,
-kernels and functions. Lines move.
+No new race may appear: a wait that orders something else stays. Races are identified by their kinds, kernels and
+functions, because lines move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SideKey(NamedTuple):
 
 
 class PairKey(NamedTuple):
-    """What a race is whatever lines it is at."""
+    """Identifies a race independently of its lines."""
 
     kind: str
     first: SideKey
@@ -77,7 +77,7 @@ class Shows:
         return not self.unmended(files)
 
     def unmended(self, files: Files) -> str:
-        """What is wrong with the program where the race is mended, as the end of a sentence."""
+        """Return what is wrong where the race is mended, as the end of a sentence; empty if nothing is."""
         if self.mended is None:
             return ""
         runner, places = self.mended
@@ -97,7 +97,7 @@ class Shows:
         return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
-        """``twice``: the program has to repeat itself in a second run. Raises RuntimeError: there is no GPU."""
+        """Run the program and find its races. ``twice``: a second run has to repeat it. Raises RuntimeError: no GPU."""
         program = Alone(files, self.program.arguments, self.program.ranks)
         with standing(program, self.runner, self.patience_s) as runs:
             first, traces = runs.keep(self.timing)

@@ -1,4 +1,4 @@
-"""What a user can say about a test under fuzzed timings."""
+"""Defines the options of a test under fuzzed timings."""
 
 from __future__ import annotations
 
