@@ -15,12 +15,12 @@ from streamrace.trace.records import Phase, Probe, Probed
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A live run against a replay of the same timing.
+    """A live run compared with a replay of the same timing.
 
-    ``compared``: values that training used in both; ``same``: those with the same bits, from the first in the order
-    of the program to the first that differs. ``differs``: that one. ``wrong``: the first value of the live run that
-    is not the reference's, ``replayed``: the replay's. ``departed``: the host read another value than it did when the
-    run was recorded, so the live program may have gone another way behind it, and is allowed to differ there.
+    ``compared``: number of values that training used in both; ``same``: number of equal values before the first
+    difference, in the order of the program. ``differs``: the first differing value. ``wrong``: the first value of the
+    live run that differs from the reference, ``replayed``: the first in the replay. ``departed``: the host read another
+    value than when recorded, so the live program may have taken another branch, and is allowed to differ after it.
     """
 
     compared: int

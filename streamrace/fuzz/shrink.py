@@ -23,9 +23,9 @@ _SHORTEST_NS = 1000  # delays below a microsecond decide nothing
 
 @dataclass(frozen=True)
 class Shrunk(Generic[D]):
-    """What is left of a timing. ``executions``: how many it took.
+    """A shrunk timing. ``executions``: the number that it took.
 
-    ``minimal``: without any single one of ``deviations`` it is known not to fail.
+    ``minimal``: it is known not to fail without any single one of ``deviations``.
     """
 
     deviations: tuple[D, ...]

@@ -42,7 +42,7 @@ _TOUCHES_PARAMETER = 4  # relative weight of an operation that touches a paramet
 
 @dataclass(frozen=True)
 class _Space:
-    """All timings that can be drawn: what there is to be slow, and by how much it may be."""
+    """All timings that can be drawn: the objects that may be slow, and the bounds of the amounts."""
 
     operations: Sequence[OperationName]  # in their order, each repeated by its weight
     streams: Sequence[str]

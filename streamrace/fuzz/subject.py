@@ -71,7 +71,7 @@ class Subject:
         self.executions += 1
         return judge(self.replayer.looks, self.reference, outcome)
 
-    # -- what there is to decide about -----------------------------------------------------------------
+    # -- what a timing can affect ----------------------------------------------------------------------
 
     @cached_property
     def races(self) -> list[Race]:

@@ -28,8 +28,7 @@ _MOST = 1 << 40  # nanoseconds, 18 minutes: more than any delay needed
 class Reversal:
     """A timing in which the access that was issued second comes first.
 
-    ``deviations``: from the recorded timing; none when that shows the race already. Where no timing does it,
-    ``reason`` says why.
+    ``deviations``: from the recorded timing; empty if that shows the race already. ``reason``: why no timing does.
     """
 
     race: Race
@@ -40,7 +39,7 @@ class Reversal:
 
 @dataclass(frozen=True)
 class Witness(Reversal):
-    """A reversal that was executed. ``verdict``: what it does to training (None where there is none)."""
+    """A reversal that was executed. ``verdict``: its effect on training (None if it was not executed)."""
 
     verdict: ReplayVerdict | None = None
 

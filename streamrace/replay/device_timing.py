@@ -2,8 +2,7 @@
 
 A recording holds the unstretched length of each piece of work, so the model that computed it is not evaluated again.
 The device defines how a timing changes that length (:mod:`streamrace.device.timing`,
-``streamrace/device/csrc/deviations.cpp``); :mod:`streamrace.replay.cost_model` gives the same numbers to the
-nanosecond.
+``streamrace/device/csrc/deviations.cpp``); :mod:`streamrace.replay.cost_model` has the same result to the nanosecond.
 """
 
 from __future__ import annotations

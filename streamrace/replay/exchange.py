@@ -77,7 +77,7 @@ class ReplayedExchange:
         """Return the effect at the member's end: it writes the member's outputs."""
         return self._writes[member]
 
-    # -- what moves values --------------------------------------------------------------------------
+    # -- collectives that move values ---------------------------------------------------------------
 
     def _prepare_broadcast(self) -> None:
         given = self._alone("inputs", self._inputs, self._rooted())
@@ -159,7 +159,7 @@ class ReplayedExchange:
             raise ValueError(f"all_to_all: {tensor.size(0)} rows cannot be split into {rows} for {self._members}.")
         return list(tensor.split(rows))
 
-    # -- what reduces -------------------------------------------------------------------------------
+    # -- collectives that reduce --------------------------------------------------------------------
 
     def _prepare_all_reduce(self) -> None:
         ring = SumRing(self._size_of_all(), self._dtype, self._members, self._reduction)
@@ -228,7 +228,7 @@ class ReplayedExchange:
     def _typed(self, places: Sequence[Tensor]) -> list[Tensor]:
         return [place.view(self._dtype) for place in places]
 
-    # -- what must agree ----------------------------------------------------------------------------
+    # -- checks and staging -------------------------------------------------------------------------
 
     def _alone(self, what: str, tensors: Sequence[Sequence[Tensor]], member: int) -> Tensor:
         if len(tensors[member]) != 1:

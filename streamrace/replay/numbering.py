@@ -5,7 +5,7 @@ computation that left it is known. A *computation* is an effect with all that it
 computations. The same effect reading the same pieces is the same computation, whatever else happened around it, in this
 timing or an earlier one. Computations are compared as a whole, not by hashes.
 
-This module is the specification, and is used without a C++ compiler; its twin is ``csrc/numbering.cpp``.
+This is the specification, used if there is no C++ compiler; its twin is ``csrc/numbering.cpp``.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Numbering:
 
     @staticmethod
     def _align(cuts: set[int], moves: Sequence[tuple[int, int, int]]) -> None:
-        """Mirror each cut in a moved range: cuts in the source are made in the target, and vice versa."""
+        """Mirror each cut of a moved range: the source is cut where the target is, and vice versa."""
         both = [*moves, *((target, source, size) for source, target, size in moves)]
         growing = True
         while growing:
@@ -265,7 +265,7 @@ class Numbering:
         for number in numbers.tolist():
             self._done[number] = True
 
-    # -- what they left -----------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------
 
     def give(self, number: int, memory: _Bytes) -> int:
         """Write the computation's inputs to their recorded addresses in ``memory``.

@@ -29,9 +29,9 @@ _SAID = 4000  # characters kept of the end of a program's output
 
 @dataclass(frozen=True)
 class Alone:
-    """A program. ``files``: its text and those of the modules beside it, by name; the first is the one that is run.
+    """A self-contained program. ``files``: its texts by name; the first is run, the others are its modules.
 
-    ``ranks``: as a launcher starts it, so many processes; None: it is started by itself.
+    ``ranks``: number of processes that are started as by a launcher; None: one process, without a launcher.
     """
 
     files: Mapping[str, str]
@@ -89,9 +89,9 @@ class AloneRuns:
     def witness(
         self, race: Race, first: LiveOutcome, control: LiveOutcome, timing: Timing, traces: Path
     ) -> LiveWitness:
-        """Find the witness of a race; ``first``, with ``traces``, and ``control`` are runs in ``timing``.
+        """Find the witness of a race; ``first`` (with ``traces``) and ``control`` are runs in ``timing``.
 
-        The two may be one run if the program is known to repeat itself.
+        Both may be one run if the program is known to repeat itself.
         """
         examination = Examination(first, control, self, timing, lambda token: token, traces)
         return replace(examination.all([race], 1)[0], outcomes=None)
@@ -105,5 +105,5 @@ def standing(program: Alone, runner: Runner, patience_s: float) -> Iterator[Alon
 
 
 def comes_by(outcome: LiveOutcome, place: str) -> bool:
-    """Check whether the program issued work, or used memory, from ``place`` (:mod:`streamrace.detectors.places`)."""
+    """Check whether the program issued work, or used memory, at ``place`` (:mod:`streamrace.detectors.places`)."""
     return any(is_there(place, frames) for rank in outcome.run.values() for frames in rank.stacks)

@@ -40,11 +40,11 @@ _Found = tuple[Timing, LiveOutcome]
 
 @dataclass(frozen=True)
 class LiveWitness:
-    """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
-    issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared; ``against``: that one's timing, empty
-    where its launches were waited for at once. ``pair``: which of the race's ``occurrence``s, in terms that these runs
-    understand.
+    """The effect of a race on the program. ``reason``: a sentence. ``pair``: ``occurrence`` in terms for other runs.
+
+    ``token``: the timing in which the access issued second by the host comes first, and ``command`` runs the program in
+    it; both empty if none was found. ``outcomes``: of that run, and of the run with the program's order that it was
+    compared to; ``against``: the latter's timing, empty if its launches were waited for at once.
     """
 
     race: Race
@@ -102,11 +102,10 @@ def examine(
 ) -> list[LiveWitness]:
     """Return a witness for each race of the run whose traces lie in ``folder``, in their order.
 
-    Their outcomes, which may be very many, are seen by ``look`` only. ``command``: the command that ran, without
-    ``streamrace device``. ``timing``: its timing. If there are more than ``limit`` races, the rest is not examined, and
-    marked so. ``prefix``: the first words of the witnesses' commands. ``beside``: all races of the run, whose numbers
-    are used in reasons (default: ``races``). ``runner``: runs the program (default: a new one), and ends a run that
-    takes longer than ``patience_s``.
+    Only ``look`` sees their outcomes, which may be very many. ``command``: the command that ran, without ``streamrace
+    device``. ``timing``: its timing. Races beyond ``limit`` are not examined, and marked so. ``prefix``: the first
+    words of the witnesses' commands. ``beside``: all races of the run, whose numbers are used in reasons (default:
+    ``races``). ``runner``: runs the program (default: a new one), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each occurrence of a race that is tried. The program writes its
     files again. Raises :class:`streamrace.trace.records.TraceError` if the folder has no traces.

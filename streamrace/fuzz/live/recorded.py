@@ -152,8 +152,9 @@ class Works(Mapping[int, RecordedWork]):
 
 @dataclass
 class Recorded:
-    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
-    ``thinned``: the trace that was read is only the beginning. ``spill``: where most of it is (None: by itself).
+    """One rank's run. ``final``: the content of its memory, by block. ``ended``: the run reached its end.
+
+    ``thinned``: only the beginning of the trace was read. ``spill``: holds most of the data (default: a new one).
     """
 
     rank: int
@@ -267,8 +268,7 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     """Read the traces of a run. ``kept``: accept the remaining part of thinned traces.
 
-    Raises :class:`streamrace.trace.records.TraceError`, and OSError if no temporary file can hold the data that exceeds
-    memory.
+    Raises :class:`streamrace.trace.records.TraceError`, and OSError if the temporary file cannot be written.
     """
     run: RecordedRun = {}
     spill = Spill()

@@ -51,7 +51,7 @@ class Spill:
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """The file has no name that would tell where it is that nothing can be written."""
+    """Add the temporary folder to an OSError, as the nameless file has no path to show."""
     try:
         yield
     except OSError as error:

@@ -20,9 +20,10 @@ from streamrace.trace.records import TraceError
 
 @dataclass(frozen=True)
 class WithoutWaits:
-    """``races``: those that the program does not have with all its waits. ``status``: how it ended, None where it had
-    to be ended. ``again``: those of the ones that were looked for are among them, by their places; ``witness``: of the
-    first of these. ``failure``: why nothing can be said.
+    """The result of a run. ``races``: those not found with all waits. ``failure``: why there is no result.
+
+    ``status``: its exit status, None if it was ended. ``again``: ``races`` has some of the wanted races, by their
+    places; ``witness``: of the first of these.
     """
 
     races: tuple[Race, ...] = ()
@@ -34,9 +35,9 @@ class WithoutWaits:
 
 @dataclass(frozen=True)
 class Leaving:
-    """Runs ``program`` (its words behind ``streamrace device``, but for ``ranks``) in ``timing``, without some waits.
+    """Runs ``program`` (its words after ``streamrace device``, without ``ranks``) in ``timing``, without some waits.
 
-    ``base``: the races that it has with all of them.
+    ``base``: the races of the program with all its waits.
     """
 
     program: Sequence[str]
@@ -47,7 +48,7 @@ class Leaving:
     patience_s: float
 
     def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
-        """Run without the waits at ``places``. ``witness``: examine the first race of ``wanted`` that appears.
+        """Run without the waits at ``places`` (``witness``: examine the first race of ``wanted`` that appears).
 
         Raises RuntimeError without a simulated GPU.
         """

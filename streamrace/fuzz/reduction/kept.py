@@ -42,9 +42,9 @@ def pair_of(race: Race) -> PairKey:
 
 @dataclass(frozen=True)
 class Look:
-    """What a program shows. ``race``: the one that is wanted; None: it is not there, and ``why``. ``races``: all.
+    """The races that a program shows. ``race``: the wanted one; None if it is missing, with ``why``. ``races``: all.
 
-    ``keys``: of all. ``witness``: of the race, where it was asked for.
+    ``keys``: of all races. ``witness``: of the wanted race, if requested.
     """
 
     race: Race | None = None
@@ -56,9 +56,10 @@ class Look:
 
 @dataclass
 class Shows:
-    """``program``: how it is run; its files are those of a trial. ``wanted``: the race. ``harm``: its verdict; empty:
-    that is not asked. ``known``: the races that may be there; None: any. ``timing``: in which the race is looked for.
-    ``mended``: runs it where the race is mended, and nothing may be between these two places then, nor new.
+    """Predicate: a program still shows the race. ``program``: how to run it; a trial replaces its files.
+
+    ``wanted``: the race. ``harm``: its verdict; empty: any. ``known``: races that may appear; None: any. ``timing``: of
+    the runs. ``mended``: a runner that mends the race, and two places: no race may be between them then, nor a new one.
     """
 
     program: Alone

@@ -18,9 +18,9 @@ class NoProgram(Exception):
 
 @dataclass
 class Imported:
-    """``beside``: the texts of the modules of one file each that lie beside the script, by the file's name.
+    """The imports of a script. ``beside``: texts of the single-file modules in the script's folder, by file name.
 
-    ``packages``: folders beside it, which stay where they are. ``installed``: all else, by its whole name.
+    ``packages``: folders next to the script, which stay in place. ``installed``: all other imports, by full name.
     """
 
     beside: dict[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ _MANY = 12  # statements of one level: with more, groups of them are tried first
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left. ``trials``: how many it took; ``whole``: nothing in it can be left out that was to be tried."""
+    """The reduced program. ``trials``: their number; ``whole``: False if they were too few to finish."""
 
     files: Files
     trials: int
@@ -36,9 +36,9 @@ class _Spent(Exception):
 def reduce(
     files: Files, holds: Callable[[Files], bool], *, budget: int, told: Callable[[int, Files], None] = lambda *_: None
 ) -> Reduced:
-    """Return the smallest program found that still ``holds``, as ``files`` do; no files are tried twice.
+    """Return the smallest program found that still ``holds``, as ``files`` do; at most ``budget`` trials, none twice.
 
-    ``told``: called before each of up to ``budget`` trials with the number of earlier trials and the files reached.
+    ``told``: called before each trial, with the number of earlier trials and the files reached.
     """
     return _Reducing(files, holds, budget, told).result()
 

@@ -14,10 +14,10 @@ from streamrace.replay.graph import EffectOrder
 
 @dataclass(frozen=True)
 class Execution:
-    """What a search executed, and what came of it.
+    """An execution by a search, and its verdict.
 
-    ``deviations`` from the recorded timing; None where an ``order`` of the effects was executed that no timing was
-    asked for: :func:`streamrace.fuzz.search.reversals.deviations_of` finds one.
+    ``deviations``: from the recorded timing; None if an ``order`` of the effects was executed instead, for which
+    :func:`streamrace.fuzz.search.reversals.deviations_of` finds a timing.
     """
 
     verdict: ReplayVerdict

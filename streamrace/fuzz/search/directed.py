@@ -21,8 +21,8 @@ from streamrace.replay.deviations import Deviation
 class Directed:
     """A finite search. The seed has no effect, as nothing is drawn.
 
-    First one pair of each race, the most frequent race first (of equally frequent ones that whose first access was
-    issued last: being late, it holds up least else); then the other examples; then two pairs at once.
+    First one pair of each race, the most frequent race first (of equally frequent races the one whose first access was
+    issued last: its delay holds up the least other work); then the other examples; then two pairs at once.
     """
 
     name: str = "directed"

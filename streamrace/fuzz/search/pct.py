@@ -94,8 +94,8 @@ class ScheduleSteps:
     def order(self, priorities: Sequence[int], changes: Sequence[int]) -> EffectOrder:
         """Return the effects (places) in the order of the schedule: at each step the top enabled thread runs.
 
-        ``priorities`` by thread. Before step number ``changes[i]`` the current thread gets priority i + 1, and the
-        choice is repeated.
+        ``priorities``: by thread. Step ``changes[i]`` first lowers the current thread to priority i + 1, and chooses
+        again.
         """
         now, at, missing = list(priorities), list(self._starts), list(self._missing)
         ends, wakes, thread_of = self._ends, self._wakes, self._thread

@@ -17,7 +17,7 @@ from streamrace.fuzz.subject import Subject
 
 @dataclass(frozen=True)
 class RandomTimings:
-    """An endless search. Each timing is drawn as :func:`streamrace.fuzz.strategy.draw_timing` does."""
+    """An endless search. Each timing is drawn by :func:`streamrace.fuzz.strategy.draw_timing`."""
 
     name: str = "random"
 

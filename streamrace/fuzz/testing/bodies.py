@@ -30,9 +30,9 @@ class Problem(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What the body raised. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
+    """A failure of the body. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
 
-    ``output``: what that rank had printed.
+    ``output``: the output of that rank.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Failure:
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Inside, runs can be compared: one thread (sums), no collector, which would free when it likes; all put back."""
+    """Make runs comparable within the context: one thread (for sums), no garbage collector; restored afterwards."""
     threads, enabled, frozen = torch.get_num_threads(), gc.isenabled(), gc.get_freeze_count()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
@@ -78,7 +78,7 @@ def seed(number: int) -> None:
 
 @contextmanager
 def outermost(body: Body, held: list[object]) -> Iterator[None]:
-    """Holds the frame of the test function that is called inside, and so its variables."""
+    """Append the frame of the test function called within the context to ``held``, to keep its variables alive."""
     function = inspect.unwrap(body.func if isinstance(body, partial) else body)
     code = getattr(function, "__code__", None)
     listen: Callable[[Any], None]

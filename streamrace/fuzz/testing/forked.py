@@ -61,7 +61,7 @@ class BodyRan(NamedTuple):
 
 @dataclass(frozen=True)
 class Done(LiveOutcome):
-    """A run, and what the test says of it. ``values``: by rank in the order of :func:`streamrace.watch`."""
+    """A run, and its result in the test. ``values``: by rank in the order of :func:`streamrace.watch`."""
 
     values: tuple[Value, ...]
     failure: Failure | None

@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """The earliest that a plugin is asked: behind this, torch may be imported."""
+    """Start the GPU in the earliest hook of a plugin: after it, torch may be imported."""
     device.start(early_config)
 
 

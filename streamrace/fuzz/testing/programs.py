@@ -40,8 +40,9 @@ class StreamRaceWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Judgement:
-    """``problem``: why the test fails, empty where it passes. ``races``: for which it does. ``unseen``: accesses that
-    escaped. ``notes``: what is to be known though it passes.
+    """The result of a test. ``problem``: why it fails, empty if it passes. ``races``: the cause of the failure.
+
+    ``unseen``: accesses that escaped. ``notes``: about a program that passes.
     """
 
     problem: str = ""

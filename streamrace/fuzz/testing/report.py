@@ -20,7 +20,7 @@ _NO_RACE = (
 
 
 class BodyFailed(Exception):
-    """The body failed by itself. ``section``: additional text, with a heading."""
+    """The body itself failed. ``section``: additional text, with a heading."""
 
     def __init__(self, failure: Failure, heading: str, lines: Sequence[str]) -> None:
         self.failure = failure
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedTest:
-    """A race and what its witness does. ``reason``: why there is no witness."""
+    """A race and the effect of its witness. ``reason``: why there is no witness."""
 
     race: Race
     word: Word
@@ -84,7 +84,7 @@ def report(
 
 
 def races_so_far(races: Sequence[Race]) -> list[str]:
-    """Return the races of a body that failed by itself."""
+    """Return the races of a body that failed."""
     lines: list[str] = []
     for number, race in enumerate(races, 1):
         lines += [f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
