@@ -55,8 +55,7 @@ class Subject:
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """Return the recorded timing with ``deviations``.
 
-        Raises :class:`streamrace.replay.names.UnknownOperation` for an operation, stream, link or rank that does not
-        exist.
+        Raises :class:`streamrace.replay.names.UnknownOperation` for an unknown operation, stream, link or rank.
         """
         for one in deviations:
             if isinstance(one, Stretch):

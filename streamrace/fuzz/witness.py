@@ -28,7 +28,7 @@ _MOST = 1 << 40  # nanoseconds, 18 minutes: more than any delay needed
 class Reversal:
     """A timing in which the access that was issued second comes first.
 
-    ``deviations``: from the recorded timing; empty if that shows the race already. ``reason``: why no timing does.
+    ``deviations``: from the recorded timing; empty if that has it already. ``reason``: why no timing reverses the race.
     """
 
     race: Race

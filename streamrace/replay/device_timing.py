@@ -29,8 +29,7 @@ class DeviceTiming:
     """A timing of a recorded run.
 
     ``costs``: by rank, as recorded; ``began``: by rank, the clock at the recorded start; ``stretches``: in addition to
-    those in ``costs``. A run timed by a hardware ``profile`` is stretched in the profile, where streams and links have
-    names.
+    those in ``costs``. A run timed by a hardware ``profile`` is stretched there, where streams and links have names.
 
     ``delays``: of single operations, by rank and operation number: the nanoseconds by which the operation is late (a
     collective: by which this rank arrives later), and by which it takes longer.
@@ -73,7 +72,7 @@ class DeviceTiming:
     def deviated(
         self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
     ) -> DeviceTiming:
-        """Return this timing with the deviations. ``names``: needed for delays of an :class:`OperationName`.
+        """Return this timing with the deviations. ``names``: needed for an :class:`OperationDelay`.
 
         Raises :class:`streamrace.replay.names.UnknownOperation` for a delay of an operation that does not exist, and
         ValueError for a second jitter.

@@ -48,8 +48,7 @@ class ReplayedExchange:
     ) -> None:
         """Prepare the copies. ``inputs``, ``outputs``: the tensors of each member. ``root``: a member.
 
-        ``splits``: of an all-to-all, by member: (rows for each output, rows for each input), empty where the rows are
-        even.
+        ``splits``: of an all-to-all, by member: (rows for each output, rows for each input), empty for even splits.
         """
         prepare = _KERNELS.get(kernel)
         if prepare is None:

@@ -2,11 +2,11 @@
 
 An effect's result in memory, and the value it shows, are a function of what it reads: therefore one timing can use what
 another one computed (:mod:`streamrace.replay.sharing`). So no read or write may be missing here. All arguments of an
-operator count as read; written is what its schema declares, what the device recorded, and its outputs. If not every
-byte of a range is written, the range counts as read too, because its final content depends on its previous content.
+operator count as read; written are the bytes that its schema declares, that the device recorded, and its outputs. If
+not every byte of a range is written, the range counts as read too: its final content depends on its previous content.
 
 Ranges run from the first byte to the last: the gaps between the elements of a strided tensor count. This may
-distinguish equal computations, but never identifies different ones.
+distinguish equal computations, but never treats different ones as equal.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Graph:
     ``threads``: by node, its rank and stream (or :data:`streamrace.replay.host.HOST`); ``launches``, ``begins``,
     ``ends`` and ``issued``: by rank and op, the host's node at the launch, the operation's first node, its last node,
     and its index among the records; ``begun``: by step and rank, the index among the records and the host's node when
-    the step begins. ``asks``: of each query that answered False, the host's node and the node of the moment that was
-    queried.
+    the step begins. ``asks``: of each query that answered False, the host's node and the node of the queried moment.
 
     Raises :class:`ReplayError` if the recording is inconsistent, or its times do not follow from it.
     """

@@ -80,8 +80,7 @@ class HostNodes:
     """The nodes of all ranks: moments, each with its predecessors.
 
     A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, kind of step),
-    or of an operation (``costed``). ``threads``: by node, its rank and stream. ``expected``: recorded times, to be
-    checked.
+    or of an operation (``costed``). ``threads``: by node, its rank and stream. ``expected``: recorded times.
     """
 
     preds: list[tuple[int, ...]] = field(default_factory=list)

@@ -34,7 +34,7 @@ class Layouts:
         self._as_recorded: dict[int, Placement] = {}
 
     def bases(self, late: Iterable[tuple[int, Hold]]) -> _Numbers:
-        """Return the begin of each block if the holds ``late`` are not over in time; unmoved blocks lie as recorded."""
+        """Return each block's address if the holds ``late`` are not over in time; unmoved blocks lie as recorded."""
         by_rank: dict[int, set[Hold]] = {}
         for rank, hold in late:
             by_rank.setdefault(rank, set()).add(hold)

@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 class HandedOn(NamedTuple):
-    """Says that the bytes ``lo`` to ``hi`` of the new ``block`` are those of ``former`` from ``start`` on."""
+    """Says that the bytes ``lo`` to ``hi`` of the new ``block`` were bytes of ``former``, from ``start`` on."""
 
     block: int
     former: int
@@ -270,8 +270,7 @@ class Numbering:
     def give(self, number: int, memory: _Bytes) -> int:
         """Write the computation's inputs to their recorded addresses in ``memory``.
 
-        Returns a computation that left some input and whose result is not kept; :data:`NONE` if all inputs were
-        written.
+        Returns a computation that left some input and whose result is not kept; :data:`NONE` if all are written.
         """
         key = self._keys[number]
         deed = self._deeds[key[0]]

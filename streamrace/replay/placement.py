@@ -46,9 +46,10 @@ class _Place:
 
 
 class Placement:
-    """The addresses of a rank's blocks. ``offsets``: begin of each block; ``size``: bytes of all blocks together.
+    """The addresses of a rank's blocks. ``offsets``: address of each block; ``size``: bytes of all blocks together.
 
-    ``late``: the holds that were not over when the new block was made, which then lies elsewhere. Empty: as recorded.
+    ``late``: the holds that were not over when the new block was allocated, which then lies elsewhere. Empty: as
+    recorded.
     """
 
     def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:

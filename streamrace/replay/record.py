@@ -34,7 +34,7 @@ def record(program: RankProgram, timing: HardwareTiming | None = None) -> Record
     The program gets the device; values to be compared are passed to :meth:`Device.probe`. This process must have a
     simulated GPU (``streamrace device``, ``pytest --stream-device cuda``), may have used it, and may not have run a
     backward pass on it. Raises RuntimeError without a simulated GPU, :class:`RankFailed` if the program raises, with
-    its output as a note, and :class:`streamrace.replay.faults.ReplayError` if the program did what cannot be replayed.
+    its output as a note, and :class:`streamrace.replay.faults.ReplayError` if the program's work cannot be replayed.
     """
     functions().drain()  # a fork does not inherit the work that was begun before it
     with TemporaryDirectory(prefix="record-") as folder:

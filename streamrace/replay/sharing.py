@@ -9,7 +9,7 @@ computations are shared then, and the outcome is looked up.
 The outcome is bit for bit that of executing everything (:meth:`streamrace.replay.replayer.Replayer.run_order`), which
 stays the specification, and is used where sharing is not possible: an effect whose two blocks overlap, a collective
 that ends at a member before it began at another, and results far larger than the limit. Before anything is shared, a
-trial run checks that each effect reads and writes exactly its footprint.
+trial run checks that each effect reads and writes nothing outside its footprint.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ afterwards on every member. Booleans are reduced as bytes.
 
 ``gloo::reduce`` works in place, so members other than the root end with the values that passed them: the partial sum of
 each chunk. If chunks have more than two segments, gloo runs some steps too many (``i < numSegments - 2``): all but the
-last two segments of the chunk after its own then hold, at each member, its input plus the final sum.
+last two segments of the chunk after its own then hold, at each member, the member's input plus the final sum.
 
 Bits of NaN: if two NaNs meet in a float32 or float64 sum, the left operand's survives in gloo and the right one's in
 ``torch.add``, hence the order of arguments here. bfloat16 ends as 0x7fc0, float16 as 0x7e00 or 0xfe00

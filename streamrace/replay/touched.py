@@ -14,7 +14,7 @@ BlockKey = tuple[int, int]
 
 
 def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
-    """Return the blocks that ``effects`` (in the order of issue) leave changed, and whose change can be read.
+    """Return the blocks to reset before ``effects`` (in the order of issue) are executed again.
 
     Left out is a block that only one stream touches and first writes as a whole: a stream executes in order, so in
     every timing that write comes before all other accesses, and the previous content is never seen.

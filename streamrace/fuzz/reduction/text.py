@@ -110,7 +110,7 @@ class Text:
         return Cut(begin, end)
 
     def _above(self, line: int, indent: bytes) -> int:
-        """Return the begin of the comments that end at this line, at the same indentation."""
+        """Return the offset of the comments that end at this line, at the same indentation."""
         while line > 0:
             above = self.raw.rfind(b"\n", 0, line - 1) + 1
             if not self.raw[above:line].startswith(indent + b"#"):

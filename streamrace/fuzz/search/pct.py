@@ -92,10 +92,9 @@ class ScheduleSteps:
         self._before = (nodes - len(graph.preds))[self.settled]  # settled effects come first, as recorded
 
     def order(self, priorities: Sequence[int], changes: Sequence[int]) -> EffectOrder:
-        """Return the effects (places) in the order of the schedule: at each step the top enabled thread runs.
+        """Return the effects (places) as scheduled: at each step the enabled thread of highest priority runs.
 
-        ``priorities``: by thread. Step ``changes[i]`` first lowers the current thread to priority i + 1, and chooses
-        again.
+        ``priorities``: by thread. Before step ``changes[i]`` the current thread falls to priority i + 1.
         """
         now, at, missing = list(priorities), list(self._starts), list(self._missing)
         ends, wakes, thread_of = self._ends, self._wakes, self._thread

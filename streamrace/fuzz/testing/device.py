@@ -2,8 +2,7 @@
 
 ``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
 GPU: then all of its tests and modules may use ``cuda``, and the marked tests run in it. The GPU has to exist before
-torch is imported, and stays until the session ends: so a session gets it only on request. This file does not import
-torch.
+torch is imported, and stays until the session ends: so it is given only on request. This file does not import torch.
 """
 
 from __future__ import annotations
