@@ -1,4 +1,4 @@
-"""Finds timings under which training goes wrong, makes them small, and proves what it finds.
+"""Finds timings under which training goes wrong, shrinks them, and proves its findings.
 
-What a test imports of it is in the package's public face (:mod:`streamrace`).
+The names that a test imports are in the package's public interface (:mod:`streamrace`).
 """

@@ -1,4 +1,4 @@
-"""Executes many timings of a subject, drawn by Hypothesis, and makes the smallest one that fails."""
+"""Executes many timings of a subject, drawn by Hypothesis, and shrinks the smallest one that fails."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from streamrace.fuzz.verdict import ReplayVerdict
 from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from streamrace.replay.tokens import Token
 
-_DRAWS_PER_TIMING = 4  # Hypothesis may draw so many to come to one that was not executed before
-_BY_HYPOTHESIS = 0.6  # this part of the budget of shrinking; the rest is left to make it minimal
+_DRAWS_PER_TIMING = 4  # Hypothesis may need this many draws to reach a timing that was not executed before
+_BY_HYPOTHESIS = 0.6  # share of the shrinking budget; the rest is left for making the result minimal
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing and what it did. ``number`` counts from 1.
+    """A timing and its verdict. ``number`` counts from 1.
 
-    ``own``: some of its work no earlier timing had done (of the same worker's); else all came from theirs, in an order
-    that is the same wherever that matters.
+    ``own``: part of its work had not been done by any earlier timing (of the same worker); otherwise all of it came
+    from earlier timings, in an order that is the same wherever order matters.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Trial:
     own: bool = True
 
     def row(self) -> dict[str, Any]:
-        """For a table: the deviations as in a token, the first wrong value in words."""
+        """Return a row of a table: the deviations as in a token, the first wrong value in words."""
         verdict, first = self.verdict, self.verdict.first
         where = f"step {first.step}.{first.micro_batch} {first.phase} rank {first.rank}" if first else ""
         return {
@@ -58,7 +58,7 @@ class Trial:
 
 
 class Share(NamedTuple):
-    """What one worker does: draw ``examples`` timings from ``seed``, for up to ``seconds``."""
+    """The work of one worker: draw ``examples`` timings from ``seed``, for up to ``seconds``."""
 
     seed: int
     examples: int
@@ -67,14 +67,14 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """What a campaign found.
+    """The result of a campaign.
 
     ``tried``: every timing that was drawn, each executed and judged once. ``smallest``: the smallest timing found that
-    diverges, None if none does; ``minimal``: it is known not to diverge without any one of its deviations.
-    ``shrinking``: how many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an
-    earlier campaign had left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C,
-    or by ``failure``, an engine's; what was known by then is here. ``twice``: timings that were drawn by two workers,
-    which are in ``tried`` once.
+    diverges, None if none does; ``minimal``: it is known not to diverge if any one of its deviations is removed.
+    ``shrinking``: the number of executions spent on shrinking. ``reused``: the first timings of ``tried``, which an
+    earlier campaign had left in the database; ``from_database``: one of these still diverged. ``interrupted``: by
+    Ctrl-C, or by ``failure``, an engine's; the results known by then are included. ``twice``: timings that were drawn
+    by two workers, which are in ``tried`` once.
 
     Hypothesis varies what it drew before, so the timings are no sample, and the part that diverges estimates nothing.
     """
@@ -99,17 +99,17 @@ class CampaignResult:
 
     @property
     def own(self) -> int:
-        """How many timings had an order of their own (:class:`Trial`): for the others nothing had to be executed."""
+        """Return the number of timings with work of their own (:class:`Trial`); the others executed nothing."""
         return sum(one.own for one in self.tried)
 
     @property
     def first(self) -> int | None:
-        """The number of the first timing that diverged."""
+        """Return the number of the first timing that diverged."""
         return next((one.number for one in self.tried if one.verdict.diverged), None)
 
     @property
     def outcomes(self) -> int:
-        """In how many ways training went wrong: which values, how many numbers, by how much a loss differs."""
+        """Return the number of distinct ways to go wrong: wrong values, bad numbers, difference of a loss."""
         wrong = (one.verdict for one in self.tried if one.verdict.diverged)
         return len({(one.wrong, one.bad, repr(one.loss)) for one in wrong})
 
@@ -117,7 +117,7 @@ class CampaignResult:
         return [one.row() for one in self.tried]
 
     def as_dict(self) -> dict[str, Any]:
-        """As data that JSON takes: a loss difference that is no number, or infinite, is null."""
+        """Convert to data for JSON: a loss difference that is NaN or infinite is null."""
         rows = self.rows()
         for row in rows:
             row["loss_difference"] = row["loss_difference"] if math.isfinite(row["loss_difference"]) else None
@@ -143,14 +143,14 @@ def campaign(
     shrinking: int = 150,
     elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None = None,
 ) -> CampaignResult:
-    """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
+    """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest such timing.
 
-    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
-    executed and how many of them diverged. Shrinking has a budget of its own: ``shrinking`` executions. The same
-    subject, seed and database give the same, unless ``seconds`` end it.
+    The timings that an earlier campaign left in the folder ``database`` are tried first. ``progress``: callback that
+    takes the number of executed timings and how many of them diverged. Shrinking has a budget of its own: ``shrinking``
+    executions. The same subject, seed and database give the same result, unless ``seconds`` end the campaign.
 
-    ``elsewhere`` executes the timings instead (:mod:`streamrace.fuzz.engines`); it gives each with the share that it is
-    of. What is in the database is tried here, and what diverges is made small here.
+    ``elsewhere`` executes the timings instead (:mod:`streamrace.fuzz.engines`), and yields each with its share. Timings
+    from the database are tried here, and diverging timings are shrunk here.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     kept = None if database is None else DirectoryBasedExampleDatabase(database)
@@ -158,24 +158,24 @@ def campaign(
 
 
 def explore(subject: Subject, share: Share, report: Callable[[Trial], None]) -> None:
-    """Executes the timings of a worker's share, and reports each when it is done."""
+    """Execute the timings of a worker's share, and report each when it is done."""
     end = math.inf if share.seconds is None else time.monotonic() + share.seconds
     one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
     one.draw()
 
 
 def written(deviations: Sequence[Deviation]) -> str:
-    """The deviations as a token writes them."""
+    """Return the deviations as a token writes them."""
     return ",".join(str(Token("x", {}, tuple(deviations))).split(",")[2:])
 
 
 def read(text: str) -> tuple[Deviation, ...]:
-    """What :func:`written` wrote."""
+    """Parse the text of :func:`written`."""
     return Token.parse(",".join([*str(Token("x", {}, ())).split(","), *filter(None, [text])])).deviations
 
 
 class _Enough(KeyboardInterrupt):
-    """The budget is spent. Hypothesis ends at once for Ctrl-C alone: anything else it would keep as a failure."""
+    """The budget is spent. Hypothesis stops at once only for Ctrl-C: any other exception it would keep as a failure."""
 
 
 @dataclass
@@ -191,7 +191,7 @@ class _Campaign:
     tried: list[Trial] = field(default_factory=list)
     known: dict[Hashable, bool] = field(default_factory=dict)
     failing: list[tuple[Deviation, ...]] = field(default_factory=list)
-    choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those Hypothesis drew
+    choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those that Hypothesis drew
     shrinking: int = 0  # executions
     twice: int = 0  # timings that came from two workers
 
@@ -207,7 +207,7 @@ class _Campaign:
             else:
                 failure = self._gather(self.elsewhere())
             if self.failing and failure is None:
-                if not from_database:  # what was drawn is drawn again, which executes nothing, up to the first failing
+                if not from_database:  # the same draws come again, executing nothing, up to the first failure
                     self._draw(self._shrink, Phase.generate, Phase.shrink)
                 found = shrink(self._run, min(self.failing, key=_size), budget=max(1, self.budget - self.shrinking))
                 smallest, minimal = found.deviations, found.minimal
@@ -229,13 +229,13 @@ class _Campaign:
         )
 
     def draw(self) -> None:
-        """Execute what is drawn, until that is enough."""
+        """Execute drawn timings until a limit is reached."""
         self._draw(self._note, Phase.generate)
 
     def _gather(self, elsewhere: Iterable[tuple[Share, Trial]]) -> Exception | None:
-        """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing.
+        """Add the trials executed elsewhere; shrinking continues from the share of the first failing timing.
 
-        Gives what ended it before its time: what came until then is taken in all the same.
+        Returns the error that ended the execution early, if any; trials received before are added all the same.
         """
         came: list[tuple[Share, Trial]] = []
         diverged = 0
@@ -247,7 +247,7 @@ class _Campaign:
                     self.progress(len(self.tried) + len(came), len(self.failing) + diverged)
         except Exception as error:
             return error
-        finally:  # in an order that does not depend on who was quicker
+        finally:  # in an order that does not depend on the workers' speed
             for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
                 key = identity(one.deviations)
                 if key in self.known:
@@ -256,24 +256,24 @@ class _Campaign:
                     self.known[key] = one.verdict.diverged
                     self.tried.append(replace(one, number=len(self.tried) + 1))
                     if one.verdict.diverged:
-                        if not self.failing:  # draws depend on how many there may be
+                        if not self.failing:  # draws depend on the limit of the share
                             self.seed, self.examples = share.seed, share.examples
                         self.failing.append(one.deviations)
         return None
 
     def _draw(self, condition: Callable[[tuple[Deviation, ...]], bool], phase: Phase, *more: Phase) -> None:
-        """Let Hypothesis draw timings, and take those for which ``condition`` holds as failing."""
+        """Let Hypothesis draw timings, with those for which ``condition`` holds as failures."""
         errors: list[Exception] = []
 
         def holds(one: tuple[tuple[Deviation, ...], tuple[int, ...]]) -> bool:
             self.choices.setdefault(*one)
             try:
                 return condition(one[0])
-            except Exception as error:  # Hypothesis would take it for what it looks for, and shrink it
+            except Exception as error:  # Hypothesis would take it for a failure, and shrink it
                 errors.append(error)
                 raise _Enough from error
 
-        # With a seed Hypothesis looks into no database, and for what is reused it needs none.
+        # With a seed Hypothesis reads no database, and reused timings need no seed.
         kept, random = (self.database, None) if phase is Phase.reuse else (None, Random(self.seed))
         chosen = settings(
             max_examples=self.examples * _DRAWS_PER_TIMING, phases=(phase, *more), database=kept,
@@ -287,14 +287,14 @@ class _Campaign:
                 raise errors[0] from None
 
     def _keep(self) -> None:
-        """In the database: the smallest failing timing that Hypothesis can draw again."""
+        """Save the smallest failing timing that Hypothesis can draw again in the database."""
         if self.database is not None:
             drawn = [one for one in self.failing if one in self.choices]
             if drawn:
                 self.database.save(_key(self.subject), choices_to_bytes(self.choices[min(drawn, key=_size)]))
 
     def _note(self, deviations: tuple[Deviation, ...]) -> bool:
-        """Never holds, so that Hypothesis goes on drawing."""
+        """Execute a timing and return False, so that Hypothesis continues to draw."""
         return self._explore(deviations) and False
 
     def _explore(self, deviations: tuple[Deviation, ...]) -> bool:
@@ -329,8 +329,7 @@ class _Campaign:
 
 
 def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
-    """Sort key: a timing is smaller without jitter, which delays everything; with fewer deviations; with single
-    operations; with smaller amounts."""
+    """Return a sort key: smaller is without jitter, with fewer deviations, fewer stretches, smaller amounts."""
     amounts = [
         one.ns if isinstance(one, OperationDelay) else one.factor for one in deviations if not isinstance(one, Jitter)
     ]
@@ -339,6 +338,6 @@ def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
 
 
 def _key(subject: Subject) -> bytes:
-    """The key in the database. It is of one program: the same draws mean other timings in another program."""
+    """Return the database key, one per program: the same draws mean other timings in another program."""
     what = subject.recording.info.get("scenario") or [list(one) for one in subject.operations]
     return sha256(json.dumps(["timing", what], sort_keys=True, default=str).encode()).digest()

@@ -15,12 +15,12 @@ from streamrace.trace.records import Phase, Probe, Probed
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A live run against a replay of the same timing.
+    """A live run compared with a replay of the same timing.
 
-    ``compared``: values that training used in both; ``same``: those with the same bits, from the first in the order
-    of the program to the first that differs. ``differs``: that one. ``wrong``: the first value of the live run that
-    is not the reference's, ``replayed``: the replay's. ``departed``: the host read another value than it did when the
-    run was recorded, so the live program may have gone another way behind it, and is allowed to differ there.
+    ``compared``: number of values that training used in both; ``same``: number of equal values before the first
+    difference, in the order of the program. ``differs``: the first differing value. ``wrong``: the first value of the
+    live run that differs from the reference, ``replayed``: the first in the replay. ``departed``: the host read another
+    value than when recorded, so the live program may have taken another branch, and is allowed to differ after it.
     """
 
     compared: int
@@ -32,12 +32,12 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        """The same divergence, or the same that there is none; and the same bits as far as the two can be compared."""
+        """Return whether both diverge in the same way (or not at all), with the same bits as far as comparable."""
         return self.wrong == self.replayed and (self.differs is None or self.departed)
 
 
 def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) -> Confirmation:
-    """``live`` is a recording of a run under ``subject.timing(deviations)``."""
+    """Compare ``live``, a recording of a run under ``subject.timing(deviations)``, with the replay."""
     outcome = subject.replayer.run(subject.timing(deviations))
     verdict = subject.judged(outcome)
     seen = checksums(live)
@@ -56,7 +56,7 @@ def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) 
 
 
 def checksums(live: Recording) -> dict[UsedValue, int]:
-    """Of the values that a run's training used."""
+    """Return the checksums of the values that a run's training used."""
     found: dict[UsedValue, int] = {}
     for rank, records in live.records.items():
         phase = Phase(0, 0, "init")

@@ -1,4 +1,4 @@
-"""Which occurrences of a race are tried before it is said to do no harm."""
+"""Chooses the occurrences of a race that are tried before it is judged benign."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from streamrace.detectors.race_detector import RaceDetector
 
 
 def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
-    """A few of all, which come by rank and time: the first, last and one between of the lowest rank, and of the highest
-    one from the middle.
+    """Choose a few occurrences: of the lowest rank the first, last and one between, of the highest the middle one.
 
-    Training repeats a pair in each layer and step. What it spoils may be there from the second step on only, or in one
-    layer, so occurrences beside each other say much the same.
+    ``occurrences`` are sorted by rank and time. Training repeats a pair in each layer and step. Its damage may appear
+    only from the second step on, or in one layer, and neighbouring occurrences behave much the same.
     """
     ranks: dict[int, list[Occurrence]] = defaultdict(list)
     for one in occurrences:
@@ -26,8 +25,9 @@ def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
 
 
 def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, list[Occurrence]]:
-    """The same of all occurrences of each of these races of a run, of which there may be very many: the traces are read
-    twice, and no more are kept than are given. Raises :class:`streamrace.trace.records.TraceError`.
+    """Choose as :func:`spread` does among all occurrences of each of these races of a run, which may be very many.
+
+    The traces are read twice, and only the chosen ones are kept. Raises :class:`streamrace.trace.records.TraceError`.
     """
     counts: dict[RaceKey, Counter[int]] = {key: Counter() for key in races}
 
@@ -52,7 +52,7 @@ def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, lis
 
 
 def _few(counts: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Of so many occurrences of each rank, those that are tried: rank and place."""
+    """Return the rank and index of the occurrences to try, given the number of occurrences of each rank."""
     lowest, highest = min(counts), max(counts)
     many = counts[lowest]
     return [(lowest, 0), (highest, counts[highest] // 2), (lowest, many - 1), (lowest, many // 4)]

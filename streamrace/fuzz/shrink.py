@@ -1,8 +1,8 @@
-"""Makes a timing that fails as small as it can be: nothing in it can be left out.
+"""Shrinks a failing timing as far as possible: nothing in it can be left out.
 
 Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE Transactions on
-Software Engineering 28(2), 2002): ``ddmin`` tries ever smaller parts of the deviations and what is left without them,
-until taking any single one away makes the failure go. Then each amount is halved as often as it still fails.
+Software Engineering 28(2), 2002): ``ddmin`` tries ever smaller parts of the deviations and their complements, until
+removing any single one makes the failure disappear. Then each amount is halved as often as the timing still fails.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Generic, TypeVar
 from streamrace.replay.deviations import Jitter, Stretch
 
 D = TypeVar("D", bound=Hashable)
-"""A deviation: of a recorded run (``replay.deviations``), or of a live one (``device.timing``)."""
+"""A deviation: of a recorded run (``replay.deviations``), or of a live run (``device.timing``)."""
 
-_SHORTEST_NS = 1000  # below a microsecond no delay decides anything
+_SHORTEST_NS = 1000  # delays below a microsecond decide nothing
 
 
 @dataclass(frozen=True)
 class Shrunk(Generic[D]):
-    """What is left of a timing. ``executions``: how many it took.
+    """A shrunk timing. ``executions``: the number that it took.
 
-    ``minimal``: without any single one of ``deviations`` it is known not to fail.
+    ``minimal``: it is known not to fail without any single one of ``deviations``.
     """
 
     deviations: tuple[D, ...]
@@ -38,15 +38,14 @@ class _Spent(Exception):
 
 
 def identity(deviations: Sequence[Hashable]) -> Hashable:
-    """The same for timings that are the same: in which order deviations stand makes no difference."""
+    """Return a key that is equal for equal timings: the order of deviations makes no difference."""
     return frozenset(Counter(deviations).items())
 
 
 def shrink(run: Callable[[Sequence[D]], bool], deviations: Sequence[D], *, budget: int = 200) -> Shrunk[D]:
-    """The smallest timing that still fails. ``run`` executes one and says whether it fails, never twice the same.
+    """Return the smallest failing timing found. ``run``: predicate that executes a timing, never the same one twice.
 
-    After ``budget`` executions what has been reached is given as it is. Raises :class:`ValueError` if ``deviations``
-    do not fail.
+    Returns the timing reached after ``budget`` executions. Raises :class:`ValueError` if ``deviations`` do not fail.
     """
     return _Shrinking(run, tuple(deviations), budget).result()
 
@@ -80,7 +79,7 @@ class _Shrinking(Generic[D]):
         return Shrunk(now, len(self._known), minimal)
 
     def _fails(self, deviations: tuple[D, ...]) -> bool:
-        """Whether these fail: executed once, then remembered. What fails is kept, as only smaller ones come later."""
+        """Check whether these fail: executed once, then cached. Failing ones are kept, as only smaller ones follow."""
         key = identity(deviations)
         if key not in self._known:
             if len(self._known) >= self._budget:
@@ -91,7 +90,7 @@ class _Shrinking(Generic[D]):
         return self._known[key]
 
     def _fewest(self) -> None:
-        """The algorithm ``ddmin`` of the paper."""
+        """Remove deviations by the algorithm ``ddmin`` of the paper."""
         parts = 2
         while len(self._smallest) > 1:
             now = self._smallest
@@ -107,7 +106,7 @@ class _Shrinking(Generic[D]):
                 return
 
     def _least(self) -> None:
-        """The smallest amount of each deviation, the others left as they are."""
+        """Minimise the amount of each deviation, leaving the others unchanged."""
         for place in range(len(self._smallest)):
             now = self._smallest
             amounts = _halvings(now[place])
@@ -116,7 +115,7 @@ class _Shrinking(Generic[D]):
                 now = self._smallest
                 return self._fails((*now[:place], amounts[times], *now[place + 1 :]))
 
-            # As if whatever is longer fails too. If not, this still ends at one that fails, whose half does not.
+            # Assumes that larger amounts fail too; else this still ends at a failing amount whose half does not fail.
             low, high = 0, len(amounts)
             while high - low > 1:
                 middle = (low + high) // 2
@@ -127,7 +126,7 @@ class _Shrinking(Generic[D]):
 
 
 def _halvings(deviation: D) -> list[D]:
-    """The deviation, half of it, a quarter, ... as far down as it is one."""
+    """Return the deviation, half of it, a quarter, ... down to its smallest valid amount."""
     halvings = [deviation]
     while (half := _half(halvings[-1])) is not None:
         halvings.append(half)

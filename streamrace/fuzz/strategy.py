@@ -1,8 +1,8 @@
-"""Draws timings: for property tests with Hypothesis, or by a plain random generator.
+"""Draws timings: for property tests with Hypothesis, or from a plain random generator.
 
-A timing is drawn decision by decision, each an integer from 0: what kind of thing is slow (0: nothing), by how much
-(0: by nothing), which one it is. All zeros are the recorded order, so what Hypothesis shrinks goes towards it: to
-fewer deviations first, then to smaller ones, then to earlier operations::
+A timing is drawn decision by decision, each an integer from 0: the kind of slow object (0: none), the amount (0: none),
+and the object. All zeros are the recorded order, so shrinking by Hypothesis moves towards it: to fewer deviations
+first, then to smaller ones, then to earlier operations::
 
     @given(stream_timings(subject))
     def test_that_no_timing_changes_training(timing):
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from streamrace.fuzz.subject import Subject
 
 _Pick = Callable[[int], int]
-"""Gives a number from 0 to the given one, both included."""
+"""Returns a number from 0 to the given one, both included."""
 
 _US = 1000
 _LONGEST_US = 1 << 18  # a quarter of a second: longer than a step of most programs
 _STRONGEST = 1 << 10
 _MOST_PERCENT = 1 << 13
 _SEEDS = 256
-_DIGIT = 256  # Hypothesis draws evenly from up to so many numbers; of more it prefers the small ones
+_DIGIT = 256  # Hypothesis draws evenly from up to this many numbers; from more it prefers small ones
 
-# Kinds in the order in which shrinking prefers them, and how often each is drawn.
+# Kinds in the order in which shrinking prefers them, and their relative frequency.
 _WEIGHTS = {"none": 6, "long": 4, "late": 4, "stream": 2, "link": 1, "rank": 1, "host": 1, "jitter": 1}
-_TOUCHES_PARAMETER = 4  # so much more often is an operation slow that touches a parameter
+_TOUCHES_PARAMETER = 4  # relative weight of an operation that touches a parameter
 
 
 @dataclass(frozen=True)
 class _Space:
-    """All timings that can be drawn: what there is to be slow, and by how much it may be."""
+    """All timings that can be drawn: the objects that may be slow, and the bounds of the amounts."""
 
-    operations: Sequence[OperationName]  # in their order; one stands there as often as it weighs
+    operations: Sequence[OperationName]  # in their order, each repeated by its weight
     streams: Sequence[str]
     links: Sequence[str]
     ranks: int
@@ -56,7 +56,7 @@ class _Space:
         return f"<{len(set(self.operations))} operations, streams {self.streams}, links {self.links}>"
 
     def timing(self, pick: _Pick) -> tuple[Deviation, ...]:
-        """One timing. What comes to nothing is left out; of two deviations of the same the larger one stays."""
+        """Draw a timing. Zero amounts are left out; of two deviations of the same object the larger one is kept."""
         kinds = self._kinds()
         largest: dict[object, Deviation] = {}
         for _ in range(self.most):
@@ -69,7 +69,7 @@ class _Space:
         return tuple(largest.values())
 
     def _kinds(self) -> list[str]:
-        """Each once, in order; the repetitions behind, so that shrinking comes by every kind itself."""
+        """Return each kind once, in order, then the repetitions, so that shrinking reaches each kind itself."""
         absent = {
             "long": not self.operations,
             "late": not self.operations,
@@ -85,7 +85,7 @@ class _Space:
             return None
         if kind in ("long", "late"):
             longest = self.longest_us.bit_length()
-            generous = range(longest // 2 + 1, longest + 1)  # twice as often: what is late enough shows most
+            generous = range(longest // 2 + 1, longest + 1)  # drawn twice as often: large delays reveal most
             exponent = [*range(longest + 1), *generous][pick(longest + len(generous))]
             if exponent == 0:
                 return None
@@ -119,21 +119,20 @@ def stream_timings(
     links: Sequence[str] | None = None,
     ranks: int | None = None,
 ) -> st.SearchStrategy[tuple[Deviation, ...]]:
-    """Timings of ``subject`` as a Hypothesis strategy: tuples of up to ``most`` deviations, shrinking towards ().
+    """Return a Hypothesis strategy for timings of ``subject``: tuples of up to ``most`` deviations, shrinking to ().
 
     Each deviation delays one operation (it starts later, or takes longer) by up to ``longest_us`` microseconds, or
-    makes one stream, link or rank, one host or all, up to ``strongest`` times as slow, or is a jitter. Amounts are
-    powers of two. ``operations``, ``streams``, ``links`` and ``ranks`` (how many) are the subject's unless given. A
-    test that runs live has none: then what is named can be slow, all hosts, and everything at random
-    (:func:`streamrace.replay.deviations.deviate` makes a timing to run it with).
+    slows one stream, link or rank, one host or all by a factor of up to ``strongest``, or is a jitter. Amounts are
+    powers of two. ``operations``, ``streams``, ``links`` and ``ranks`` (their number) default to the subject's. A live
+    test has no subject: only the given names, all hosts and a jitter are drawn then.
 
-    Raises :class:`ValueError` for bounds that no timing keeps.
+    Raises :class:`ValueError` for bounds that no timing can have.
     """
     return _timings(_space(subject, most, longest_us, strongest, operations, streams, links, ranks))
 
 
 def timings_with_choices(subject: Subject) -> st.SearchStrategy[tuple[tuple[Deviation, ...], tuple[int, ...]]]:
-    """The timings of ``stream_timings(subject)``, each with what was drawn for it: as an example database keeps it."""
+    """Return a strategy for ``stream_timings(subject)``, each with its drawn choices, as an example database keeps."""
     return _timings_with_choices(_space(subject))
 
 
@@ -145,7 +144,7 @@ def draw_timing(
     longest_us: int = _LONGEST_US,
     strongest: int = _STRONGEST,
 ) -> tuple[Deviation, ...]:
-    """One timing of ``subject`` by the same decisions as in :func:`stream_timings`, each drawn from ``random``."""
+    """Draw a timing of ``subject`` by the same decisions as in :func:`stream_timings`, each from ``random``."""
     those = _space(subject, most, longest_us, strongest)
     return those.timing(lambda largest: random.randint(0, largest))
 
@@ -199,7 +198,7 @@ def _drawn(draw: st.DrawFn, those: _Space) -> tuple[tuple[Deviation, ...], tuple
 
 
 def _even(pick: _Pick, size: int) -> int:
-    """A number below ``size``, drawn in digits, the highest first: so that each is as likely as any other."""
+    """Draw a number below ``size``, in digits, the highest first, so that all are about equally likely."""
     digits = 1
     while _DIGIT**digits < size:
         digits += 1
@@ -209,7 +208,7 @@ def _even(pick: _Pick, size: int) -> int:
     number = pick((size - 1) // base ** (digits - 1))
     for _ in range(digits - 1):
         number = number * base + pick(base - 1)
-    return number % size  # the digits reach a little further than the size
+    return number % size  # the digits reach slightly beyond the size
 
 
 def _what(deviation: Deviation) -> object:

@@ -1,4 +1,4 @@
-"""What is fuzzed: a recorded run with its reference, its races, and what a timing can decide about it."""
+"""Defines the subject of fuzzing: a recorded run with its reference, its races, and what a timing can slow down."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from streamrace.trace.records import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
-    """A recording, executed as often as one likes. ``executions`` counts how often it was.
+    """A recording that can be executed any number of times. ``executions``: the number of executions.
 
-    ``replayer`` executes everything, each time; :attr:`sharing` what timings have in common once.
+    ``replayer`` executes everything, each time; :attr:`sharing` executes work that timings have in common once.
 
-    ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
+    ``first_step``: effects before this step are the same in every timing, and were executed once for all (0: none).
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -41,12 +41,12 @@ class Subject:
 
     @classmethod
     def load(cls, folder: Path) -> Subject:
-        """Raises :class:`streamrace.replay.faults.ReplayError`."""
+        """Load the recording in ``folder``. Raises :class:`streamrace.replay.faults.ReplayError`."""
         return cls(Recording.load(folder))
 
     @cached_property
     def sharing(self) -> SharingReplayer:
-        """Executes what timings have in common once. Made when it is first needed: it takes as long as two timings."""
+        """Return the replayer that shares work between timings; created on first use, as that takes two timings."""
         return SharingReplayer(self.replayer)
 
     def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
@@ -54,10 +54,9 @@ class Subject:
         return self.judged(self.sharing.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
-        """The recorded timing with ``deviations``.
+        """Return the recorded timing with ``deviations``.
 
-        Raises :class:`streamrace.replay.names.UnknownOperation` for what is not there: an operation, stream, link or
-        rank.
+        Raises :class:`streamrace.replay.names.UnknownOperation` for an unknown operation, stream, link or rank.
         """
         for one in deviations:
             if isinstance(one, Stretch):
@@ -65,22 +64,22 @@ class Subject:
         return self.recording.deviated(deviations)
 
     def live_timing(self, deviations: Sequence[Deviation]) -> HardwareTiming:
-        """The same, for a run of a scenario on real ranks."""
+        """Return the recorded timing with ``deviations`` for a run of a scenario on real ranks."""
         return self.timing(deviations).live()
 
     def judged(self, outcome: ReplayOutcome) -> ReplayVerdict:
         self.executions += 1
         return judge(self.replayer.looks, self.reference, outcome)
 
-    # -- what there is to decide about -----------------------------------------------------------------
+    # -- what a timing can affect ----------------------------------------------------------------------
 
     @cached_property
     def races(self) -> list[Race]:
-        """What happens-before says of the recording, whatever its timing showed."""
+        """Return the recording's races by happens-before, whatever its timing showed."""
         return _races(self.recording)
 
     def occurrences(self, race: Race) -> Sequence[Occurrence]:
-        """All of the race: it carries its first few only."""
+        """Return all occurrences of the race: the race itself holds only its first few."""
         return self._occurrences[identity(race)]
 
     @cached_property
@@ -89,19 +88,19 @@ class Subject:
 
     @cached_property
     def operations(self) -> tuple[OperationName, ...]:
-        """The operations from :attr:`first_step` on, by rank in the order of issue."""
+        """Return the operations from :attr:`first_step` on, by rank in the order of issue."""
         names, graph = self.recording.names, self.replayer.graph
         begun = graph.begun.get(self.first_step, {})
         return tuple(names.name(*key) for key, seq in graph.issued.items() if seq > begun.get(key[0], (0, 0))[0])
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """Names of the streams, those of collectives and of the host left out."""
+        """Return the names of the streams, without those of collectives and of the host."""
         return tuple(name for name in self._stream_names if not name.startswith("nccl") and name != HOST_STREAM)
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        """Names of what carries collectives."""
+        """Return the names of the links that carry collectives."""
         links: dict[str, None] = {}
         for records in self.recording.records.values():
             links.update((record.link, None) for record in records if isinstance(record, Collective) and record.link)
@@ -130,7 +129,7 @@ class Subject:
     # -- the beginning ---------------------------------------------------------------------------------
 
     def _settle(self) -> int:
-        """Execute what comes before the last possible step once for all, if nothing in it races; gives the step."""
+        """Execute the effects before the last possible step once for all, if none of them race; return the step."""
         for step in sorted(self.replayer.graph.begun, reverse=True):
             if step > 0 and not _races(self.recording, before=step):
                 places = beginning(self.replayer.graph, step)

@@ -1,4 +1,4 @@
-"""What a timing did to training."""
+"""Judges the effect of a timing on training."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PHASES = ("init", "forward", "backward", "step", "edit")
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """One execution against the reference: the same work, each piece done at once when it is issued.
+    """An execution compared with the reference: the same work, each piece done at once when it is issued.
 
-    ``wrong``: places of the values that training uses (:attr:`streamrace.replay.replayer.Replayer.looks`) that have
-    other bits; ``first``: the first of them in the order of the program, a parameter before a loss. ``bad``: how many
-    numbers in them are not finite. ``loss``: the largest absolute difference of a loss (NaN when one is no number),
-    ``final`` whether the parameters that training ends with differ. ``departure``: from where on the program itself,
-    which does not run in a replay, might have done something else.
+    ``wrong``: places of the values used by training (:attr:`streamrace.replay.replayer.Replayer.looks`) whose bits
+    differ; ``first``: the first of these in the order of the program, a parameter before a loss. ``bad``: the number of
+    elements in them that are not finite. ``loss``: the largest absolute difference of a loss (NaN if one is NaN),
+    ``final``: whether the final parameters differ. ``departure``: from there on the program itself, which does not run
+    in a replay, might have behaved differently.
     """
 
     wrong: tuple[int, ...]
@@ -35,7 +35,7 @@ class ReplayVerdict:
 
 
 def judge(looks: Sequence[UsedValue], reference: ReplayOutcome, outcome: ReplayOutcome) -> ReplayVerdict:
-    """Compare every value that training uses. What the host reads is none by itself: a change there is a departure."""
+    """Compare every value that training uses. Values that the host reads are left out: a change is a departure."""
     nothing = ReplayVerdict((), None, 0, 0.0, False, outcome.departure)
     if outcome.checksums == reference.checksums:
         return nothing
@@ -55,7 +55,7 @@ def judge(looks: Sequence[UsedValue], reference: ReplayOutcome, outcome: ReplayO
 
 
 def in_order(looks: Sequence[UsedValue]) -> list[int]:
-    """The places of all values, in the order of the program."""
+    """Return the places of all values, in the order of the program."""
     return sorted(range(len(looks)), key=lambda place: _position(looks[place]))
 
 
@@ -72,7 +72,7 @@ def _position(look: UsedValue) -> tuple[object, ...]:
 
 
 def _largest(now: Mapping[int, float], then: Mapping[int, float]) -> float:
-    """0 where they are the same, even if that is infinite."""
+    """Return the largest difference of a loss: 0 if all are the same, even if infinite."""
     largest = 0.0
     for place, value in now.items():
         if value != then[place]:

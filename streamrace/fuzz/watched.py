@@ -1,4 +1,4 @@
-"""Values that must not depend on timing: what a test of stream code gives to :func:`watch`, or returns."""
+"""Collects values that must not depend on timing: those that a test passes to :func:`watch`, or returns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class NoTensors(Exception):
-    """A test returns what cannot be watched. One sentence."""
+    """A test returns an object that cannot be watched. One sentence."""
 
 
 class Value(NamedTuple):
-    """What a watched tensor held: contiguous, the host's own."""
+    """The content of a watched tensor: contiguous, in host memory."""
 
     rank: int
     name: str
@@ -24,10 +24,10 @@ class Value(NamedTuple):
 
 
 def watch(name: str, tensor: Tensor) -> None:
-    """The values of ``tensor`` must not depend on timing.
+    """Check that the values of ``tensor`` do not depend on timing.
 
-    They are read here, by a copy on the current stream: a race with it is one that any use at this place has. It
-    takes as long as a small kernel, and blocks nobody.
+    The values are read here, by a copy on the current stream: any use at this place would have the same races as this
+    copy. The copy takes as long as a small kernel, and blocks nobody.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"watch({name!r}, ...) takes a tensor, not {type(tensor).__name__}")
@@ -35,13 +35,13 @@ def watch(name: str, tensor: Tensor) -> None:
         raise RuntimeError("nothing is watched here: mark the test with @pytest.mark.stream_race")
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()  # a DTensor: what lies on this rank
+        tensor = tensor.to_local()  # a DTensor: its part on this rank
     plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     _seen.append(Value(int(os.environ.get("RANK", "0")), name, plain))
 
 
 def watch_result(result: object, name: str = "result") -> None:
-    """Watch what a test returned: None, a tensor, or lists and dicts of those."""
+    """Watch the result of a test: None, a tensor, or lists and dicts of those."""
     if isinstance(result, Tensor):
         watch(name, result)
     elif isinstance(result, dict):
@@ -59,7 +59,7 @@ def watch_result(result: object, name: str = "result") -> None:
 
 @contextmanager
 def seeing() -> Iterator[list[Value]]:
-    """Inside, what is watched is kept, in the order of the calls: a copy that has its numbers when all work is done."""
+    """Collect watched values within the context, in the order of the calls; copies are valid when all work is done."""
     global _seen
     _seen = []
     try:
@@ -69,7 +69,7 @@ def seeing() -> Iterator[list[Value]]:
 
 
 def mostly_other(expected: Tensor, value: Tensor) -> bool:
-    """Have more than half of the elements other bits?"""
+    """Check whether the bits of more than half of the elements differ."""
     if (expected.dtype, expected.shape) != (value.dtype, value.shape):
         return True
     then, now = (one.reshape(-1).view(torch.uint8).view(max(one.numel(), 1), -1) for one in (expected, value))
@@ -77,7 +77,7 @@ def mostly_other(expected: Tensor, value: Tensor) -> bool:
 
 
 def difference(expected: Tensor, value: Tensor) -> str:
-    """How ``value`` differs from what it should be, bit by bit; empty where it does not."""
+    """Return how ``value`` differs from ``expected``, bit by bit; empty if it does not."""
     if (expected.dtype, expected.shape) != (value.dtype, value.shape):
         return f"{_form(value)} instead of {_form(expected)}"
     if not expected.numel():

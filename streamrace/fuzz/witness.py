@@ -1,8 +1,8 @@
-"""For a race, the timing that executes its two accesses the other way round.
+"""Finds for a race the timing that executes its two accesses in reverse order.
 
-The two are unordered, so neither waits for the other, and making the one that was issued first late enough
-is all that it takes. What that does to training is seen by executing it: harmful if a value changes
-that training uses, else benign.
+The two accesses are unordered, so neither waits for the other, and it suffices to delay the access that was issued
+first. The effect on training is observed by executing the timing: harmful if a value that training uses changes, else
+benign.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from streamrace.replay.graph import Graph, Times
 from streamrace.replay.recording import Recording
 
 _WITHOUT_EFFECT = "one of the two was done when it was issued: a replay has no other time for it"
-_MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+_MOST = 1 << 40  # nanoseconds, 18 minutes: more than any delay needed
 
 
 @dataclass(frozen=True)
 class Reversal:
     """A timing in which the access that was issued second comes first.
 
-    ``deviations``: from the recorded timing; none when that shows the race already. Where no timing does it,
-    ``reason`` says why.
+    ``deviations``: from the recorded timing; empty if that has it already. ``reason``: why no timing reverses the race.
     """
 
     race: Race
@@ -40,7 +39,7 @@ class Reversal:
 
 @dataclass(frozen=True)
 class Witness(Reversal):
-    """A reversal that was executed. ``verdict``: what it does to training (None where there is none)."""
+    """A reversal that was executed. ``verdict``: its effect on training (None if it was not executed)."""
 
     verdict: ReplayVerdict | None = None
 
@@ -50,9 +49,9 @@ class Witness(Reversal):
 
 
 def witness(subject: Subject, race: Race) -> Witness:
-    """The first of some occurrences that is harmful; else the first that can be reversed; else why none can.
+    """Return the first harmful occurrence of those tried; else the first that can be reversed; else why none can.
 
-    Tried are the race's examples, which are its first, and then a few from the whole run.
+    The tried occurrences are the race's examples, which are its first ones, and then a few from the whole run.
     """
     found: Witness | None = None
     for occurrence in _some(subject, race):
@@ -82,7 +81,7 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
         return Reversal(race, occurrence, (), _WITHOUT_EFFECT)
     assert occurrence.first.op is not None
     operation = recording.names.name(rank, occurrence.first.op)
-    # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
+    # A collective reads when it starts and writes when it ends; a kernel does both at its end.
     how: Literal["late", "long"] = "late" if graph.effects[first].what == "arrive" else "long"
     deviations: tuple[OperationDelay, ...] = ()
     needed = 0
@@ -96,7 +95,7 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
 
 
 def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
-    """Where among the effects the access takes place; None where a replay does nothing there."""
+    """Return the place of the access among the effects; None if a replay has no effect for it."""
     if moment.op is None:
         return None
     if side.kernel.startswith("nccl::"):
@@ -105,7 +104,7 @@ def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
 
 
 def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
-    """In the order in which effects take place: by time, then as issued."""
+    """Compare in the order in which effects take place: by time, then as issued."""
     return (times[graph.effects[one].node], one) < (times[graph.effects[other].node], other)
 
 

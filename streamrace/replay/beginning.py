@@ -1,20 +1,20 @@
-"""The part of a recording that gives the same values in every timing: executed once, before all replays."""
+"""Finds the part of a recording that gives the same values in every timing: executed once, before all replays."""
 
 from __future__ import annotations
 
 from streamrace.replay.graph import Graph
 
-_ALONE = ("probe", "back", "inherited")  # nothing comes after these
+_ALONE = ("probe", "back", "inherited")  # effects that no other effect comes after
 
 
 def beginning(graph: Graph, step: int) -> frozenset[int] | None:
-    """The effects (places) before ``step`` that all that follows waits for; None if some other work spans its begin.
+    """Return the effects (places) before ``step`` that precede all later work; None if other work spans its begin.
 
-    At a step's begin each host has waited for nearly all that it issued before. That comes before everything
-    issued later, in every timing. Given that nothing before the step races, it computes the same values in every
-    timing too, and may be executed once for all of them (a trace in the sense of Mazurkiewicz 1977: orders that
-    differ in independent pairs only are one). So may the probes before it, and what blocks find of others where they
-    have memory of their own.
+    At a step's begin each host has waited for nearly all the work that it issued before. That work comes before
+    everything issued later, in every timing. Given that nothing before the step races, the work also computes the same
+    values in every timing, so it may be executed once for all timings (a trace in the sense of Mazurkiewicz 1977:
+    orders that differ only in independent pairs are equivalent). The same holds for the probes before the step, and for
+    what blocks with memory of their own inherit from others.
     """
     begun = graph.begun.get(step, {})
     own = {rank: graph.ancestors([host]) for rank, (_, host) in begun.items()}
@@ -33,7 +33,7 @@ def beginning(graph: Graph, step: int) -> frozenset[int] | None:
             if effect.what == "probe":
                 probes.append(effect.node)
         elif before and effect.what == "leave" and effect.node not in reached:
-            left.add(effect.node)  # it is written at its time, from what was taken in
+            left.add(effect.node)  # the outputs are written at their own time, from inputs that were already taken
         elif effect.node in reached or before:
             return None
     if left & graph.ancestors(probes):

@@ -1,4 +1,4 @@
-"""The cost model: how long each operation of a recording takes in a timing."""
+"""The cost model: computes how long each operation of a recording takes in a timing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.host import Costed
 
 _WORD = (1 << 64) - 1
-_MASKS = 256  # patterns that are remembered
+_MASKS = 256  # cached patterns
 
 _Costs = npt.NDArray[np.int64]
 _Lengths = npt.NDArray[np.float64]
@@ -23,7 +23,7 @@ _Mask = npt.NDArray[np.bool_]
 
 
 class _Kind(NamedTuple):
-    """Operations that every timing stretches by the same factor."""
+    """Identifies the operations that every timing stretches by the same factor."""
 
     rank: int
     kernel: str
@@ -47,7 +47,7 @@ class CostModel:
             kind = _Kind(one.rank, one.kernel, one.stream, one.stream_name, bool(one.members))
             alike.setdefault(kind, []).append(one)
         self._alike = list(alike.items())
-        # Of each operation, those of a kind side by side.
+        # Per operation, with operations of the same kind next to each other.
         of = [one for _, those in self._alike for one in those]
         self._sizes = np.array([len(those) for _, those in self._alike], dtype=np.int64)
         self._ends = np.cumsum(self._sizes)
@@ -61,7 +61,7 @@ class CostModel:
         self._kinds_of_collectives = np.array([kind.collective for kind in kinds], dtype=np.bool_)
         of_rank = {kind.rank: np.array([kind.rank == one.rank for one in kinds], dtype=np.bool_) for kind in kinds}
         self._of_rank = list(of_rank.items())
-        # What patterns name: a kernel, a stream by its number, and by its name, which is a collective's link.
+        # Texts that patterns match: the kernel, the stream's number, and the stream's name (of a collective: its link).
         self._named = [
             {
                 "kernel": f"kernel:{kind.kernel}",
@@ -71,10 +71,10 @@ class CostModel:
             for kind in kinds
         ]
         self._masks: dict[tuple[str, str], _Mask] = {}
-        self._alone: tuple[object, _Lengths] | None = None  # of a machine
+        self._alone: tuple[object, _Lengths] | None = None  # cached for one machine
 
     def of(self, timing: DeviceTiming) -> _Costs:
-        """Nanoseconds by node in ``timing``, without its delays."""
+        """Return the cost of each node in ``timing`` in nanoseconds, without the timing's delays."""
         costs = np.zeros(self._count, dtype=np.int64)
         ranks = range(len(timing.costs))
         by_rank = [timing.of_rank(rank) for rank in ranks]
@@ -98,7 +98,7 @@ class CostModel:
         return costs
 
     def _matching(self, what: str, pattern: str) -> _Mask:
-        """By kind: does the pattern name its ``what``?"""
+        """Return a mask over the kinds: True where ``pattern`` matches the kind's ``what``."""
         found = self._masks.get((what, pattern))
         if found is None:
             if len(self._masks) >= _MASKS:
@@ -108,7 +108,7 @@ class CostModel:
         return found
 
     def _by_profile(self, clocks: Sequence[Clock]) -> tuple[_Lengths, _Lengths]:
-        """By operation, what it takes by itself; by kind, what stretches it: of collectives that is in the first."""
+        """Return each operation's unstretched length and each kind's factor (a collective's length includes it)."""
         (slow, timing), kinds = (clocks[0].slow, clocks[0].timing), len(self._alike)
         kernel, name = np.ones(kinds, dtype=np.float64), np.ones(kinds, dtype=np.float64)
         for pattern, value in slow.items():  # as Clock.factor multiplies them
@@ -131,7 +131,7 @@ class CostModel:
         return nominal, factors
 
     def _alone_by(self, clocks: Sequence[Clock]) -> _Lengths:
-        """By operation: what collectives take by themselves, by these clocks; of kernels nothing."""
+        """Return the unstretched length of each collective by these clocks, by operation; 0 for kernels."""
         timing = clocks[0].timing
         machine = timing.profile, timing.nodes_of, timing.scale
         if self._alone is None or self._alone[0] != machine:
@@ -146,14 +146,14 @@ class CostModel:
         return self._alone[1]
 
     def _drawn(self, jitter: Jitter, lengths: npt.NDArray[np.float64], world: int) -> npt.NDArray[np.float64]:
-        """``streamrace/device/csrc/deviations.cpp``: a random number for each operation, from 0 to below 1."""
+        """Draw each operation's extra length from the jitter, as ``streamrace/device/csrc/deviations.cpp`` does."""
         seeds = np.array([_mixed_one(_mixed_one(jitter.seed) + rank) for rank in range(world)], dtype=np.uint64)
         with np.errstate(over="ignore"):
             drawn = (_mixed(self._ops + seeds[self._ranks]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return _rounded(lengths * drawn * jitter.percent / 100)
 
     def delay(self, costs: _Costs, timing: DeviceTiming) -> int:
-        """Add the timing's delays; gives the first node whose cost changes."""
+        """Add the timing's delays to ``costs``; return the first node whose cost changes."""
         first = len(costs)
         for key, (late, long) in timing.delays.items():
             one = self._by_op.get(key)
@@ -166,7 +166,7 @@ class CostModel:
 
 
 def _one_by_one(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
-    """Nanoseconds that collectives take on the hardware of ``clock``."""
+    """Return the nanoseconds that each collective takes on the hardware of ``clock``."""
     link = kind.stream_name
     return [
         clock.collective(kind.kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)
@@ -175,13 +175,13 @@ def _one_by_one(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """``std::llround`` of what is not below zero."""
+    """Round as ``std::llround`` does, for values that are not negative."""
     whole = np.floor(values)
     return whole + (values - whole >= 0.5)
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Hash each value with SplitMix64 (Steele, Lea and Flood 2014)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What one timing changes about another: the recorded one plus a few deviations."""
+"""Defines deviations: the changes that turn the recorded timing into another one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from streamrace.replay.names import OperationName
 
 
 class OperationDelay(NamedTuple):
-    """One operation is delayed by ``ns`` (above 0).
+    """Delays one operation by ``ns`` nanoseconds (above 0).
 
-    ``late``: it starts later (a collective: this rank arrives later, so all its ranks start later).
-    ``long``: it takes longer (a collective: on this rank only).
+    ``late``: the operation starts later (a collective: this rank arrives later, so all its ranks start later).
+    ``long``: the operation takes longer (a collective: on this rank only).
     """
 
     operation: OperationName

@@ -1,9 +1,8 @@
-"""A timing of a recorded run: what work costs in it, as the device itself would time it.
+"""Defines the timing of a recorded run: the cost of each piece of work, as the device itself would compute it.
 
-A recording holds what each piece of work takes by itself, so the model that found it is not asked again. What a timing
-changes about it is the device's own affair (:mod:`streamrace.device.timing`,
-``streamrace/device/csrc/deviations.cpp``): the same numbers come out here, to the nanosecond
-(:mod:`streamrace.replay.cost_model`).
+A recording holds the unstretched length of each piece of work, so the model that computed it is not evaluated again.
+The device defines how a timing changes that length (:mod:`streamrace.device.timing`,
+``streamrace/device/csrc/deviations.cpp``); :mod:`streamrace.replay.cost_model` has the same result to the nanosecond.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Deviation = OperationDelay | live.Delay | Stretch | Jitter
 class DeviceTiming:
     """A timing of a recorded run.
 
-    ``costs``: by rank, as recorded; ``began``: what its clock showed then; ``stretches``: beyond those. A run that was
-    timed by a hardware ``profile`` is stretched there, where streams and links have names.
+    ``costs``: by rank, as recorded; ``began``: by rank, the clock at the recorded start; ``stretches``: in addition to
+    those in ``costs``. A run timed by a hardware ``profile`` is stretched there, where streams and links have names.
 
-    ``delays``: of single operations, by rank and number: nanoseconds by which it is late (a collective: by which this
-    rank arrives later), and by which it takes longer.
+    ``delays``: of single operations, by rank and operation number: the nanoseconds by which the operation is late (a
+    collective: by which this rank arrives later), and by which it takes longer.
     """
 
     costs: tuple[Costs, ...]
@@ -45,7 +44,7 @@ class DeviceTiming:
 
     @classmethod
     def of(cls, records: Mapping[int, Sequence[TraceRecord]], infos: Sequence[Mapping[str, Any]]) -> DeviceTiming:
-        """As recorded. Raises :class:`ReplayError` where the recording does not say it."""
+        """Return the timing as recorded. Raises :class:`ReplayError` if the recording does not hold it."""
         try:
             costs = tuple(
                 Costs(
@@ -67,16 +66,16 @@ class DeviceTiming:
             }
         except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
             raise ReplayError("the recording does not say its timing: it is damaged") from error
-        later = [one for one in recorded if not isinstance(one, Stretch)]  # stretches are in the costs already
+        later = [one for one in recorded if not isinstance(one, Stretch)]  # costs already include the stretches
         return cls(costs, began, profile, delays=delays).deviated(later, records)
 
     def deviated(
         self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
     ) -> DeviceTiming:
-        """This timing with the deviations. ``names``: for delays that name their operation by its place in training.
+        """Return this timing with the deviations. ``names``: needed for an :class:`OperationDelay`.
 
-        Raises :class:`streamrace.replay.names.UnknownOperation` for a delay of what is not there, and ValueError for a
-        second jitter.
+        Raises :class:`streamrace.replay.names.UnknownOperation` for a delay of an operation that does not exist, and
+        ValueError for a second jitter.
         """
         stretches, jitter, delays = list(self.stretches), self.jitter, dict(self.delays)
         slow = {} if self.profile is None else dict(self.profile.slow)
@@ -102,7 +101,7 @@ class DeviceTiming:
 
     @property
     def by_profile(self) -> hardware.HardwareTiming:
-        """The machine of the recorded run. Raises :class:`ReplayError` where that was not timed by a profile."""
+        """Return the machine of the recorded run. Raises :class:`ReplayError` if the run was not timed by a profile."""
         if self.profile is None:
             raise ReplayError(
                 "the recorded run was not timed by a hardware profile, so no other hardware can be tried on it"
@@ -110,7 +109,7 @@ class DeviceTiming:
         return self.profile
 
     def on(self, profile: hardware.HardwareTiming) -> DeviceTiming:
-        """The same on another machine: its collectives, launches and waits. Kernels keep what they took."""
+        """Return this timing on another machine: its collectives, launches and waits. Kernels keep their lengths."""
         clocks = [Clock(profile, rank) for rank in range(len(self.costs))]
         costs = tuple(
             replace(cost, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
@@ -119,12 +118,12 @@ class DeviceTiming:
         return replace(self, profile=profile, costs=costs)
 
     def live(self) -> hardware.HardwareTiming:
-        """The same, for a run on real ranks. Raises :class:`ReplayError` where that was not timed by a profile."""
+        """Return this timing for a run on real ranks. Raises :class:`ReplayError` without a hardware profile."""
         jitter, seed = (self.jitter.percent / 100, self.jitter.seed) if self.jitter else (0.0, 0)
         return replace(self.by_profile, jitter=jitter, seed=seed, delays=dict(self.delays))
 
     def of_rank(self, rank: int) -> Costs:
-        """What work costs on ``rank``, beside what is drawn or delayed one by one."""
+        """Return the costs of work on ``rank``, without jitter and without delays of single operations."""
         costs = live.Timing(self.stretches).costs(rank, self.costs[rank])
         clock = self.clock(rank)
         if clock is None:
@@ -132,12 +131,12 @@ class DeviceTiming:
         return replace(costs, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
 
     def clock(self, rank: int) -> Clock | None:
-        """What ``rank``'s work costs by the profile."""
+        """Return the clock that computes the costs of ``rank`` from the profile; None without a profile."""
         return None if self.profile is None else Clock(self.profile, rank)
 
 
 def _number(place: live.Place, records: Iterable[TraceRecord]) -> int:
-    """The number of a piece of work. The device counts what it is given; the host's own looks are none of it."""
+    """Return the operation number of the work at ``place``; operations on the host's own stream are not counted."""
     left = place.occurrence
     hosts = {one.stream for one in records if isinstance(one, StreamName) and one.name == HOST_STREAM}
     for record in records:

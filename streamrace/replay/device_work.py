@@ -1,7 +1,7 @@
-"""What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
+"""Executes again what the simulated GPU's host did: its reads of the device and its own use of pinned memory.
 
-The checksums are those that the device recorded in the live run (``streamrace/device/csrc/probes.h``): the same bytes
-in the same order. What the host writes is what it wrote then: its program does not run again.
+The checksums are those that the device recorded in the live run (``streamrace/device/csrc/probes.h``): of the same
+bytes in the same order. The host writes the recorded bytes: its program does not run again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NUMBERS: dict[type, Callable[[Any], bytes]] = {
     complex: lambda value: struct.pack("<dd", value.real, value.imag),
 }
 See = Callable[[int], None]
-"""Takes a checksum."""
+"""Callback that receives a checksum."""
 
 
 def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Action:
-    """What a launch does. ``see``: takes the checksum of what is copied to the host."""
+    """Return the effect of a launch. ``see``: receives the checksum of the bytes copied to the host."""
     if call.function != LOOK:
         run = kernel(call, rank, arena)
         if see is None:
@@ -63,7 +63,7 @@ def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Actio
 
 
 def device_read(call: Call, rank: int, arena: Arena, see: See) -> Action:
-    """The host runs the call, having waited for the stream. ``see`` takes the checksum of what it gets."""
+    """Return the action of a host call that waited for the stream. ``see`` receives the checksum of its result."""
     run = bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
 
@@ -72,14 +72,14 @@ def device_read(call: Call, rank: int, arena: Arena, see: See) -> Action:
         values = result if isinstance(result, (list, tuple)) else [result]
         see(checksum(values))
         for output, place in zip(outputs, call.places, strict=True):
-            if values[place].shape == output.shape:  # else the host sees other numbers than it did, which ``see`` notes
+            if values[place].shape == output.shape:  # else the host sees other values, which ``see`` reports
                 output.copy_(values[place])
 
     return read
 
 
 def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Action:
-    """The host reads pinned memory, and then writes there what it wrote when it was recorded."""
+    """Return the action in which the host reads pinned memory and then writes the bytes that it wrote when recorded."""
     reads = [arena.part(rank, access) for access in launch.reads]
     writes = [arena.part(rank, access) for access in launch.writes]
     if writes and call is None:
@@ -106,7 +106,7 @@ def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see:
 
 
 class Finals:
-    """What each block of a rank holds that anything wrote: of such bytes the final probes are."""
+    """Reads the bytes of a rank's blocks that any operation wrote: final probes are checksums of these bytes."""
 
     def __init__(self, rank: int, records: Iterable[TraceRecord], arena: Arena) -> None:
         self._rank, self._arena = rank, arena
@@ -117,7 +117,7 @@ class Finals:
                     self._written.setdefault(access[0], []).append(access)
 
     def probed(self, probe: Probe) -> Callable[[], int]:
-        """Gives the checksum of a block's written bytes."""
+        """Return a function that computes the checksum of the written bytes of the probe's block."""
         block = probe.view[0]
         whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
         mask = np.zeros(whole.size, dtype=np.bool_)
@@ -129,7 +129,7 @@ class Finals:
 
 
 def checksum(values: Sequence[Any]) -> int:
-    """CRC-32 of tensors in row order, and of numbers as words, concatenated."""
+    """Return the CRC-32 of tensors (in row order) and numbers (as words), concatenated."""
     crc = 0
     for value in values:
         if isinstance(value, Tensor):
@@ -151,4 +151,4 @@ def row(tensor: Tensor) -> bytes:
 
 
 def _nothing() -> None:
-    """A read whose value no probe recorded: it is not executed."""
+    """Do nothing: no probe recorded the value of this read, so the read is not executed."""

@@ -1,6 +1,6 @@
-"""What orders and numbers the work of a timing: Python, to be read, or :mod:`streamrace.replay.native`, to be fast.
+"""Chooses the engine that orders and numbers a timing's work: Python, or the faster :mod:`streamrace.replay.native`.
 
-Both give the same. ``STREAMRACE_ENGINE=python`` takes the first; else it serves where the other cannot be built.
+Both give the same. Python is used if ``STREAMRACE_ENGINE=python`` is set or the native engine cannot be built.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Numbers(Protocol):
 
 
 def numbers(deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> Numbers:
-    """What numbers computations here."""
+    """Return the object that numbers computations in this process: native if available."""
     make = engine.NativeNumbering if native() else Numbering
     return make(deeds, bases, sizes, initial, limit=limit)
 
 
 def native() -> bool:
-    """Whether the fast one serves."""
+    """Check whether the native engine is used."""
     return os.environ.get(VARIABLE) != "python" and _built()
 
 

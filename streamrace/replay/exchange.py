@@ -1,16 +1,16 @@
-"""A recorded collective, carried out in this process with the bits that gloo gives.
+"""Carries out a recorded collective in this process, with the bits that gloo gives.
 
-Live, each rank copies its inputs when the collective starts, gloo works on the copies, and the outputs are
-copied when it ends (:mod:`streamrace.device.collectives`). Here the inputs are copied to a place that all members
-share, laid out so that each output is one piece of it. What takes arithmetic is done by :mod:`streamrace.replay.sums`,
+In a live run each rank copies its inputs when the collective starts, gloo works on the copies, and the outputs are
+copied when it ends (:mod:`streamrace.device.collectives`). Here the inputs are copied to a buffer shared by all
+members, laid out so that each output is one contiguous part of it. Arithmetic is done by :mod:`streamrace.replay.sums`,
 once for all members.
 
-A replay runs the same exchange thousands of times, so everything is looked up when it is made, and what is left are
-copies between views. They are numpy's, of whole words, which cost a fifth of torch's for a few kilobytes and keep
-every bit. Booleans are copied by torch, which makes every byte 0 or 1: gloo's sum of booleans is a number.
+A replay runs the same exchange thousands of times, so everything is looked up when the exchange is created, and only
+copies between views remain. They are numpy copies of whole words, which cost a fifth of torch's for a few kilobytes and
+keep every bit. Booleans are copied by torch, which makes every byte 0 or 1: gloo's sum of booleans is a number.
 
-Departures: gloo does not compare types between ranks, and refuses int16 and others that can only be copied; here all
-members must have one type, and all can be copied.
+Departures from gloo: gloo does not compare types between ranks, and refuses int16 and other types that can only be
+copied; here all members must have the same type, and every type can be copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ReplayedExchange:
-    """One recorded collective of all its members, carried out in this process with gloo's bits.
+    """A recorded collective of all its members, carried out in this process with gloo's bits.
 
     All reads of a round come before any of its writes.
     """
@@ -46,9 +46,9 @@ class ReplayedExchange:
         root: int = -1,
         splits: Splits | None = None,
     ) -> None:
-        """``inputs`` and ``outputs``: by member, what it reads and what it writes. ``root``: a member.
+        """Prepare the copies. ``inputs``, ``outputs``: the tensors of each member. ``root``: a member.
 
-        ``splits``: of an all-to-all, by member: (rows for each output, rows for each input), empty where they are even.
+        ``splits``: of an all-to-all, by member: (rows for each output, rows for each input), empty for even splits.
         """
         prepare = _KERNELS.get(kernel)
         if prepare is None:
@@ -63,20 +63,20 @@ class ReplayedExchange:
         if len(types) != 1:
             raise ValueError(f"{kernel}: the members' tensors have {len(types)} types instead of one.")
         (self._dtype,) = types
-        self._fresh = [False]  # have inputs come in that no run has seen?
+        self._fresh = [False]  # True once inputs have arrived that no run has used
         self._reads: list[Action] = [_nothing] * self._members
         self._writes: list[Action] = [_nothing] * self._members
         prepare(self)
 
     def read(self, member: int) -> Action:
-        """The effect at the member's start: takes a copy of its inputs."""
+        """Return the effect at the member's start: it copies the member's inputs."""
         return self._reads[member]
 
     def write(self, member: int) -> Action:
-        """The effect at the member's end: writes its outputs."""
+        """Return the effect at the member's end: it writes the member's outputs."""
         return self._writes[member]
 
-    # -- what moves values --------------------------------------------------------------------------
+    # -- collectives that move values ---------------------------------------------------------------
 
     def _prepare_broadcast(self) -> None:
         given = self._alone("inputs", self._inputs, self._rooted())
@@ -146,7 +146,7 @@ class ReplayedExchange:
             self._reads[member] = _copy(pairs[member])
 
     def _pieces(self, tensor: Tensor, member: int, side: int) -> list[Tensor]:
-        """The tensor's rows by the member they go to or come from."""
+        """Split the tensor's rows by the member that they go to (``side`` 1) or come from (``side`` 0)."""
         if tensor.dim() == 0:
             raise ValueError("all_to_all: a tensor without dimensions has no rows to exchange.")
         if self._splits is not None and len(self._splits) != self._members:
@@ -158,7 +158,7 @@ class ReplayedExchange:
             raise ValueError(f"all_to_all: {tensor.size(0)} rows cannot be split into {rows} for {self._members}.")
         return list(tensor.split(rows))
 
-    # -- what reduces -------------------------------------------------------------------------------
+    # -- collectives that reduce --------------------------------------------------------------------
 
     def _prepare_all_reduce(self) -> None:
         ring = SumRing(self._size_of_all(), self._dtype, self._members, self._reduction)
@@ -178,7 +178,7 @@ class ReplayedExchange:
             self._take(member, ring, output, ring.result if member == root else ring.left(member))
 
     def _prepare_reduce_scatter(self) -> None:
-        """A member gives one tensor of all parts or each part by itself, which is the same for NCCL."""
+        """Accept one tensor of all parts or each part as a tensor of its own: both are the same for NCCL."""
         sizes = {sum(given.numel() for given in inputs) for inputs in self._inputs}
         if len(sizes) > 1:
             raise ValueError(f"reduce_scatter: members give {' and '.join(map(str, sorted(sizes)))} elements.")
@@ -198,7 +198,7 @@ class ReplayedExchange:
             self._take(member, ring, output, part)
 
     def _give(self, ring: SumRing) -> None:
-        """Each member's only input goes to its lane."""
+        """Copy each member's only input to the member's lane."""
         for member, (given,) in enumerate(self._inputs):
             (place,) = self._typed([ring.lane(member, given.shape)])
             self._reads[member] = self._noticed(_copy([(place, given)]))
@@ -227,7 +227,7 @@ class ReplayedExchange:
     def _typed(self, places: Sequence[Tensor]) -> list[Tensor]:
         return [place.view(self._dtype) for place in places]
 
-    # -- what must agree ----------------------------------------------------------------------------
+    # -- checks and staging -------------------------------------------------------------------------
 
     def _alone(self, what: str, tensors: Sequence[Sequence[Tensor]], member: int) -> Tensor:
         if len(tensors[member]) != 1:
@@ -239,7 +239,7 @@ class ReplayedExchange:
             raise ValueError(f"{self._kernel}: a tensor has {tensor.numel()} elements where {count} are exchanged.")
 
     def _size_of_all(self) -> int:
-        """How many elements each member's only input has."""
+        """Return the number of elements of each member's only input; all members must agree."""
         size = self._alone("inputs", self._inputs, 0).numel()
         for member in range(self._members):
             self._same_size(self._alone("inputs", self._inputs, member), size)
@@ -254,14 +254,14 @@ class ReplayedExchange:
         return torch.zeros(shape, dtype=self._dtype)
 
     def _stage_inputs(self) -> Tensor:
-        """One row for what each member gives."""
+        """Stage one row for each member's input."""
         staged = self._stage(self._members, self._size_of_all())
         for member, (given,) in enumerate(self._inputs):
             self._reads[member] = _copy([(staged[member].view(given.shape), given)])
         return staged
 
     def _from_parts(self, staged: Tensor, outputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """All rows go to one tensor, or each row to its own."""
+        """Pair all rows with a single output, or each row with its own output."""
         if len(outputs) == 1:
             self._same_size(outputs[0], staged.numel())
             return [(outputs[0], staged.view(outputs[0].shape))]
@@ -286,11 +286,11 @@ _KERNELS: dict[str, Callable[[ReplayedExchange], None]] = {
 
 
 def _nothing() -> None:
-    """The effect of a member that gives or gets nothing."""
+    """Do nothing: the member gives or gets no values."""
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> Action:
-    """Copy the second of each pair to the first."""
+    """Return an action that copies the second tensor of each pair to the first."""
     pairs = [(to, source) for to, source in pairs if to.numel()]
     if not pairs:
         return _nothing
@@ -318,7 +318,7 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> Action:
 
 
 def _words(tensor: Tensor) -> npt.NDArray[Any]:
-    """The tensor's memory as integers: numpy has no bfloat16, and integers keep the bits of every NaN."""
+    """View the tensor's memory as integers: numpy has no bfloat16, and integers keep the bits of every NaN."""
     word = _WORDS.get(tensor.element_size())
     plain = tensor.detach()
     return (plain if word is None else plain.view(word)).numpy()

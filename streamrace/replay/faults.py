@@ -1,5 +1,5 @@
-"""The error of a replay."""
+"""Defines the error of a replay."""
 
 
 class ReplayError(Exception):
-    """A recording that cannot be replayed: not one, damaged, or of work that cannot be repeated. One sentence."""
+    """Reports, in one sentence, that a recording cannot be replayed: not a recording, damaged, or not repeatable."""

@@ -1,12 +1,12 @@
-"""Which bytes each effect of a recording reads and writes, as it is executed.
+"""Determines the bytes that each effect of a recording reads and writes when it is executed.
 
-What an effect leaves in memory, and what it shows, is a function of what it reads: that is what lets one timing use
-what another one computed (:mod:`streamrace.replay.sharing`). So nothing may be missing here. Whatever is handed to an
-operator counts as read; written is what its schema says, what the device recorded, and what it gives. Where not every
-byte of a range is written, what stood there is read too: the range as a whole is what the effect makes of it.
+An effect's result in memory, and the value it shows, are a function of what it reads: therefore one timing can use what
+another one computed (:mod:`streamrace.replay.sharing`). So no read or write may be missing here. All arguments of an
+operator count as read; written are the bytes that its schema declares, that the device recorded, and its outputs. If
+not every byte of a range is written, the range counts as read too: its final content depends on its previous content.
 
-Ranges are whole from the first byte to the last: what lies between the elements of a strided tensor counts. That may
-tell apart what is the same, never the other way round.
+Ranges run from the first byte to the last: the gaps between the elements of a strided tensor count. This may
+distinguish equal computations, but never treats different ones as equal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from streamrace.replay.host import Effect
 from streamrace.replay.recording import Recording
 from streamrace.trace.records import LOOK, NOBODY, WROTE, Access, Call, Collective, Launch, Probe, Transfer, View
 
-# Of what they write in place they read nothing.
+# These operators do not read the tensor that they write in place.
 _FILLS = {"aten::copy_.default", "aten::fill_.Scalar", "aten::zero_.default"}
 
 
 class Region(NamedTuple):
-    """Bytes ``lo`` to ``hi`` of a block of a rank."""
+    """The bytes ``lo`` to ``hi`` of a block of a rank."""
 
     rank: int
     block: int
@@ -37,7 +37,7 @@ class Region(NamedTuple):
 
 @dataclass
 class Footprint:
-    """What an effect reads and writes, each region once. ``written``: those of ``writes`` of which nothing is read."""
+    """The regions that an effect reads and writes, each once. ``written``: regions that are overwritten as a whole."""
 
     reads: list[Region] = field(default_factory=list)
     writes: list[Region] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Footprint:
             self.reads.append(region)
 
     def write(self, region: Region | None, *, whole: bool) -> None:
-        """``whole``: every byte is written, whatever stood there."""
+        """Add a written region. ``whole``: every byte is written, whatever was in memory before."""
         if region is None:
             return
         if region not in self.writes:
@@ -60,7 +60,7 @@ class Footprint:
 
 
 class Footprints:
-    """Those of the effects of a recording that move or show values; :meth:`of` gives an empty one for all others."""
+    """Computes the footprint of each effect that moves or shows values; :meth:`of` returns an empty one for others."""
 
     def __init__(self, recording: Recording) -> None:
         self._launches: dict[tuple[int, int], Launch] = {}
@@ -83,7 +83,7 @@ class Footprints:
                     self._probes[rank, record.probe] = record
 
     def of(self, effect: Effect) -> Footprint:
-        """Raises what reading a damaged recording may raise, as binding it does."""
+        """Return the effect's footprint. Raises the same errors on a damaged recording as binding the effect does."""
         key, rank, made = (effect.rank, effect.item), effect.rank, Footprint()
         if effect.what in ("kernel", "read"):
             self._call(rank, self._calls[key], made, known=effect.what == "kernel")
@@ -106,7 +106,7 @@ class Footprints:
         return made
 
     def _call(self, rank: int, call: Call, made: Footprint, *, known: bool) -> None:
-        """``known``: the shapes of what it gives are those that were recorded."""
+        """Add what the call touches. ``known``: the outputs have the recorded shapes."""
         fills = call.function in _FILLS and all(_dense(view) for view in _views(call.args[:1]))
         for view in _views((*call.args[fills:], *call.kwargs.values())):
             made.read(region_of(rank, view))
@@ -120,7 +120,7 @@ class Footprints:
             made.write(region_of(rank, view), whole=known and _dense(view))
 
     def _probe(self, rank: int, probe: Probe, made: Footprint) -> None:
-        if probe.kind == "final" and probe.view[1] == "uint8":  # of what was ever written to the block
+        if probe.kind == "final" and probe.view[1] == "uint8":  # covers the bytes of the block that were ever written
             lo, hi = self._extents.get((rank, probe.view[0]), (0, 0))
             if hi > lo:
                 made.read(Region(rank, probe.view[0], lo, hi))
@@ -135,7 +135,7 @@ class Footprints:
 
 @cache
 def _in_place(function: str) -> tuple[tuple[int, str], ...]:
-    """The arguments that an operator writes to. Of its overloads for plain numbers they are the same."""
+    """Return the arguments (index, name) that an operator writes. Overloads for plain numbers have the same ones."""
     schema = operator(function)._schema.arguments
     return tuple(
         (at, one.name) for at, one in enumerate(schema) if one.alias_info is not None and one.alias_info.is_write
@@ -143,7 +143,7 @@ def _in_place(function: str) -> tuple[tuple[int, str], ...]:
 
 
 def region_of(rank: int, view: View) -> Region | None:
-    """From the first byte of a tensor to its last; None of one that has none."""
+    """Return the region from a tensor's first byte to its last; None for an empty tensor."""
     block, dtype, shape, stride, offset = view[:5]
     if block == NOBODY or 0 in shape:
         return None
@@ -158,7 +158,7 @@ def _accessed(rank: int, access: Access) -> Region | None:
 
 
 def _dense(view: View) -> bool:
-    """Does the tensor have every byte from its first to its last?"""
+    """Check whether the tensor's elements cover every byte from its first to its last."""
     count = 1
     for step, size in sorted(zip(view[3], view[2], strict=True)):
         if size != 1:
@@ -169,7 +169,7 @@ def _dense(view: View) -> bool:
 
 
 def _views(arguments: Iterable[Any]) -> Iterator[View]:
-    """Of all tensors among arguments as data (:func:`streamrace.device.values.encoded`)."""
+    """Yield the views of all tensors among the encoded arguments (:func:`streamrace.device.values.encoded`)."""
     for one in arguments:
         if isinstance(one, (list, tuple)) and len(one) == 2:
             if one[0] == "tensor":

@@ -1,12 +1,12 @@
-"""When recorded work starts and ends in a timing: longest paths in the graph of what waits for what.
+"""Computes when recorded work starts and ends in a timing: longest paths in the graph of dependencies.
 
-The live timeline (``streamrace/device/csrc/timeline.cpp``) finds times while the host runs. What the host did
-is fixed in a recording, so here every time is ``max(times it comes after) + cost``, and only the costs
-change with the timing. The graph is built and sorted once; a timing is one pass over it.
+The live timeline (``streamrace/device/csrc/timeline.cpp``) computes times while the host runs. In a recording the
+host's actions are fixed, so every time is ``max(times of the predecessors) + cost``, and only the costs change with the
+timing. The graph is built and sorted once; a timing is one pass over it.
 
-Its edges are what the recording says must hold in every timing: the host's order, each stream's, waits,
-host waits (a ``query()`` that answered True is one), and that a collective starts when its last member has
-arrived. A query that answered False is no edge: it only took the host's time.
+Its edges are what the recording says must hold in every timing: the order of the host, the order of each stream, waits,
+host waits (a ``query()`` that answered True is one), and that a collective starts when its last member has arrived. A
+query that answered False adds no edge: it only took the host's time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ EffectOrder = npt.NDArray[np.int64]
 
 
 class Graph:
-    """What waits for what in a recording.
+    """The dependency graph of a recording.
 
-    ``effects`` are all effects, by rank in the order of issue; elsewhere they are named by their *place* in it.
-    Nodes are numbered so that each comes after all that it waits for. ``preds``: by node, what it waits for at
-    once; ``threads``: the rank and the stream (or :data:`streamrace.replay.host.HOST`) that it is a moment of;
-    ``launches``, ``begins``, ``ends`` and ``issued``: by rank and op, the host's node when it is launched, its first
-    and last node, and its place among the records;
-    ``begun``: by step and rank, the place among the records and the host's node when the step begins.
-    ``asks``: of each query that answered False the host's node, and that of the moment which it asked about.
+    ``effects``: all effects, by rank in the order of issue; other modules name an effect by its *place* (index) in this
+    list. Nodes are numbered so that each comes after its predecessors. ``preds``: by node, its direct predecessors;
+    ``threads``: by node, its rank and stream (or :data:`streamrace.replay.host.HOST`); ``launches``, ``begins``,
+    ``ends`` and ``issued``: by rank and op, the host's node at the launch, the operation's first node, its last node,
+    and its index among the records; ``begun``: by step and rank, the index among the records and the host's node when
+    the step begins. ``asks``: of each query that answered False, the host's node and the node of the queried moment.
 
-    Raises :class:`ReplayError` where the recording makes no sense, or its times do not follow from it.
+    Raises :class:`ReplayError` if the recording is inconsistent, or its times do not follow from it.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -77,16 +76,16 @@ class Graph:
     # -- times ----------------------------------------------------------------------------------------
 
     def times(self, timing: DeviceTiming | None = None) -> Times:
-        """The time of each node, nanoseconds. None: as recorded."""
+        """Return the time of each node in nanoseconds. ``timing``: None for the recorded times."""
         return self._recorded_times if timing is None else self._moments(timing).tolist()
 
     def order(self, times: Sequence[int] | EffectOrder) -> EffectOrder:
-        """The effects (places) in the order of time; ties in the order of issue, as live."""
+        """Return the effects (places) in the order of time; ties in the order of issue, as in a live run."""
         when = np.asarray(times, dtype=np.int64)[self._effect_nodes]
         return np.argsort(when, kind="stable")
 
     def timed(self, timing: DeviceTiming | None = None) -> EffectOrder:
-        """The same, of a timing."""
+        """Return the effects (places) in the order of time in ``timing``; None: as recorded."""
         when = self._recorded if timing is None else self._moments(timing)
         return ordered(when[self._effect_nodes], self._nearly)
 
@@ -97,7 +96,7 @@ class Graph:
         return self._waiting.times(costs, first if same else 0, self._undelayed_times)
 
     def _check(self, expected: Iterable[tuple[int, int]]) -> None:
-        """Raises :class:`ReplayError` unless the recorded times follow from the graph."""
+        """Raise :class:`ReplayError` unless the recorded times follow from the graph."""
         for node, time in expected:
             if self._recorded_times[node] != time:
                 raise ReplayError(
@@ -106,9 +105,9 @@ class Graph:
                 )
 
     def _sorted(self, nodes: HostNodes) -> list[int]:
-        """Number the nodes anew, in the order of the recorded times; gives the new numbers by the old.
+        """Renumber the nodes in the order of the recorded times; return the new numbers by the old.
 
-        What comes before a change keeps its time, and is then not computed again.
+        Nodes before a change keep their times, and are then not computed again.
         """
         count = len(nodes.preds)
         left_out = simplify(nodes)
@@ -146,26 +145,26 @@ class Graph:
     # -- effects ----------------------------------------------------------------------------------------
 
     def place(self, rank: int, what: str, item: int) -> int:
-        """Where in :attr:`effects` an effect is. Raises KeyError."""
+        """Return the place of an effect in :attr:`effects`. Raises KeyError."""
         return self._places[rank, what, item]
 
     def of_launch(self, rank: int, op: int) -> int | None:
-        """Where in :attr:`effects` a launch's is; None where it has none: what it does was done when it was issued."""
+        """Return the place of a launch's effect in :attr:`effects`; None if the launch has no effect of its own."""
         found = (self._places.get((rank, what, op)) for what in ("kernel", "read", "host"))
         return next((place for place in found if place is not None), None)
 
     def issue_order(self) -> EffectOrder:
-        """The order in which every rank does each piece of work at once when it is issued, as a plain CPU does."""
+        """Return the order in which every rank does each piece of work when it is issued, as a plain CPU does."""
         ranks = range(self._recording.world)
         queues = [[place for place, effect in enumerate(self.effects) if effect.rank == rank] for rank in ranks]
         at = [0] * len(queues)
         missing = {start: len(self.preds[start]) for start in self._collectives}
-        waiting: dict[int, list[int]] = {}  # by the node at which a collective starts: ranks that stand before its end
+        waiting: dict[int, list[int]] = {}  # by a collective's first node: the ranks that have reached its end
         postponed: dict[int, list[int]] = {}  # ... and ends that no rank waited for
         order: list[int] = []
         running = list(ranks)
         while running or waiting:
-            if not running:  # they issue collectives in different orders: one rank goes on without the end of one
+            if not running:  # the ranks issue collectives in different orders: ranks continue without the end of one
                 start = next(iter(waiting))
                 for rank in waiting.pop(start):
                     postponed.setdefault(start, []).append(queues[rank][at[rank]])
@@ -190,7 +189,7 @@ class Graph:
         return np.array(order, dtype=np.int64)
 
     def ancestors(self, nodes: Iterable[int]) -> set[int]:
-        """The nodes, and all that come before them in every timing."""
+        """Return ``nodes`` and all nodes that come before them in every timing."""
         before = set(nodes)
         todo = list(before)
         while todo:

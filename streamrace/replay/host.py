@@ -1,4 +1,4 @@
-"""Follows one rank's host through its records, and notes what waits for what."""
+"""Follows one rank's host through its records, and adds the dependencies of its work."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from streamrace.trace.records import (
 )
 
 HOST = -1
-"""The host, where else the number of a stream stands."""
+"""Stands for the host in place of a stream's number."""
 
 
 class Effect(NamedTuple):
-    """Something that happens to memory, at the time of ``node``.
+    """An action on memory, at the time of ``node``.
 
-    ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), probe, host (it reads or writes pinned memory), back (a block
-    that other streams used may be handed out), inherit and inherited (a new block begins with what stood in others, if
-    it has memory of its own). ``item``: the op, the block or the probe.
-    ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
+    ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (a collective
+    writes its outputs), probe, host (the host reads or writes pinned memory), back (a block that other streams used may
+    be handed out), inherit and inherited (a new block begins with the content of others, if the block has memory of its
+    own). ``item``: the op, the block or the probe. ``seq``: index among the rank's records. ``stream``: the stream that
+    executes the effect, or :data:`HOST`.
     """
 
     rank: int
@@ -53,11 +53,11 @@ class Effect(NamedTuple):
 
 
 class Costed(NamedTuple):
-    """An operation whose cost the clock knows.
+    """An operation whose cost the clock computes.
 
-    ``node`` takes the duration, ``late`` what it comes too late by (the same node, but for collectives).
-    ``nominal``: of a kernel nanoseconds by itself, of a collective bytes (on the simulated GPU nanoseconds too); a
-    kernel has no ``members``.
+    ``node`` takes the duration, ``late`` the delay of the start (the same node, except for collectives). ``nominal``:
+    of a kernel its unstretched nanoseconds, of a collective bytes (on the simulated GPU nanoseconds too); a kernel has
+    no ``members``.
     """
 
     node: int
@@ -77,11 +77,10 @@ class Costed(NamedTuple):
 
 @dataclass
 class HostNodes:
-    """What the ranks have in common: moments, and what each comes after.
+    """The nodes of all ranks: moments, each with its predecessors.
 
-    A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, what it
-    does), or of an operation (``costed``). ``threads``: by node the rank and stream that it is a moment of.
-    ``expected``: times that were recorded.
+    A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, kind of step),
+    or of an operation (``costed``). ``threads``: by node, its rank and stream. ``expected``: recorded times.
     """
 
     preds: list[tuple[int, ...]] = field(default_factory=list)
@@ -90,15 +89,15 @@ class HostNodes:
     costed: list[Costed] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel it is the end
+    begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel: its end
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
-    launches: dict[tuple[int, int], int] = field(default_factory=dict)  # ... the host's node when it was issued
+    launches: dict[tuple[int, int], int] = field(default_factory=dict)  # ... the host's node at the launch
     issued: dict[tuple[int, int], int] = field(default_factory=dict)  # ... as Effect.seq
     begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
     starts: dict[tuple[int, int], int] = field(default_factory=dict)  # by group and number: where a collective starts
     arrivals: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
-    asks: list[tuple[int, int]] = field(default_factory=list)  # queries that answered False: when, and of which moment
-    firsts: dict[int, list[int]] = field(default_factory=dict)  # by rank, of each record: which node was next before it
+    asks: list[tuple[int, int]] = field(default_factory=list)  # queries answered False: query node, queried node
+    firsts: dict[int, list[int]] = field(default_factory=dict)  # by rank and record: number of the next node before it
 
     def add(self, rank: int, stream: int, *preds: int) -> int:
         self.preds.append(preds)
@@ -116,19 +115,19 @@ class Host:
         self._now = self._start = nodes.add(rank, HOST)
         self._time = 0  # as recorded
         self._seq = 0
-        self._tails: dict[int, int] = {}  # by stream: when all that was given to it is done
+        self._tails: dict[int, int] = {}  # by stream: the node at which all work issued to the stream is done
         self._names: dict[int, str] = {}
         self._markers: dict[int, int] = {}
         self._owners: dict[int, int] = {}
-        self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
+        self._last: dict[int, int] = {}  # by group: the node at which the group's last collective on this rank ends
         self._calls: dict[int, Call] = {}
-        self._heirs: set[int] = set()  # blocks that may begin with what stood in others
-        self._held: dict[int, set[int]] = {}  # blocks that pass on when these streams are done with them
-        self._has_calls = False  # what the work is, beside when it ran
+        self._heirs: set[int] = set()  # blocks that may begin with the content of others
+        self._held: dict[int, set[int]] = {}  # blocks that are handed on when these streams are done with them
+        self._has_calls = False  # whether the recording holds calls, not only times
         nodes.steps.append((self._start, rank, "begin"))
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
-        """Raises :class:`ReplayError` where the records make no sense."""
+        """Follow the records. Raises :class:`ReplayError` if the records are inconsistent."""
         if isinstance(records[0], Begin):
             self._time = int(records[0].info.get("began", 0))
             self._has_calls = bool(records[0].info.get("recorded"))
@@ -162,7 +161,7 @@ class Host:
     # -- the host's clock --------------------------------------------------------------------------
 
     def _step(self, what: str, time: int) -> int:
-        """A step of the host that takes time."""
+        """Add a step of the host that takes time."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
         self._nodes.steps.append((self._now, self._rank, what))
@@ -170,7 +169,7 @@ class Host:
         return self._now
 
     def _until(self, preds: Iterable[int], time: int) -> None:
-        """The host waits."""
+        """Add a wait of the host for ``preds``."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now, *preds)
         self._nodes.expected.append((self._now, time))
@@ -196,7 +195,7 @@ class Host:
 
     def _launch(self, record: Launch) -> None:
         nodes, rank, stream = self._nodes, self._rank, record.stream
-        if record.issued == self._time:  # the host's own look at pinned memory takes it no time
+        if record.issued == self._time:  # the host's own access to pinned memory takes no time
             end = nodes.add(rank, stream, self._tail(stream), self._now)
         else:
             end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
@@ -232,7 +231,7 @@ class Host:
         self._effect(end, "leave", record.op, stream)
 
     def _arrival(self, record: Collective, host: int) -> int:
-        """One communicator's kernels run in the order of issue, on whatever streams."""
+        """Add the node of a member's arrival: a communicator's kernels run in the order of issue, on any stream."""
         before = self._last.get(record.group, self._start)
         return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
 
@@ -250,7 +249,7 @@ class Host:
             self._effect(self._now, "read", record.op, HOST)
 
     def _probe(self, record: Probe) -> None:
-        if record.kind == "read":  # what the host reads is looked at where it does
+        if record.kind == "read":  # the effect of the host's read takes this checksum
             return
         tails = list(self._tails.values()) if record.stream < 0 else [self._tail(record.stream)]
         self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "probe", record.probe, HOST)
@@ -293,7 +292,7 @@ class Host:
             owner = self._owners[record.block]
             done = self._nodes.add(self._rank, owner, self._now, self._tail(owner))
             self._effect(self._now, "inherit", record.block, HOST)
-            self._effect(done, "inherited", record.block, owner)  # what was under way there has ended now
+            self._effect(done, "inherited", record.block, owner)  # work on the old blocks has ended by now
 
     def _stream_name(self, record: StreamName) -> None:
         self._names[record.stream] = record.name
@@ -303,7 +302,7 @@ class Host:
 
 
 def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> HostNodes:
-    """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
+    """Return the nodes of all ranks' hosts. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
     nodes = HostNodes()
     groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():

@@ -1,4 +1,4 @@
-"""Where all blocks lie, by which holds were not over in time: addresses only, without memory behind them."""
+"""Computes the addresses of all blocks, given the holds that were not over in time, without any memory behind them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamrace.replay.memory import Arena
 from streamrace.replay.placement import Hold, Placement
 from streamrace.replay.recording import Recording
 
-_APART = 1 << 40  # bytes between two ranks: no recording comes near
-_KEPT = 256  # placements of a rank
+_APART = 1 << 40  # bytes between two ranks: more than any recording uses
+_KEPT = 256  # cached placements
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -21,7 +21,7 @@ _Numbers = npt.NDArray[np.int64]
 class Layouts:
     """The addresses of a recording's blocks.
 
-    ``numbers``: by rank and block, its number among all; ``recorded`` and ``sizes``: by number.
+    ``numbers``: by rank and block, its number among all blocks; ``recorded`` and ``sizes``: by number.
     """
 
     def __init__(self, recording: Recording, arena: Arena) -> None:
@@ -34,7 +34,7 @@ class Layouts:
         self._as_recorded: dict[int, Placement] = {}
 
     def bases(self, late: Iterable[tuple[int, Hold]]) -> _Numbers:
-        """Where each block begins when these holds are not over in time. What they do not move lies as recorded."""
+        """Return each block's address if the holds ``late`` are not over in time; unmoved blocks lie as recorded."""
         by_rank: dict[int, set[Hold]] = {}
         for rank, hold in late:
             by_rank.setdefault(rank, set()).add(hold)
@@ -45,7 +45,7 @@ class Layouts:
         return found
 
     def _elsewhere(self, rank: int, holds: frozenset[Hold]) -> tuple[_Numbers, _Numbers]:
-        """The blocks of a rank that lie elsewhere, and where."""
+        """Return the blocks of a rank that move, and their offsets."""
         found = self._placed.get((rank, holds))
         if found is None:
             if len(self._placed) >= _KEPT:

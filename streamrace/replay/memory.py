@@ -1,7 +1,7 @@
-"""The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
+"""Holds the memory of all ranks of a recording in one allocation, so that it is reset in one copy.
 
 Blocks share memory as the device's allocator let them (:mod:`streamrace.replay.placement`). Each begins at a multiple
-of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
+of 64 bytes, as torch's own allocations do: some kernels depend on the alignment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from streamrace.replay.placement import Hold, Placement
 from streamrace.trace.records import NOBODY, Access, Alloc, Initial, TraceRecord
 
 _ALIGNMENT = 64
-_NEAR = 4096  # bytes between two pieces that are copied as one
+_NEAR = 4096  # bytes between two parts that are copied as one
 _FRESH = 0xFF  # streamrace/device/csrc/allocator.h
-_LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
+_LIMIT = 64 << 30  # bytes: more than any recording of a real run needs
 
 
 class Arena:
-    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8.
+    """All blocks of all ranks. ``bytes`` is their memory as a numpy array of uint8.
 
     ``late``: by rank, see :class:`streamrace.replay.placement.Placement`.
     """
@@ -38,7 +38,7 @@ class Arena:
         self._blocks: list[dict[int, tuple[int, int]]] = []  # by rank: offset, size
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self._placements: list[tuple[Placement, int]] = []  # by rank, and where the rank's memory begins
+        self._placements: list[tuple[Placement, int]] = []  # by rank: placement, offset of the rank's memory
         given: list[tuple[int, bytes]] = []
         size = 0
         for rank, those in enumerate(records):
@@ -61,22 +61,22 @@ class Arena:
         self.bytes = self._memory.numpy()
         for offset, data in given:
             self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
-        self._changing = [(self.bytes, self.bytes.copy())]  # what is set back, and to what
+        self._changing = [(self.bytes, self.bytes.copy())]  # the bytes that reset() writes, and their values
 
     def reset(self) -> None:
-        """As it was at the beginning, or at the last :meth:`settle`."""
+        """Reset memory to its initial content, or to its content at the last :meth:`settle`."""
         for now, then in self._changing:
             now[:] = then
 
     def take(self, other: Arena) -> None:
-        """Let each block hold what it holds in ``other``, where the same blocks lie elsewhere."""
+        """Copy the content of each block from ``other``, in which the same blocks lie elsewhere."""
         for rank, blocks in enumerate(self._blocks):
-            for block, (offset, nbytes) in blocks.items():  # the later ones last: they have their formers' memory
+            for block, (offset, nbytes) in blocks.items():  # newer blocks last: they own the memory of their formers
                 there = other._block(rank, block)[0]
                 self.bytes[offset : offset + nbytes] = other.bytes[there : there + nbytes]
 
     def settle(self, touched: Iterable[tuple[int, int]]) -> None:
-        """From now on :meth:`reset` comes back to this; only ``touched`` (rank, block) will change."""
+        """Make the current content the one that :meth:`reset` restores; only ``touched`` (rank, block) will change."""
         ranges: list[list[int]] = []
         for offset, nbytes in sorted(self._block(*one) for one in touched):
             if ranges and offset - ranges[-1][1] < _NEAR:
@@ -87,15 +87,15 @@ class Arena:
 
     @property
     def blocks(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """By rank and block, in the order in which they were made: where it begins, and how long it is."""
+        """Return the offset and size of each block, by rank and block, in the order of allocation."""
         return {(rank, block): place for rank, those in enumerate(self._blocks) for block, place in those.items()}
 
     def nbytes(self, rank: int, block: int) -> int:
-        """How large a block is."""
+        """Return the size of a block in bytes."""
         return self._block(rank, block)[1]
 
     def part(self, rank: int, access: Access) -> npt.NDArray[np.uint8]:
-        """The bytes of an access, widest stride first. Raises :class:`ReplayError` where they are not the block's."""
+        """Return the bytes of an access, widest stride first. Raises :class:`ReplayError` if outside the block."""
         block, lo, hi, _ = access
         start, nbytes = self._block(rank, block)
         if not 0 <= lo <= hi <= nbytes:
@@ -104,7 +104,7 @@ class Arena:
 
     @staticmethod
     def part_of(memory: npt.NDArray[Any], start: int, access: Access) -> npt.NDArray[Any]:
-        """The same of any bytes, in which the block begins at ``start``."""
+        """Return the bytes of an access in any memory in which its block begins at ``start``."""
         _, lo, hi, layout = access
         whole = memory[start + lo : start + hi]
         if layout is None:
@@ -116,7 +116,7 @@ class Arena:
         return np.lib.stride_tricks.as_strided(whole, shape, steps)
 
     def inherit(self, rank: int, block: int) -> Callable[[], object] | None:
-        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it; None: it lies there."""
+        """Return the action that fills the block with inherited content; None if the content lies in place already."""
         placement, begin = self._placements[rank]
         pieces = []
         for source, target, nbytes in placement.inherited(block):
@@ -132,7 +132,7 @@ class Arena:
         return fill
 
     def view(self, rank: int, view: Any) -> Tensor:
-        """The tensor that a :data:`View` describes. Raises :class:`ReplayError` where there is none."""
+        """Return the tensor that a :data:`View` describes. Raises :class:`ReplayError` if the view is damaged."""
         try:
             key = (rank, *view)
             found = self._views.get(key)
@@ -171,7 +171,7 @@ class Arena:
         return torch._conj(tensor) if conjugate else tensor
 
     def _storage_of(self, rank: int, block: int, start: int, nbytes: int) -> torch.UntypedStorage:
-        """Each block is a storage, as on the device: some kernels (linalg_qr) ask whether two arguments share one."""
+        """Return the block's storage, one per block as on the device: linalg_qr compares its arguments' storages."""
         found = self._storages.get((rank, block))
         if found is None:
             found = torch.from_numpy(self.bytes[start : start + nbytes]).untyped_storage()

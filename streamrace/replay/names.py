@@ -1,8 +1,8 @@
-"""Names of operations that survive unrelated changes of the program.
+"""Names operations so that the names survive unrelated changes of the program.
 
-An operation is named by what it is: the rank, the phase of training, the parameter whose memory it touches, its
-kernel, and its occurrence among those that have all of this in common. Its number in the trace would change with every
-operation before it.
+A name consists of the rank, the phase of training, the parameter whose memory the operation touches, its kernel, and
+its occurrence among the operations that have all of this in common. The operation's number in the trace would change
+with every operation before it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from streamrace.trace.records import Access, Collective, Label, Launch, Phase, TraceRecord
 
 _BEFORE_ANY = Phase(0, 0, "init")
-_AT_MOST = 8  # so many alternatives a sentence lists
+_AT_MOST = 8  # alternatives listed in a sentence
 
 
 class OperationName(NamedTuple):
-    """One operation. ``parameter`` is empty where there is no label, ``occurrence`` counts from 1."""
+    """The name of one operation. ``parameter`` is empty without a label, ``occurrence`` counts from 1."""
 
     rank: int
     step: int
@@ -31,21 +31,21 @@ class OperationName(NamedTuple):
 
 
 class UnknownOperation(Exception):
-    """The run has no operation of this name. One sentence: what is not there, and what is nearest."""
+    """Reports in one sentence that the run has no operation of this name: the part that is missing, and the nearest."""
 
 
 class _Labels:
-    """Tells the parameter of an access. Most blocks have no label, and the same bytes are asked for again and again."""
+    """Finds the parameter of an access. Cached: most blocks have no label, and the same bytes come up repeatedly."""
 
     def __init__(self) -> None:
-        self._of: dict[int, dict[tuple[int, int, str], None]] = {}  # by block an ordered set: DeepSpeed labels anew
+        self._of: dict[int, dict[tuple[int, int, str], None]] = {}  # by block an ordered set: DeepSpeed repeats labels
         self._found: dict[tuple[int, int, int], str | None] = {}
 
     def add(self, label: Label) -> None:
         self._of.setdefault(label.block, {})[label.lo, label.hi, label.name] = None
 
     def first(self, accesses: Iterable[Access]) -> str | None:
-        """The name of the first label that overlaps the first access that any overlaps."""
+        """Return the name of the first label that overlaps the first access with an overlapping label."""
         for block, lo, hi, _ in accesses:
             if (labels := self._of.get(block)) is None:
                 continue
@@ -73,7 +73,7 @@ class Names:
         return names
 
     def _add(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        # A label may come later than the accesses it explains: collect first, name then.
+        # A label may come later than the accesses that it explains, so naming comes after collecting.
         labels, phase, issued = _Labels(), _BEFORE_ANY, list[tuple[Phase, Launch | Collective]]()
         for record in records:
             if isinstance(record, (Launch, Collective)):
@@ -97,30 +97,30 @@ class Names:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """In ascending order."""
+        """Return the ranks in ascending order."""
         return tuple(self._names)
 
     def __len__(self) -> int:
-        """How many operations there are, on all ranks."""
+        """Return the number of operations on all ranks."""
         return len(self._numbers)
 
     def number(self, name: OperationName) -> int:
-        """The operation's number in its rank's trace. Raises :class:`UnknownOperation`."""
+        """Return the operation's number in its rank's trace. Raises :class:`UnknownOperation`."""
         try:
             return self._numbers[name]
         except KeyError:
             raise UnknownOperation(self._why_not(name)) from None
 
     def name(self, rank: int, op: int) -> OperationName:
-        """The name of operation ``op`` of ``rank``. Raises :class:`KeyError` if there is none."""
+        """Return the name of operation ``op`` of ``rank``. Raises :class:`KeyError` if the operation does not exist."""
         return self._names[rank][op]
 
     def of_rank(self, rank: int) -> Sequence[OperationName]:
-        """The rank's operations in order of issue. Raises :class:`KeyError` if there is no such rank."""
+        """Return the rank's operations in order of issue. Raises :class:`KeyError` if the rank does not exist."""
         return tuple(self._names[rank].values())
 
     def _why_not(self, name: OperationName) -> str:
-        """Compares part by part, from rank to occurrence, and names the first that does not exist."""
+        """Compare part by part, from rank to occurrence, and report the first part that does not exist."""
         if name.rank not in self._names:
             return f"there is no rank {name.rank}: the run has rank {_listed(self._names)}"
         there = self.of_rank(name.rank)

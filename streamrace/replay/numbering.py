@@ -1,11 +1,11 @@
-"""What each effect of a timing computes, by number: where two timings compute the same, they have the same number.
+"""Numbers the computation of each effect of a timing: equal computations of two timings have the same number.
 
-Value numbering (Cocke and Schwartz 1970), of memory: effects are followed in their order, and of every byte it is known
-which computation left it there. A *computation* is an effect with all that it reads, as pieces of what other
-computations left. The same effect that reads the same pieces is the same computation, whatever else happened around it,
-in this timing or an earlier one. Computations are compared whole, not by hashes of them.
+Value numbering (Cocke and Schwartz 1970) of memory: effects are followed in their order, and for every byte the
+computation that left it is known. A *computation* is an effect with all that it reads, as pieces left by other
+computations. The same effect reading the same pieces is the same computation, whatever else happened around it, in this
+timing or an earlier one. Computations are compared as a whole, not by hashes.
 
-This is the specification, and serves where there is no C++ compiler; its twin is ``csrc/numbering.cpp``.
+This is the specification, used if there is no C++ compiler; its twin is ``csrc/numbering.cpp``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 INITIAL = 0
-"""The computation that stands for memory as it is before all effects; offsets in it are addresses as recorded."""
+"""The computation that stands for memory before all effects; offsets in it are addresses as recorded."""
 NONE = -1
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]
 Effects = npt.NDArray[Any]
-"""By place, what carries the effect out on memory as recorded: callables without arguments."""
+"""By place, the callable (without arguments) that carries the effect out on memory as recorded."""
 
 
 class Span(NamedTuple):
-    """Bytes ``lo`` to ``hi`` of a block, which has a number among those of all ranks."""
+    """The bytes ``lo`` to ``hi`` of a block, which is numbered among the blocks of all ranks."""
 
     block: int
     lo: int
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 class HandedOn(NamedTuple):
-    """Bytes ``lo`` to ``hi`` of the new ``block`` were those of ``former`` from ``start`` on."""
+    """Says that the bytes ``lo`` to ``hi`` of the new ``block`` were bytes of ``former``, from ``start`` on."""
 
     block: int
     former: int
@@ -50,7 +50,7 @@ class HandedOn(NamedTuple):
 
 @dataclass(frozen=True)
 class Deed:
-    """What an effect does, as far as numbers go.
+    """The parts of an effect that numbering needs.
 
     ``what``: nothing, work, arrive and leave (of ``member`` of ``members`` in ``exchange``), or inherit (``passed``).
     """
@@ -68,11 +68,11 @@ NOTHING = Deed("nothing")
 
 
 class OutOfOrder(Exception):
-    """A member of a collective ends before all have arrived: what it writes is not a function of what they gave."""
+    """A member of a collective ends before all have arrived: its output is not a function of the members' inputs."""
 
 
 class _Layout(NamedTuple):
-    """Memory in atoms, which no effect touches in part. ``lengths``: by atom; ``initial``: its address as recorded."""
+    """Memory cut into atoms, which no effect touches in part. ``lengths``, ``initial`` (recorded address): by atom."""
 
     lengths: list[int]
     initial: list[int]
@@ -82,17 +82,17 @@ class _Layout(NamedTuple):
 
 
 class Numbering:
-    """Numbers the computations of many timings, and keeps what they left, up to ``limit`` bytes of it.
+    """Numbers the computations of many timings, and keeps their results, up to ``limit`` bytes.
 
-    ``bases`` and ``sizes``: by block, where it lies in memory as recorded, and how long it is, in the order in which
-    they were made. ``initial``: that memory, before all effects.
+    ``bases`` and ``sizes``: by block in the order of allocation, its address in memory as recorded, and its size.
+    ``initial``: that memory, before all effects.
     """
 
     def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
         self._deeds, self._sizes, self._initial, self._limit = deeds, sizes.tolist(), initial, limit
         self._bases: list[int] = bases.tolist()
         self._layouts: dict[int, _Layout] = {}
-        self._outs: list[list[int]] = []  # by place: where each region begins in what the effect leaves
+        self._outs: list[list[int]] = []  # by place: the offset of each region in the effect's result
         for deed in deeds:
             begins, at = [], 0
             for span in deed.writes:
@@ -105,12 +105,12 @@ class Numbering:
         self.forget()
 
     def forget(self) -> None:
-        """All computations. Layouts stay."""
+        """Forget all computations, but no layouts."""
         self._numbers: dict[tuple[int, ...], int] = {}
         self._keys: list[tuple[int, ...]] = [()]
         self._done = [True]
-        self._kept: OrderedDict[int, _Bytes] = OrderedDict()  # the one used last stands last
-        self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
+        self._kept: OrderedDict[int, _Bytes] = OrderedDict()  # the most recently used comes last
+        self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals whose data are staged
         self.words = self.held = 0
 
     @property
@@ -120,7 +120,7 @@ class Numbering:
     # -- layouts ------------------------------------------------------------------------------------------
 
     def lay_out(self, layout: int, bases: _Numbers) -> None:
-        """From now on ``layout`` is memory in which the blocks begin at ``bases``."""
+        """Define ``layout`` as memory in which the blocks begin at ``bases``."""
         where: list[int] = bases.tolist()
         cuts: set[int] = set()
         moves: list[tuple[int, int, int]] = []
@@ -157,7 +157,7 @@ class Numbering:
         del self._layouts[layout]
 
     def _begin(self, cuts: set[int], where: Sequence[int]) -> None:
-        """Atoms are of one block each, of those that were made last."""
+        """Cut at block boundaries, so that each atom belongs to one block, the one allocated last."""
         if cuts:
             lowest, highest = min(cuts), max(cuts)
             for base, size in zip(where, self._sizes, strict=True):
@@ -165,7 +165,7 @@ class Numbering:
 
     @staticmethod
     def _align(cuts: set[int], moves: Sequence[tuple[int, int, int]]) -> None:
-        """What is cut where it comes from is cut where it goes to, and the other way round."""
+        """Mirror each cut of a moved range: the source is cut where the target is, and vice versa."""
         both = [*moves, *((target, source, size) for source, target, size in moves)]
         growing = True
         while growing:
@@ -178,9 +178,9 @@ class Numbering:
                     growing = True
 
     def _initials(self, order: Sequence[int], where: Sequence[int]) -> list[int]:
-        """By atom: the address in memory as recorded of what stands there at first."""
+        """Return by atom the recorded address of its initial content."""
         found = [0] * max(0, len(order) - 1)
-        for block, size in enumerate(self._sizes):  # the later ones last: they have their formers' memory
+        for block, size in enumerate(self._sizes):  # newer blocks last: they own the memory of their formers
             base = where[block]
             for at in range(bisect_left(order, base), bisect_left(order, base + size)):
                 if at < len(found):
@@ -192,8 +192,8 @@ class Numbering:
     def follow(self, layout: int, order: _Numbers) -> tuple[_Numbers, _Numbers]:
         """Follow the effects in ``order`` (places).
 
-        Gives the computations by place (:data:`NONE`: it computes nothing), and the places, in order, of those that
-        were not done yet (:meth:`done`). Raises :class:`OutOfOrder`.
+        Returns the computations by place (:data:`NONE`: the effect computes nothing), and the places, in order, of the
+        computations that were not done yet (:meth:`done`). Raises :class:`OutOfOrder`.
         """
         lay = self._layouts[layout]
         who, offset = [INITIAL] * len(lay.lengths), list(lay.initial)
@@ -232,7 +232,7 @@ class Numbering:
     def _pieces(
         key: list[int], who: Sequence[int], offset: Sequence[int], lengths: Sequence[int], begin: int, end: int
     ) -> None:
-        """Add what lies there: which computation's, from where in what it left, how many bytes."""
+        """Append the pieces in the atoms ``begin`` to ``end``: (computation, offset in its result, bytes)."""
         first = True
         for at in range(begin, end):
             if not first and who[at] == key[-3] and offset[at] == key[-2] + key[-1]:
@@ -251,26 +251,26 @@ class Numbering:
         return found
 
     def place(self, number: int) -> int:
-        """Which effect the computation is of."""
+        """Return the place of the computation's effect."""
         return self._keys[number][0]
 
     def arrivals(self, number: int) -> list[int]:
-        """Of a member's end: the computations of all arrivals, by member. Of all else: none."""
+        """Return the computations of all arrivals, by member, if this is a member's end; else an empty list."""
         key = self._keys[number]
         deed = self._deeds[key[0]]
         return list(key[1 : 1 + deed.members]) if deed.what == "leave" else []
 
     def done(self, numbers: _Numbers) -> None:
-        """The computations were carried out, and what they show is known."""
+        """Mark computations as carried out, with their shown values known."""
         for number in numbers.tolist():
             self._done[number] = True
 
-    # -- what they left -----------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------
 
     def give(self, number: int, memory: _Bytes) -> int:
-        """Put what the computation reads where it lies in ``memory``, as recorded.
+        """Write the computation's inputs to their recorded addresses in ``memory``.
 
-        Gives the computation that left some of it and of which nothing is kept; :data:`NONE` where all is there.
+        Returns a computation that left some input and whose result is not kept; :data:`NONE` if all are written.
         """
         key = self._keys[number]
         deed = self._deeds[key[0]]
@@ -290,7 +290,7 @@ class Numbering:
         return NONE
 
     def keep(self, number: int, memory: _Bytes) -> None:
-        """Keep what the computation left in ``memory``, as recorded; what was not used for longest goes for it."""
+        """Keep the computation's result, found in ``memory`` as recorded; evict the least recently used for it."""
         place = self._keys[number][0]
         outs = self._outs[place]
         if not outs[-1] or number in self._kept:
@@ -304,7 +304,7 @@ class Numbering:
         self.bound(self._limit)
 
     def bound(self, limit: int) -> None:
-        """From now on keep no more than ``limit`` bytes."""
+        """Keep at most ``limit`` bytes from now on."""
         self._limit = limit
         while self.held > self._limit and self._kept:
             _, oldest = self._kept.popitem(last=False)
@@ -313,9 +313,9 @@ class Numbering:
     # -- carrying out -------------------------------------------------------------------------------------
 
     def carry_out(self, numbers: _Numbers, effects: Effects, memory: _Bytes) -> int:
-        """Carry out computations, in order, and keep what they leave. Gives how many were.
+        """Carry out computations in order, and keep their results. Returns the number of computations carried out.
 
-        Where that is not all, nothing is kept of something that the next one reads.
+        If that is not all, an input of the next computation is no longer kept.
         """
         for at, number in enumerate(numbers.tolist()):
             if self.stage(number, effects, memory) != NONE or self.give(number, memory) != NONE:
@@ -325,7 +325,7 @@ class Numbering:
         return len(numbers)
 
     def stage(self, number: int, effects: Effects, memory: _Bytes) -> int:
-        """Before a collective's end at a member: let its data be that of all arrivals. Gives what :meth:`give` does."""
+        """Stage the data of all arrivals before a collective's end at a member. Returns the same as :meth:`give`."""
         arrivals, exchange = self.arrivals(number), self._deeds[self.place(number)].exchange
         if not arrivals or self._staged.get(exchange) == arrivals:
             return NONE
@@ -339,5 +339,5 @@ class Numbering:
         return NONE
 
     def unstage(self) -> None:
-        """The data of collectives is no more what :meth:`stage` made it."""
+        """Mark the staged data of all collectives as invalid."""
         self._staged.clear()

@@ -1,13 +1,13 @@
-"""Where each block of a rank lies in a replay's memory.
+"""Places each block of a rank in a replay's memory.
 
-A new block gets bytes of those before it from the device's allocator (:class:`streamrace.trace.records.Reuse`), so
-a use after free shows in values.
+A new block gets bytes of earlier blocks from the device's allocator (:class:`streamrace.trace.records.Reuse`), so a use
+after free shows in values.
 
-Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
-another stream: that one is handed out once the stream has got there (:class:`Hold`), which depends on the timing. Where
-it had not got there yet, the new block has memory of its own, as the device would have given it other memory. It begins
-with what stood in the other one when it was made, so who reads it before anything is written finds what the recorded
-run found.
+Blocks own the same bytes in the order of the program, in every timing, except for a block that ``record_stream`` named
+to another stream: it is handed out once the stream has reached that point (:class:`Hold`), which depends on the timing.
+If the stream had not reached it, the new block has memory of its own, as the device would have given it other memory.
+This memory begins with the content of the former block at the time of the allocation, so a read before any write finds
+what the recorded run found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIGNMENT = 64
 
 
 class Hold(NamedTuple):
-    """``block`` was made of memory of ``former``, which other streams than its owner's had to be done with."""
+    """Says that ``block`` got memory of ``former``, which streams other than its owner's had to finish with first."""
 
     former: int
     block: int
@@ -30,11 +30,11 @@ class Hold(NamedTuple):
 
 @dataclass
 class _Island:
-    """Blocks whose places relative to each other are known. ``shift``: of its addresses in ``into``."""
+    """Blocks whose relative addresses are known. ``shift``: offset of its addresses in ``into``, if merged."""
 
     into: _Island | None = None
     shift: int = 0
-    held: list[tuple[int, int, int]] = field(default_factory=list)  # plane, from, to: nothing else may lie there
+    held: list[tuple[int, int, int]] = field(default_factory=list)  # plane, from, to: ranges reserved for held blocks
 
 
 @dataclass
@@ -46,9 +46,10 @@ class _Place:
 
 
 class Placement:
-    """``offsets``: by block, where it begins; ``size``: what all need together.
+    """The addresses of a rank's blocks. ``offsets``: address of each block; ``size``: bytes of all blocks together.
 
-    ``late``: the holds that were not over when the new block was made, which then lies elsewhere. None: as recorded.
+    ``late``: the holds that were not over when the new block was allocated, which then lies elsewhere. Empty: as
+    recorded.
     """
 
     def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:
@@ -58,9 +59,9 @@ class Placement:
         self._place(late)
 
     def elsewhere(self, late: Collection[Hold]) -> Placement:
-        """Of this placement, which is as recorded: all that lies elsewhere when these holds are not over.
+        """Return the placement of the blocks that may move when these holds are not over; ``self`` must be as recorded.
 
-        Those are the blocks on the islands of the formers: an island's blocks have nothing to do with those of others.
+        They are the blocks on the islands of the formers: islands are independent of each other.
         """
         moved = {id(_absolute(self._places[one.former])[0]) for one in late if one.former in self._places}
         if not self._by_island:
@@ -104,7 +105,7 @@ class Placement:
             place.plane = free[0]
 
     def inherited(self, block: int) -> list[tuple[int, int, int]]:
-        """What the block finds in memory of its own, as it was there when the block was made: from, to, bytes."""
+        """Return the ranges (from, to, bytes) that a block in memory of its own copies from its formers."""
         mine = self.offsets.get(block, 0)
         found = []
         for one in self._reuses.get(block, ()):
@@ -114,7 +115,7 @@ class Placement:
         return found
 
     def _join(self, place: _Place, former: _Place, address: int) -> None:
-        """``place`` begins at ``address`` of the island that ``former`` is on."""
+        """Let ``place`` begin at ``address`` of the island that ``former`` is on."""
         mine, at = _absolute(place)
         island, _ = _absolute(former)
         if mine is not island:
@@ -140,10 +141,10 @@ class Placement:
 
 
 class Holds:
-    """What of a rank's memory passes on only when other streams are done with it.
+    """The memory of a rank that is handed on only when other streams are done with it.
 
-    ``all``: by new block and former, in the order of the program. ``heirs``: blocks that may have memory of their own
-    in some timing, and then begin with what stood in others. ``held``: by former, the streams that it waits for.
+    ``all``: the holds, in the order of the program. ``heirs``: blocks that may have memory of their own in some timing,
+    and then begin with the content of others. ``held``: by former, the streams that it waits for.
     """
 
     def __init__(self, records: Sequence[TraceRecord]) -> None:
@@ -167,7 +168,7 @@ class Holds:
 
 
 def _reuses(records: Sequence[TraceRecord]) -> dict[int, list[Reuse]]:
-    """By the new block."""
+    """Return the reuses by the new block."""
     made: dict[int, list[Reuse]] = {}
     for record in records:
         if isinstance(record, Reuse):
@@ -176,7 +177,7 @@ def _reuses(records: Sequence[TraceRecord]) -> dict[int, list[Reuse]]:
 
 
 def _absolute(place: _Place) -> tuple[_Island, int]:
-    """The island it is on now, and its address there."""
+    """Return the island that the place is on now, and its address there."""
     island, address = place.island, place.address
     while island.into is not None:
         address += island.shift

@@ -18,26 +18,25 @@ from streamrace.replay.recording import Recording
 from streamrace.trace.files import file_of
 
 RankProgram = Callable[[Device], object]
-"""It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.probe`)."""
+"""Uses ``torch.cuda``; the device is passed for its probes (:meth:`Device.probe`)."""
 
 _PATIENCE_S = 60.0  # of torch.distributed
 
 
 def plain_timing(world: int = 1, profile: str = "a100-100gbps") -> HardwareTiming:
-    """All ranks on one node, nothing stretched."""
+    """Return a timing with all ranks on one node and nothing stretched."""
     return HardwareTiming(load_profile(profile), (0,) * world)
 
 
 def record(program: RankProgram, timing: HardwareTiming | None = None) -> Recording:
     """Run ``program`` on a simulated GPU, as the only rank, in a fork of this process, and record it.
 
-    The program gets the device; values that it calls right or wrong are given to :meth:`Device.probe`. This process
-    must have a simulated GPU (``streamrace device``, ``pytest --stream-device cuda``), may have used it, and may not
-    have run a backward pass on it. Raises RuntimeError where it has none, :class:`RankFailed` where the
-    program raises, with what it printed as a note, and :class:`streamrace.replay.faults.ReplayError` where it did what
-    cannot be replayed.
+    The program gets the device; values to be compared are passed to :meth:`Device.probe`. This process must have a
+    simulated GPU (``streamrace device``, ``pytest --stream-device cuda``), may have used it, and may not have run a
+    backward pass on it. Raises RuntimeError without a simulated GPU, :class:`RankFailed` if the program raises, with
+    its output as a note, and :class:`streamrace.replay.faults.ReplayError` if the program's work cannot be replayed.
     """
-    functions().drain()  # a fork has no part in what was begun before it
+    functions().drain()  # a fork does not inherit the work that was begun before it
     with TemporaryDirectory(prefix="record-") as folder:
         try:
             return record_ranks(program, Path(folder), timing or plain_timing())
@@ -49,10 +48,10 @@ def record(program: RankProgram, timing: HardwareTiming | None = None) -> Record
 
 
 def record_ranks(program: RankProgram, folder: Path, timing: HardwareTiming) -> Recording:
-    """The same on as many ranks as ``timing`` says nodes of, in processes of their own, with ``torch.distributed``.
+    """Run and record ``program`` on one process for each rank of ``timing``, with ``torch.distributed``.
 
-    ``folder`` takes the traces and what the ranks print. Of several ranks each has a GPU of its own: this process may
-    not have used its one. Raises as :func:`record` does.
+    ``folder`` receives the traces and the ranks' output. Each of several ranks has a GPU of its own: this process may
+    not have used its own. Raises as :func:`record` does.
     """
     functions()
     nodes = timing.nodes_of

@@ -1,4 +1,4 @@
-"""Reads a recorded run: the traces of all ranks, with the calls in them."""
+"""Reads a recorded run: the traces of all ranks, with their calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILE = re.compile(r"rank(\d+)\.trace")
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded run. ``records``: by rank, in the order of the host."""
+    """A recorded run. ``records``: by rank, in the order of the host."""
 
     records: Mapping[int, Sequence[TraceRecord]]
     timing: DeviceTiming
@@ -31,9 +31,9 @@ class Recording:
 
     @classmethod
     def load(cls, folder: Path, *, calls: bool = True) -> Recording:
-        """The recording in ``folder`` (``rank0.trace``, ...). Raises :class:`ReplayError`.
+        """Load the recording in ``folder`` (``rank0.trace``, ...). Raises :class:`ReplayError`.
 
-        Without ``calls`` any whole trace will do, that of a dry run too: its work can be timed anew, not executed.
+        Without ``calls`` any whole trace is accepted, also of a dry run: its work can be timed again, not executed.
         """
         found = {int(name[1]): path for path in folder.glob("rank*.trace") if (name := _FILE.fullmatch(path.name))}
         if not found:
@@ -59,7 +59,7 @@ class Recording:
     def of(
         cls, records: Mapping[int, Sequence[TraceRecord]], where: str = "the recording", *, calls: bool = True
     ) -> Recording:
-        """A recording of records that are at hand. Raises :class:`ReplayError`."""
+        """Build a recording from records in memory. Raises :class:`ReplayError`."""
         info: Mapping[str, Any] = {}
         infos: list[Mapping[str, Any]] = []
         for rank, those in records.items():
@@ -87,16 +87,16 @@ class Recording:
         return cls(records, DeviceTiming.of(records, infos), info)
 
     def deviated(self, deviations: Sequence[Deviation]) -> DeviceTiming:
-        """The recorded timing, changed by ``deviations``. Raises UnknownOperation and ValueError."""
+        """Return the recorded timing, changed by ``deviations``. Raises UnknownOperation and ValueError."""
         return self.timing.deviated(deviations, self.records, self.names)
 
     @property
     def by_profile(self) -> HardwareTiming:
-        """The machine. Raises :class:`ReplayError` where the run was not timed by a hardware profile."""
+        """Return the machine. Raises :class:`ReplayError` if the run was not timed by a hardware profile."""
         return self.timing.by_profile
 
     def on(self, profile: Profile) -> DeviceTiming:
-        """The recorded timing on another machine (:meth:`DeviceTiming.on`). Raises :class:`ReplayError`, as above."""
+        """Return the recorded timing on another machine (:meth:`DeviceTiming.on`). Raises :class:`ReplayError`."""
         return self.timing.on(replace(self.by_profile, profile=profile))
 
     @property

@@ -1,9 +1,9 @@
 """Executes a recording again, in one process, under any timing that keeps its ordering edges.
 
-Every effect of every rank takes place on real memory, in the order of virtual time. The host's program
-does not run: what it issued is recorded. So a replay is exact up to the first value that the *host* read
-and that is another one than when it was recorded (:class:`Departure`): there the program might have gone
-another way, and what follows is what the recorded work would have computed.
+Every effect of every rank takes place on real memory, in the order of virtual time. The host's program does not run:
+its work is recorded. So a replay is exact up to the first value that the *host* read and that differs from the recorded
+one (:class:`Departure`): there the program might have taken another branch, and later values are what the recorded work
+would have computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MEMORIES = 6
 
 
 class Departure(NamedTuple):
-    """The host read another value than it did when the run was recorded."""
+    """The host read a value that differs from the recorded one."""
 
     operation: OperationName
     recorded: Any
@@ -44,7 +44,7 @@ class Departure(NamedTuple):
 
 
 class UsedValue(NamedTuple):
-    """A value that training uses: where in the program, and what it is called (a loss has no name)."""
+    """A value that training uses: its place in the program, and its name (empty for a loss)."""
 
     rank: int
     probe: int
@@ -57,11 +57,11 @@ class UsedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came out of one replay.
+    """The result of one replay.
 
-    ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
-    ``bad``: how many values are not finite, by place, where the checksum is not the expected one.
-    ``order``: the places of all effects (:attr:`Graph.effects`) in the order in which they took place.
+    ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``. ``bad``: the
+    number of values that are not finite, by place, where the checksum is not the expected one. ``order``: the places of
+    all effects (:attr:`Graph.effects`) in the order in which they took place.
     """
 
     checksums: tuple[int, ...]
@@ -73,7 +73,7 @@ class ReplayOutcome:
 
 @dataclass
 class ValuesShown:
-    """What the effects that were executed showed, by place in :attr:`Replayer.looks`; see :class:`ReplayOutcome`."""
+    """The values shown by the executed effects, by place in :attr:`Replayer.looks`; see :class:`ReplayOutcome`."""
 
     checksums: list[int]
     losses: dict[int, float] = field(default_factory=dict)
@@ -83,21 +83,21 @@ class ValuesShown:
 
 @dataclass
 class _Memory:
-    """Memory of all ranks, and what each effect (by place) does there."""
+    """The memory of all ranks, and the action of each effect (by place) on it."""
 
     arena: Arena
     effects: list[work.Action]
 
 
 class Hands(NamedTuple):
-    """Memory as recorded, and what each effect (by place) does there; what it shows goes to :attr:`Replayer.seen`."""
+    """Memory as recorded, and the action of each effect (by place) on it; shown values go to :attr:`Replayer.seen`."""
 
     arena: Arena
     effects: list[work.Action]
 
 
 class LateHolds:
-    """Which holds are over in time, by an order of all effects."""
+    """Finds the holds that are not over in time, given an order of all effects."""
 
     def __init__(self, recording: Recording, graph: Graph) -> None:
         self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
@@ -106,7 +106,7 @@ class LateHolds:
         self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
 
     def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
-        """Those of which the memory had not come back when it was needed; of what is settled the recorded order is."""
+        """Return the holds whose memory had not come back when it was needed; settled blocks have no late holds."""
         if not self._all:
             return frozenset()
         when = np.empty(len(order), dtype=np.int64)
@@ -116,11 +116,11 @@ class LateHolds:
 
 
 class Replayer:
-    """A recording made ready to be executed many times.
+    """A recording prepared to be executed many times.
 
-    ``looks`` are the values that training uses, by rank in the order of the program; ``recorded`` their checksums
-    in the live run, ``expected`` (may be set) those in the run that others are compared with. ``settled``: by place in
-    :attr:`Graph.effects`, whether it was executed before all replays. ``executed`` counts executions.
+    ``looks``: the values that training uses, by rank in the order of the program; ``recorded``: their checksums in the
+    live run; ``expected`` (may be set): their checksums in the run to compare with. ``settled``: by place in
+    :attr:`Graph.effects`, whether the effect was executed before all replays. ``executed``: the number of executions.
 
     Raises :class:`ReplayError` for a recording that is damaged.
     """
@@ -137,13 +137,13 @@ class Replayer:
         self._calls: dict[tuple[int, int], Call] = {}
         self._threads = int(recording.info.get("threads", 0))
         self._probes: dict[tuple[int, int, str], Probe] = {}
-        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the probes
+        self._places: dict[tuple[int, int, str], int] = {}  # by probe: index among the looks
         self._launches: dict[tuple[int, int], Launch] = {}
         self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._exchanges: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.holds = LateHolds(recording, self.graph)
-        self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
+        self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the most recently used comes last
         self._touched: set[BlockKey] = set()
         try:
             self._read()
@@ -155,11 +155,11 @@ class Replayer:
     # -- running ----------------------------------------------------------------------------------------
 
     def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
-        """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
+        """Execute under ``timing`` (see :meth:`Recording.deviated`); None: as recorded."""
         return self.run_order(self.graph.timed(timing))
 
     def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
-        """Execute the effects in this order, which must keep the recorded edges."""
+        """Execute the effects in ``order``, which must keep the recorded edges."""
         self._memory = self._memory_of(self.holds.late(order, self.settled))
         self._execute(self._memory, order[~self.settled[order]] if self.settled.any() else order)
         seen = self.seen
@@ -176,12 +176,12 @@ class Replayer:
 
     @contextmanager
     def as_live(self) -> Iterator[None]:
-        """Inside, what a kernel asks beside its arguments is as it was. Raises :class:`ReplayError` for what fails."""
+        """Restore the recorded state that kernels depend on (threads, gradient mode). Raises :class:`ReplayError`."""
         threads = torch.get_num_threads()
-        other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
+        other = self._threads not in (0, threads)  # setting the count creates a thread pool, which no fork survives
         if other:
-            torch.set_num_threads(self._threads)  # sums are split among them
-        # Where gradients are wanted some kernels compute in another way: the simulated GPU always lets them.
+            torch.set_num_threads(self._threads)  # sums are split among the threads
+        # Some kernels compute differently if gradients are enabled, and the simulated GPU always enables them.
         try:
             with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
                 yield
@@ -192,7 +192,7 @@ class Replayer:
                 torch.set_num_threads(threads)
 
     def verify(self) -> ReplayOutcome:
-        """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
+        """Execute as recorded. Raises :class:`ReplayError` unless every bit equals that of the live run."""
         outcome = self.run()
         wrong = [
             look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
@@ -208,11 +208,11 @@ class Replayer:
 
     @property
     def hands(self) -> Hands:
-        """What to carry out single effects with."""
+        """Return the memory and the actions for carrying out single effects."""
         return Hands(self._as_recorded.arena, self._as_recorded.effects)
 
     def shows(self, place: int) -> tuple[int, bool] | None:
-        """Which of :attr:`looks` an effect shows, and whether another value than was recorded is a departure."""
+        """Return the index in :attr:`looks` that an effect shows, and whether a differing value is a departure."""
         effect = self.graph.effects[place]
         key = effect.rank, effect.item
         if effect.what == "probe":
@@ -223,18 +223,18 @@ class Replayer:
         return look, effect.what != "kernel" or self._calls[key].function == LOOK
 
     def exchange(self, rank: int, op: int) -> tuple[int, int, int]:
-        """Of a collective: its number among all, which member ``rank`` is, and of how many."""
+        """Return a collective's number, the index of ``rank`` among its members, and the number of members."""
         number, members = self._exchanges[rank, op]
         return number, members.index(rank), len(members)
 
     def tensor(self, rank: int, view: View) -> Tensor:
-        """What a recorded tensor holds now: after the last execution."""
+        """Return the content of a recorded tensor after the last execution."""
         return self._memory.arena.view(rank, view)
 
     def settle(self, effects: Collection[int]) -> None:
-        """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
+        """Execute ``effects`` (places) once, now, as recorded, and begin every replay after them.
 
-        Allowed for what comes before all that is left in every timing, or races with nothing.
+        Allowed for effects that precede all remaining effects in every timing, or that race with nothing.
         """
         chosen = np.zeros(len(self.graph.effects), dtype=np.bool_)
         chosen[list(effects)] = True
@@ -251,7 +251,7 @@ class Replayer:
     # -- memory ------------------------------------------------------------------------------------------
 
     def _memory_of(self, late: frozenset[tuple[int, Hold]]) -> _Memory:
-        """Where everything lies when these holds are not over in time. Timings have few such sets among them."""
+        """Return the memory for this set of late holds, cached: timings have few such sets."""
         if not late:
             return self._as_recorded
         memory = self._memories.pop(late, None)
@@ -274,13 +274,13 @@ class Replayer:
     # -- binding ------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What the effects are made of."""
+        """Collect the records that effects are bound from."""
         records = self.recording.records
         seen: dict[int, int] = {}
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
-            last: dict[int, int] = {}  # by probe: its place among the looks; Probed follows each
+            last: dict[int, int] = {}  # by probe: index of the look; its Probed record follows
             for record in records[rank]:
                 if isinstance(record, Call):
                     self._calls[rank, record.op] = record
@@ -308,7 +308,7 @@ class Replayer:
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
 
     def _bind(self, arena: Arena) -> list[work.Action]:
-        """What each effect does in this memory; nothing, where it is settled."""
+        """Return the action of each effect on this memory; settled effects do nothing."""
         records = self.recording.records
         exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
         for (group, _), those in self._parts.items():
@@ -340,7 +340,7 @@ class Replayer:
         return [_nothing if done else bound(effect) for effect, done in effects]
 
     def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
-        """A piece of work of the simulated GPU's."""
+        """Return the action of an effect of the simulated GPU."""
         place = self._places.get((*key, READ))
         see = self._seeing(place, *key)
         if what == "host":
@@ -373,7 +373,7 @@ class Replayer:
         return keep
 
     def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
-        """What the host learns; another value than then is a departure."""
+        """Return the callback for a value that the host reads: a differing value is a departure."""
         if place is None:
             return None
 
@@ -410,8 +410,8 @@ class Replayer:
 
 
 def _nothing() -> None:
-    """An effect that only marks a moment: it does nothing."""
+    """Do nothing: the effect only marks a moment."""
 
 
 def _nobody(checksum: int) -> None:
-    """The checksum of a read that no probe recorded: not kept."""
+    """Ignore the checksum of a read that no probe recorded."""

@@ -1,11 +1,11 @@
-"""A run's own schedule with further waits in it: how much longer does it take?
+"""Computes how much longer a run takes with further waits in its own schedule.
 
-What each step of the host and each piece of work took beyond what it came after is read from the trace; with it the
-graph of what waits for what (:mod:`streamrace.replay.host`) gives the recorded times. Then the same with the records
-that were put in: every time is the latest of what it comes after, and what it took.
+The time that each host step and each piece of work took after its predecessors is read from the trace; with these times
+the graph of dependencies (:mod:`streamrace.replay.host`) reproduces the recorded times. The same is then computed with
+the inserted records: every time is the latest of its predecessors, plus the time taken.
 
-Not in it: what a program would do otherwise in another timing (a query, a clock), a call's own time on the host but for
-a synchronisation's, and memory that is handed out later.
+Not modelled: a program that behaves differently in another timing (a query, a clock), a call's own time on the host
+(except for a synchronisation), and memory that is handed out later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Deadlock(ReplayError):
 
 
 class Schedule:
-    """``end_ns``: when the run's last work, or its host, was done. ``exact``: the graph gives the times of the trace.
+    """A run's schedule. ``end_ns``: end of its last work, or of its host. ``exact``: the recorded times are reproduced.
 
     Raises :class:`ReplayError` for a run that is not whole.
     """
@@ -46,7 +46,7 @@ class Schedule:
         self._took = {rank: _by_record(rank, nodes, took) for rank in records}
 
     def longer(self, records: Records, inserted: Mapping[int, Collection[int]]) -> int:
-        """Nanoseconds by which the run ends later. ``inserted``: by rank, where among the records new ones are.
+        """Return the nanoseconds by which the run ends later. ``inserted``: by rank, indices of the new records.
 
         Raises :class:`Deadlock`.
         """
@@ -67,7 +67,7 @@ class Schedule:
 
 
 def end_of(records: Records) -> int:
-    """When a run's last work, or its host, was done, by its traces."""
+    """Return the time at which a run's last work, or its host, was done, according to its traces."""
     last = 0
     for those in records.values():
         for one in those:
@@ -79,7 +79,7 @@ def end_of(records: Records) -> int:
 
 
 def _ranges(rank: int, nodes: HostNodes) -> list[tuple[int, int]]:
-    """The nodes of each of a rank's records."""
+    """Return the range of nodes of each of a rank's records."""
     firsts = nodes.firsts[rank]
     following = [*firsts[1:], next((those[0] for other, those in nodes.firsts.items() if other > rank and those), None)]
     last = len(nodes.preds)
@@ -91,7 +91,7 @@ def _by_record(rank: int, nodes: HostNodes, took: Sequence[int]) -> list[list[in
 
 
 def _order(nodes: HostNodes) -> list[int]:
-    """So that each comes behind what it waits for. Raises :class:`Deadlock`."""
+    """Sort the nodes so that each comes after its predecessors. Raises :class:`Deadlock`."""
     waiting = [len(preds) for preds in nodes.preds]
     after: list[list[int]] = [[] for _ in nodes.preds]
     for node, preds in enumerate(nodes.preds):

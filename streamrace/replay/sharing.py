@@ -1,15 +1,15 @@
-"""Executes many timings of one recording, and every computation once that several have in common.
+"""Executes many timings of a recording, and each computation that several timings have in common only once.
 
-What an effect makes is a function of what it reads. So the effects of a timing are numbered by what they read
-(:mod:`streamrace.replay.numbering`); those whose computation was carried out before, in this timing or another one, are
-not carried out again. Timings that share a beginning share its work, and where they come together again they share what
-follows. In two timings that differ only in the order of what does not touch the same memory every value is the same
-(Mazurkiewicz 1977): all of it is shared then, and what comes out is looked up.
+An effect's result is a function of what it reads. So the effects of a timing are numbered by what they read
+(:mod:`streamrace.replay.numbering`); a computation that was carried out before, in this timing or another one, is not
+carried out again. Timings that share a beginning share its work, and where they converge again they share what follows.
+In two timings that differ only in the order of work on disjoint memory every value is the same (Mazurkiewicz 1977): all
+computations are shared then, and the outcome is looked up.
 
-What comes out is bit for bit what executing everything gives (:meth:`streamrace.replay.replayer.Replayer.run_order`),
-which stays the specification, and serves where sharing is not possible: memory of two blocks of one effect that
-overlaps, a collective that ends at a member before it began at another, and what is far larger than may be kept. That
-what an effect is said to read and write is the truth is tried out before anything is shared.
+The outcome is bit for bit that of executing everything (:meth:`streamrace.replay.replayer.Replayer.run_order`), which
+stays the specification, and is used where sharing is not possible: an effect whose two blocks overlap, a collective
+that ends at a member before it began at another, and results far larger than the limit. Before anything is shared, a
+trial run checks that each effect reads and writes nothing outside its footprint.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from streamrace.replay.replayer import Departure, Replayer, ReplayOutcome, Value
 from streamrace.trace.records import Reuse
 
 KEPT_BYTES = 256 << 20
-"""How much of what was computed is kept, unless told otherwise."""
-_WORDS = 16 << 20  # numbers that describe computations: 128 MiB; then all are forgotten
+"""Default limit of the kept results, in bytes."""
+_WORDS = 16 << 20  # words that describe computations (128 MiB); above that, all are forgotten
 _LAYOUTS = 128
 _FEW = 1 << 12
 _FILLS = (0x55, 0xAA)
@@ -45,9 +45,10 @@ _Places = npt.NDArray[np.int64]
 
 @dataclass
 class Shared:
-    """How much of the work was shared. ``whole``, ``part`` and ``none``: timings of which everything that has an effect
-    was executed, a part of it, and nothing; ``plainly``: of those, timings in which nothing could be shared.
-    ``effects``: pieces of work that were carried out, those among them that were tried out first."""
+    """Counts shared work. ``whole``, ``part``, ``none``: timings of which all, some or no work was executed.
+
+    ``plainly``: of ``whole``, those that could not share; ``effects``: computations carried out, trial run included.
+    """
 
     whole: int = 0
     part: int = 0
@@ -57,14 +58,14 @@ class Shared:
 
 
 class _TooMuch(Exception):
-    """What is needed was given up for other things again and again."""
+    """A needed result was evicted again and again."""
 
 
 class SharingReplayer:
     """Executes timings of ``replayer``, whose effects were settled before. ``kept``: bytes that may be kept.
 
-    ``shared`` counts; ``reason``: why nothing can be shared (empty: it can); ``written``: the bytes that one timing
-    writes. Where less than those may be kept, only whole timings are shared, and nothing where it is less by far.
+    ``shared``: counters; ``reason``: why nothing can be shared (empty if sharing works); ``written``: bytes that one
+    timing writes. If ``kept`` is smaller, only whole timings are shared, and nothing if it is far smaller.
     """
 
     def __init__(
@@ -105,28 +106,28 @@ class SharingReplayer:
         self._executed = replayer.executed
         self._settled = replayer.settled
         self._expected = replayer.expected
-        self._checksums = np.zeros(_FEW, dtype=np.int64)  # by computation, what it showed
+        self._checksums = np.zeros(_FEW, dtype=np.int64)  # by computation: the checksum that it showed
         self._losses: dict[int, float] = {}
         self._bad: dict[int, int] = {}
 
     @property
     def computations(self) -> tuple[int, int]:
-        """How many are known, and of how many numbers their descriptions are."""
+        """Return the number of known computations, and the number of words that describe them."""
         return self._numbering.count, self._numbering.words
 
     @property
     def held(self) -> int:
-        """Bytes of what they left that are kept."""
+        """Return the number of bytes of kept results."""
         return self._numbering.held
 
     # -- running ------------------------------------------------------------------------------------------
 
     def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
-        """As :meth:`Replayer.run`."""
+        """Run as :meth:`Replayer.run` does."""
         return self.run_order(self.replayer.graph.timed(timing))
 
     def run_order(self, order: _Places) -> ReplayOutcome:
-        """As :meth:`Replayer.run_order`. Raises ValueError where other effects were settled meanwhile."""
+        """Run as :meth:`Replayer.run_order` does. Raises ValueError if other effects were settled in the meantime."""
         replayer = self.replayer
         if replayer.settled is not self._settled:
             raise ValueError("other effects were settled, so what was shared is no longer what comes next")
@@ -153,7 +154,7 @@ class SharingReplayer:
         return self._outcome(order, active, computed)
 
     def _plainly(self, order: _Places, computed: _Places | None = None) -> ReplayOutcome:
-        """Execute everything; what comes out is known from now on."""
+        """Execute everything; the values shown are known from then on."""
         outcome = self.replayer.run_order(order)
         self.shared.whole += 1
         self.shared.plainly += 1
@@ -184,7 +185,7 @@ class SharingReplayer:
         )
 
     def _departure(self, active: _Places, computed: _Places, checksums: _Places) -> Departure | None:
-        """The first value that the host read and that is another one."""
+        """Return the first value read by the host that differs from the recorded one."""
         others = [
             place
             for place in self._guarded.tolist()
@@ -200,8 +201,8 @@ class SharingReplayer:
     # -- carrying out -------------------------------------------------------------------------------------
 
     def _carry_out(self, computed: _Places, fresh: _Places) -> None:
-        """The effects ``fresh`` (places), in order. Raises :class:`_TooMuch`."""
-        if self._executed != self.replayer.executed:  # somebody else used the memory in between
+        """Carry out the effects ``fresh`` (places), in order. Raises :class:`_TooMuch`."""
+        if self._executed != self.replayer.executed:  # another user changed the memory in between
             self._numbering.unstage()
             self._executed = self.replayer.executed
         left, numbers = len(self._deeds), computed[fresh]
@@ -210,7 +211,7 @@ class SharingReplayer:
                 done = self._see(numbers, fresh)
                 numbers, fresh = numbers[done:], fresh[done:]
                 todo = numbers[:1].tolist()
-                while todo:  # what the next one reads was given up: carry that out before it
+                while todo:  # an input of the next computation was evicted: carry that out first
                     missing = self._missing(todo[-1])
                     if missing == NONE:
                         self._see(*self._one(todo.pop()))
@@ -222,7 +223,7 @@ class SharingReplayer:
                 numbers, fresh = numbers[1:], fresh[1:]
 
     def _see(self, numbers: _Places, places: _Places) -> int:
-        """Carry out these computations of the effects at ``places``, as many as can be, and learn what they show."""
+        """Carry out these computations of the effects at ``places``, as far as possible, and store what they show."""
         self.replayer.seen = ValuesShown(list(self.replayer.recorded))
         done = self._numbering.carry_out(numbers, self._effects, self._memory)
         self.shared.effects += done
@@ -233,12 +234,12 @@ class SharingReplayer:
         return np.array([number], dtype=np.int64), np.array([self._numbering.place(number)], dtype=np.int64)
 
     def _missing(self, number: int) -> int:
-        """The computation that has to be carried out before this one because nothing of it is kept."""
+        """Return the computation that must be carried out before this one because its result is not kept."""
         missing = self._numbering.stage(number, self._effects, self._memory)
         return missing if missing != NONE else self._numbering.give(number, self._memory)
 
     def _learn(self, numbers: _Places, places: _Places) -> None:
-        """What these computations, of the effects at ``places``, show was just seen."""
+        """Store the values that these computations, of the effects at ``places``, have just shown."""
         self._numbering.done(numbers)
         most = int(numbers.max(initial=0))
         if most >= len(self._checksums):
@@ -256,9 +257,9 @@ class SharingReplayer:
     # -- trying out ---------------------------------------------------------------------------------------
 
     def _try_out(self) -> None:
-        """Carry out the recorded timing, each effect with nothing in memory but what it is said to read.
+        """Carry out the recorded timing with each effect's declared reads as the only meaningful memory.
 
-        All that it shows must be as recorded. What is wrong stands in :attr:`reason`.
+        All values shown must be as recorded; a difference is reported in :attr:`reason`.
         """
         self._tried = True
         if self.reason:
@@ -280,10 +281,10 @@ class SharingReplayer:
                 for place in active.tolist():
                     if self._works[place] and not self.reason:
                         self._prove(int(computed[place]), place)
-        except ReplayError as error:  # executed plainly it may be right
+        except ReplayError as error:  # plain execution may still be right
             self.reason = f"effects cannot be executed from what they are said to read: {error}"
         finally:
-            self._memory[:] = before  # what the host brought along is not set back before each replay
+            self._memory[:] = before  # content that the host brought in is not reset before each replay
         if self.reason:
             return
         seen = self._outcome(order, active, computed)
@@ -292,14 +293,14 @@ class SharingReplayer:
         self._numbering.bound(self._kept if self._keeps else 0)
 
     def _prove(self, number: int, place: int) -> None:
-        """Carry out a computation twice, with other bytes around it in all of its blocks.
+        """Carry out a computation twice, with different bytes around its spans in all of its blocks.
 
-        They may neither change nor change what it makes.
+        The computation may neither change these bytes nor depend on them.
         """
         deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
         blocks = {span.block for span in (*deed.reads, *deed.writes)}
         given = [self._deeds[self._arrive[deed.exchange, member]] for member in range(deed.members)]
-        others = [self._bytes(span) for one in given for span in one.reads]  # where the members' data were
+        others = [self._bytes(span) for one in given for span in one.reads]  # the members' inputs
         whole = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
         written = [self._bytes(span) for span in deed.writes]
         made: list[Any] = []
@@ -330,10 +331,10 @@ class SharingReplayer:
         base = int(self._layouts.recorded[span.block])
         return self._memory[base + span.lo : base + span.hi]
 
-    # -- what there is ------------------------------------------------------------------------------------
+    # -- contents ------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Begin as if nothing had been executed."""
+        """Forget all results."""
         self._numbering.forget()
         self._checksums = np.zeros(_FEW, dtype=np.int64)
         self._losses, self._bad = {}, {}
@@ -355,7 +356,7 @@ class SharingReplayer:
         return np.flatnonzero(~self.replayer.settled).tolist()
 
     def _deeds_or_none(self) -> list[Deed]:
-        """What all effects do; no deeds, and a reason, where the recording does not say it."""
+        """Return the deeds of all effects; empty deeds, with a ``reason``, if the recording does not define them."""
         try:
             deeds = self._read()
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError, ReplayError) as error:
@@ -365,7 +366,7 @@ class SharingReplayer:
         return [NOTHING] * len(self.replayer.graph.effects) if self.reason else deeds
 
     def _read(self) -> list[Deed]:
-        """What all effects that are not settled do."""
+        """Return the deeds of all effects, empty for settled ones."""
         replayer, numbers = self.replayer, self._layouts.numbers
         footprints = Footprints(replayer.recording)
         passed: dict[tuple[int, int], list[HandedOn]] = {}
@@ -394,7 +395,7 @@ class SharingReplayer:
         return deeds
 
     def _check(self, deeds: Sequence[Deed]) -> None:
-        """An effect that touches two blocks in one place is no function of what it reads: it goes by where they lie."""
+        """Set ``reason`` if an effect leaves its blocks or touches two that overlap: it would depend on addresses."""
         bases, sizes = self._layouts.recorded.tolist(), self._layouts.sizes.tolist()
         for place, deed in enumerate(deeds):
             spans = (*deed.reads, *deed.writes)

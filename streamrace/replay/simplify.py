@@ -1,18 +1,18 @@
-"""Makes the graph of what waits for what smaller, without changing a time in any timing."""
+"""Simplifies the graph of dependencies without changing a time in any timing."""
 
 from __future__ import annotations
 
 from streamrace.replay.host import HOST, HostNodes
 
-_MOST = 4  # predecessors: to take the latest of more at each of several nodes costs more than at one
+_MOST = 4  # predecessors: the maximum of more is cheaper at one node than at each of several
 
 
 def simplify(nodes: HostNodes) -> set[int]:
     """Leave out moments that only pass others on: an event that is recorded, a stream that waits for it.
 
-    What waits for such a moment then waits for what that waits for. Of two moments of one host the later one says it
-    all. Gives what is left out: it has nothing before it and nothing after it. ``nodes`` are as the hosts made them,
-    those of a host in its order.
+    The successors of such a moment then wait for its predecessors. Of two moments of the same host only the later one
+    is kept as a predecessor. Returns the nodes left out, which have no predecessors and no successors any more.
+    ``nodes``: as created by the hosts, each host's nodes in its order.
     """
     kept = (
         {node for node, _, _ in nodes.steps} | {one.node for one in nodes.costed} | {one.late for one in nodes.costed}
@@ -37,7 +37,7 @@ def simplify(nodes: HostNodes) -> set[int]:
                     others[one] = None
         return (*others, *hosts.values())
 
-    starts = set(nodes.starts.values())  # they wait for arrivals that were noted later, and these are kept
+    starts = set(nodes.starts.values())  # they wait for arrivals that were added later, and these are kept
     for node, preds in enumerate(nodes.preds):
         if node in starts or not preds:
             continue

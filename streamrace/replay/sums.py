@@ -1,29 +1,28 @@
-"""The order in which gloo reduces, and what it leaves where when it is done.
+"""Reproduces the order in which gloo reduces, and the content that it leaves at each member.
 
-All reductions that torch gives to gloo are one ring (``gloo/allreduce.cc``: ``ring``; ``gloo/reduce.cc``:
-``reduce``). The elements are cut into as many chunks as there are members. Chunk c starts as what member
-c-1 holds, goes down to c-2, c-3, ... and ends at member c; each adds what it received to its own:
-``own + received``. So every chunk has an order of its own, and every step rounds to the type of the elements.
+All reductions that torch passes to gloo are one ring (``gloo/allreduce.cc``: ``ring``; ``gloo/reduce.cc``: ``reduce``).
+The elements are cut into as many chunks as members. Chunk c starts with the content of member c-1, goes down to c-2,
+c-3, ... and ends at member c; each member adds the received values to its own: ``own + received``. So every chunk has
+an order of its own, and every step rounds to the type of the elements.
 
-How long a chunk is depends on the segments it is sent in: at least two for each chunk, none longer than
-1 MiB. The two files round that differently. The last chunks may be short or empty.
+The length of a chunk depends on the segments that it is sent in: at least two for each chunk, none longer than 1 MiB.
+The two files round this length differently. The last chunks may be short or empty.
 
-What torch adds (``ProcessGroupGloo.cpp``, ``ProcessGroupGlooDetail.hpp``): a reduce-scatter is an all-reduce of
-the whole input, of which each rank keeps its part; of a list, one all-reduce for each of its tensors. AVG is SUM,
-divided afterwards on every member. Booleans are reduced as bytes.
+Added by torch (``ProcessGroupGloo.cpp``, ``ProcessGroupGlooDetail.hpp``): a reduce-scatter is an all-reduce of the
+whole input, of which each rank keeps its part; of a list, one all-reduce for each of its tensors. AVG is SUM, divided
+afterwards on every member. Booleans are reduced as bytes.
 
-``gloo::reduce`` works in place, so members other than the root end with what passed them: of each chunk
-the sum so far. Where chunks have more than two segments it goes on for some steps too many
-(``i < numSegments - 2``): all but the last two segments of the chunk after its own then hold, at each member, what
-it gave plus the final sum.
+``gloo::reduce`` works in place, so members other than the root end with the values that passed them: the partial sum of
+each chunk. If chunks have more than two segments, gloo runs some steps too many (``i < numSegments - 2``): all but the
+last two segments of the chunk after its own then hold, at each member, the member's input plus the final sum.
 
-Bits of NaN: of two that meet in a float32 or float64 sum, the left operand's survives in gloo and the right one's in
+Bits of NaN: if two NaNs meet in a float32 or float64 sum, the left operand's survives in gloo and the right one's in
 ``torch.add``, hence the order of arguments here. bfloat16 ends as 0x7fc0, float16 as 0x7e00 or 0xfe00
-(``c10::BFloat16``, ``c10::Half``). MIN and MAX are ``std::min(own, received)``: the left one unless the right one is
-less, so a NaN on the left stays and one on the right goes.
+(``c10::BFloat16``, ``c10::Half``). MIN and MAX are ``std::min(own, received)``: the left operand unless the right one
+is less, so a NaN on the left stays and a NaN on the right is dropped.
 
-Departure: which of two *different* NaN survives in a product, and with which sign in a float16 sum, is torch's
-choice, not gloo's. Both differ between full vectors and the rest.
+Departure: which of two *different* NaNs survives in a product, and with which sign in a float16 sum, is torch's choice,
+not gloo's. Both differ between full vectors and the rest.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool)
 _INF, _NAN = float("inf"), float("nan")
 
-Combine = Callable[[Tensor, Tensor, Tensor], object]  # own, received, where the result goes
+Combine = Callable[[Tensor, Tensor, Tensor], object]  # own, received, output
 
 
 class SumRing:
-    """One all-reduce of ``count`` elements from each member. Can be run any number of times.
+    """An all-reduce of ``count`` elements from each member. Can be run any number of times.
 
-    At one step every chunk is at another member, so what the step adds lies on a diagonal of the members'
-    rows. The rows are staged twice, one set below the other: no diagonal has to be cut in two then, and a step is
-    one call for all chunks.
+    At one step every chunk is at another member, so the operands of the step lie on a diagonal of the members' rows.
+    The rows are staged twice, one set below the other: then no diagonal has to be cut in two, and a step is one call
+    for all chunks.
     """
 
     def __init__(self, count: int, dtype: torch.dtype, members: int, reduction: str) -> None:
@@ -73,12 +72,12 @@ class SumRing:
         self.result = self._whole.view(dtype)
 
     def lane(self, member: int, shape: torch.Size) -> Tensor:
-        """Where a tensor of ``member`` is put: what is copied there goes to both sets of rows."""
+        """Return the lane for a tensor of ``member``: a copy to it goes to both sets of rows."""
         rows = self._staged.view(2, self._members, -1)[:, member, : self._count]
         return rows.view(2, *shape)
 
     def run(self) -> None:
-        """Compute ``result`` from what lies in the lanes."""
+        """Compute ``result`` from the content of the lanes."""
         if self._sums:
             self._step()
             self._settle(self._sums[-1])
@@ -92,18 +91,18 @@ class SumRing:
             received = total
 
     def _cut(self, size: int) -> tuple[int, int]:
-        """Elements of a segment, segments of a chunk. ``gloo/allreduce.cc``: ``ring``."""
+        """Return the elements of a segment and the segments of a chunk. ``gloo/allreduce.cc``: ``ring``."""
         total, longest = self._count * size, size * max(1, _SEGMENT_BYTES // size)
         segments = _round_up(max(-(-total // longest), 2 * self._members), self._members)
         return _round_up(-(-total // segments), size) // size, segments // self._members
 
     def _allocate_sums(self, number: torch.dtype) -> list[Tensor]:
-        """Where each step puts its sums: all to the same place, as they are not read."""
+        """Allocate the outputs of the steps: a single buffer, because partial sums are not read later."""
         return [torch.zeros(self._members, self._chunk, dtype=number)] * (self._members - 1)
 
 
 class SumRingInPlace(SumRing):
-    """``gloo::reduce``: the same sums in other chunks, and what they leave at members that are not the root."""
+    """The sums of ``gloo::reduce``: in other chunks, and with the content left at members other than the root."""
 
     def __init__(self, count: int, dtype: torch.dtype, members: int, reduction: str) -> None:
         super().__init__(count, dtype, members, reduction)
@@ -124,11 +123,11 @@ class SumRingInPlace(SumRing):
                 self._late.append((self._staged[member, late], self._whole[late], left[member, late]))
 
     def left(self, member: int) -> Tensor:
-        """What ``member`` ends with when it is not the root."""
+        """Return the final content of ``member`` if it is not the root."""
         return self._left[member].view(self.result.dtype)
 
     def run(self) -> None:
-        """Compute ``result``, and what is left, from what lies in the lanes."""
+        """Compute ``result``, and the content left at each member, from the lanes."""
         self._step()
         for total in self._sums:
             self._settle(total)
@@ -142,7 +141,7 @@ class SumRingInPlace(SumRing):
             self._whole.div_(self._divisor)
 
     def _cut(self, size: int) -> tuple[int, int]:
-        """Elements of a segment, segments of a chunk. ``gloo/reduce.cc``: ``reduce``."""
+        """Return the elements of a segment and the segments of a chunk. ``gloo/reduce.cc``: ``reduce``."""
         total, longest = self._count * size, size * (_SEGMENT_BYTES // size)
         segment = _round_up(min(-(-total // (2 * self._members)), longest), size)
         segments = _round_up(max(-(-total // segment), 2 * self._members), self._members)
@@ -157,7 +156,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _combine(reduction: str, dtype: torch.dtype) -> Combine:
-    """One step, ``own`` on the left."""
+    """Return the operation of one step, ``own`` on the left."""
     if dtype not in _FLOATS and dtype not in _INTEGERS:
         raise NotImplementedError(f"gloo does not reduce values of type {dtype}.")
     simple = dict(_ARITHMETIC)
@@ -186,10 +185,10 @@ def _settle_half(values: Tensor) -> None:
 
 
 def _keep(values: Tensor) -> None:
-    """Nothing to settle."""
+    """Do nothing: there is nothing to settle."""
 
 
-# Give NaN the bits that c10 gives it. What they are makes no difference to later steps: the end is soon enough.
+# Give NaNs the bits that c10 gives them. Later steps do not depend on these bits, so once at the end is enough.
 _SETTLED: dict[torch.dtype, Callable[[Tensor], object]] = {
     torch.bfloat16: partial(torch.nan_to_num_, nan=_NAN, posinf=_INF, neginf=-_INF),
     torch.float16: _settle_half,

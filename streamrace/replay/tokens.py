@@ -1,4 +1,4 @@
-"""A timing as a short text that can be handed around: ``streamrace replay TOKEN``.
+"""Writes and reads a timing as a short text that can be passed on: ``streamrace replay TOKEN``.
 
 A token is comma-separated::
 
@@ -14,7 +14,7 @@ A token is comma-separated::
     4 times as long,
   * ``jitter:20:7``: every kernel and collective takes up to 20 % longer, drawn from seed 7.
 
-Names and values are encoded as :mod:`streamrace.device.tokens` says.
+Names and values are encoded as in :mod:`streamrace.device.tokens`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DELAY = re.compile(rf"([0-9]+)/([0-9]+)\.([0-9]+)/([^/]*)/([^/]*)/([^/]*)/([0-9
 class Token:
     """A scenario, the options in which the run differs from it, as text, and the deviations from its timing.
 
-    Raises :class:`TokenError` when made of what no token can say, so that every token can be read again.
+    Raises :class:`TokenError` for values that no token can express, so that every token can be read again.
     """
 
     scenario: str
@@ -69,7 +69,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Read a token, white space around it left out. Raises :class:`TokenError` and nothing else."""
+        """Parse a token, ignoring surrounding white space. Raises :class:`TokenError` and nothing else."""
         text = text.strip()
         try:
             parts = tokens.parts_of(text)

@@ -1,4 +1,4 @@
-"""Which memory has to be set back before a replay."""
+"""Determines the memory that has to be reset before a replay."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from streamrace.replay.recording import Recording
 from streamrace.trace.records import Access, Alloc, Call, Collective, Launch, Probe
 
 BlockKey = tuple[int, int]
-"""Rank and number."""
+"""Rank and block number."""
 
 
 def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
-    """The blocks that ``effects`` (in the order of issue) leave other than they find them, and that anybody reads so.
+    """Return the blocks to reset before ``effects`` (in the order of issue) are executed again.
 
-    Left out is what one stream alone touches and first writes as a whole: a stream executes in order, so in every
-    timing that write comes before all else, and what stood there before is never seen.
+    Left out is a block that only one stream touches and first writes as a whole: a stream executes in order, so in
+    every timing that write comes before all other accesses, and the previous content is never seen.
     """
     operations: dict[tuple[int, int], Launch | Collective] = {}
     calls: dict[tuple[int, int], Call] = {}
@@ -34,7 +34,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
             elif isinstance(record, Alloc):
                 sizes[rank, record.block] = record.nbytes
     streams: dict[BlockKey, set[int]] = {}
-    begins: dict[BlockKey, bool] = {}  # does the first that touches it write all of it?
+    begins: dict[BlockKey, bool] = {}  # whether the first access writes the whole block
 
     def note(rank: int, block: int, stream: int, *, whole: bool) -> None:
         streams.setdefault((rank, block), set()).add(stream)
@@ -55,10 +55,10 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
                 note(rank, access[0], record.stream, whole=False)
             call = calls.get((rank, effect.item))
             outputs = {view[0] for view in call.outputs} if call is not None else set()
-            for access in record.writes:  # what is written in place may be read before
+            for access in record.writes:  # a block that is written in place may be read first
                 whole = access[0] in outputs and _all(access, sizes.get((rank, access[0]), -1))
                 note(rank, access[0], record.stream, whole=whole)
-            if call is not None and call.host:  # what the host makes of what it reads is no access of the launch
+            if call is not None and call.host:  # the host's own output is no access of the launch
                 for block in outputs:
                     note(rank, block, HOST, whole=False)
     return {block for block, those in streams.items() if len(those) > 1 or not begins[block] or HOST in those}

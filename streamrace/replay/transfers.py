@@ -1,9 +1,8 @@
-"""A collective of the simulated GPU, carried out in this process: again what :mod:`streamrace.device.nccl` does.
+"""Carries out a collective of the simulated GPU in this process, as :mod:`streamrace.device.nccl` does.
 
-There each rank copies what it reads when the collective starts, gives the copies to gloo, and copies what came to its
-outputs at the end. Who reads nothing (a broadcast's other ranks) or writes nothing (a reduce's) still takes part in
-gloo's transfer, with memory of its own: here too, so :class:`streamrace.replay.exchange.ReplayedExchange` finds what it
-knows.
+In a live run each rank copies its inputs when the collective starts, gives the copies to gloo, and copies the result to
+its outputs at the end. A rank that reads nothing (in a broadcast) or writes nothing (in a reduce) still takes part in
+gloo's transfer, with memory of its own: so also here, as :class:`streamrace.replay.exchange.ReplayedExchange` expects.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from streamrace.trace.records import Transfer, View
 
 @dataclass
 class _Member:
-    """``reads`` and ``writes``: as recorded. ``given`` and ``taken``: gloo's part, of other memory where it differs."""
+    """A member. ``reads``, ``writes``: as recorded. ``given``, ``taken``: gloo's, of other memory if different."""
 
     reads: list[Tensor]
     writes: list[Tensor]
@@ -30,8 +29,8 @@ class _Member:
 
     @classmethod
     def of(cls, kernel: str, reads: list[Tensor], writes: list[Tensor], *, root: bool, own: bool) -> _Member:
-        """``own``: the transfer may not use the recorded memory itself."""
-        if kernel == "all_to_all":  # gloo exchanges bytes, and one tensor with each
+        """Create a member. ``own``: the transfer may not use the recorded memory itself."""
+        if kernel == "all_to_all":  # gloo exchanges bytes, and one tensor per member
             reads, writes = [_bytes(one) for one in reads], [_bytes(one) for one in writes]
             given, taken = ([torch.empty(sum(map(len, those)), dtype=torch.uint8)] for those in (reads, writes))
             return cls(reads, writes, given, taken)
@@ -44,7 +43,7 @@ class _Member:
 
 
 class DeviceExchange:
-    """One recorded collective of all its members; as :class:`ReplayedExchange`, by member. Raises ValueError."""
+    """A recorded collective of all its members; used like :class:`ReplayedExchange`, by member. Raises ValueError."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class DeviceExchange:
         tensors: Callable[[int, Sequence[View]], list[Tensor]],
         root: int,
     ) -> None:
-        """``tensors``: of a member's views. ``root``: a member, or -1."""
+        """Bind the collective. ``tensors``: returns a member's tensors for its views. ``root``: a member, or -1."""
         first = transfers[0]
         self._scale = first.scale
         self._divisor = len(transfers) if first.reduction == "AVG" else 0
@@ -70,7 +69,7 @@ class DeviceExchange:
         self._exchange = ReplayedExchange(kernel, given, taken, reduction=reduction, root=root, splits=splits)
 
     def read(self, member: int) -> Action:
-        """The effect at the member's start."""
+        """Return the effect at the member's start."""
         one, take = self._members[member], self._exchange.read(member)
         pairs, scale = _pairs(one.given, one.reads), self._scale
         if not pairs:
@@ -85,7 +84,7 @@ class DeviceExchange:
         return read
 
     def write(self, member: int) -> Action:
-        """The effect at the member's end."""
+        """Return the effect at the member's end."""
         one, give = self._members[member], self._exchange.write(member)
         pairs, divisor = _pairs(one.taken, one.writes), self._divisor
         if not pairs:
@@ -100,7 +99,7 @@ class DeviceExchange:
 
 
 def _pairs(inner: list[Tensor], recorded: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """What has to be copied between gloo's part and the recorded memory; nothing where they are the same."""
+    """Pair gloo's tensors with the recorded memory that must be copied; empty if they are the same tensors."""
     if inner is recorded or not recorded:
         return []
     if len(inner) == len(recorded):
@@ -109,7 +108,7 @@ def _pairs(inner: list[Tensor], recorded: list[Tensor]) -> list[tuple[Tensor, Te
 
 
 def _numbers(tensor: Tensor) -> Tensor:
-    """gloo knows no booleans."""
+    """View booleans as bytes: gloo does not support booleans."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 

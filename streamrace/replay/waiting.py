@@ -1,6 +1,6 @@
-"""When each moment is, given what it waits for and what that costs; and which effects come in which order.
+"""Computes the time of each moment from its predecessors and costs, and sorts effects by time.
 
-Native (``native/csrc/times.cpp``) where that is built; the same in Python is what it is held to.
+Native (``native/csrc/times.cpp``) if built; the Python version is the specification.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class Waiting:
-    """``preds``: by node, what it waits for at once: nodes before it."""
+    """Computes times. ``preds``: by node, its direct predecessors, which have lower numbers."""
 
     def __init__(self, preds: Sequence[tuple[int, ...]]) -> None:
         self._preds = preds
@@ -28,7 +28,7 @@ class Waiting:
         self._few = [[those[at] if at < len(those) else -1 for those in few] for at in range(3)]
 
     def times(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
-        """The time of each node; those before node ``begin`` stand in ``before``."""
+        """Return the time of each node; times before node ``begin`` are taken from ``before``."""
         if not native():
             return self.in_python(costs, begin, before)
         made = before.copy()
@@ -36,7 +36,7 @@ class Waiting:
         return made
 
     def in_python(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
-        """The same, whatever serves otherwise."""
+        """Compute :meth:`times` in Python, even if the native engine is available."""
         times: list[int] = before[:begin].tolist()
         add, preds = times.append, self._preds
         first, second, third = (those[begin:] for those in self._few)
@@ -61,7 +61,7 @@ class Waiting:
 
 
 def ordered(when: _Numbers, nearly: _Numbers) -> _Numbers:
-    """Places by time, and then by place. ``nearly``: all of them, in an order that is nearly right at best."""
+    """Return the places sorted by time, then by place. ``nearly``: all places, ideally nearly sorted."""
     if not native():
         return np.argsort(when, kind="stable")
     order = nearly.copy()

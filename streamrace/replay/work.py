@@ -1,4 +1,4 @@
-"""Recorded calls as functions of no arguments, bound to the memory of a replay."""
+"""Binds recorded calls to the memory of a replay, as functions without arguments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from streamrace.trace.records import Access, Call, View
 
 Action = Callable[[], object]
 
-# They only copy; what the copy is like says the output.
+# These functions only copy; the output defines the format of the copy.
 _COPIES = {"aten::_to_copy.default", "aten::clone.default"}
-# The same kernel, writing at once where it would otherwise be copied to (torch: structured kernels, whose
+# The same kernel, writing directly to the output instead of being copied to it (torch: structured kernels, whose
 # functional form and "out" form share their implementation).
 _INTO: dict[str, Callable[..., Tensor]] = {
     "aten::add.Tensor": torch.add,
@@ -48,7 +48,7 @@ _EXPONENTS = {
 
 
 def kernel(call: Call, rank: int, arena: Arena) -> Action:
-    """What the call does to memory. Raises :class:`ReplayError` for a call that cannot be made."""
+    """Return the call's action on memory. Raises :class:`ReplayError` if the call cannot be bound."""
     func, args, kwargs, generator = _bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
     run: Action
@@ -70,7 +70,7 @@ def kernel(call: Call, rank: int, arena: Arena) -> Action:
 
 
 def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
-    """The call as the host makes it: gives its result."""
+    """Return the call as the host makes it: its value is the call's result."""
     func, args, kwargs, generator = _bound(call, rank, arena)
     run: Callable[[], Any] = partial(func, *args, **kwargs)
     if any(word_of(one) == "scratch" for one in (*call.args, *call.kwargs.values())):
@@ -81,24 +81,24 @@ def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
 
 
 def word_of(value: Any) -> str:
-    """Which kind of thing :func:`streamrace.device.values.encoded` wrote down; "" for a plain one."""
+    """Return the kind that :func:`streamrace.device.values.encoded` gave the value; "" for a plain value."""
     return str(value[0]) if isinstance(value, (list, tuple)) and len(value) == 2 else ""
 
 
 def _afresh(func: Any, call: Call, rank: int, arena: Arena) -> Any:
-    """With new tensors for results each time, whose shape may be another one."""
+    """Run the call with new result tensors each time, whose shapes may differ."""
     _, args, kwargs, _ = _bound(call, rank, arena)
     return func(*args, **kwargs)
 
 
 class ReplayedValue:
-    """One probe: a value that training uses, and its checksum."""
+    """A probe: a value that training uses, and its checksum."""
 
     def __init__(self, view: View, rank: int, arena: Arena) -> None:
         self.tensor = arena.view(rank, view)
         tensor = self.tensor
         self._bytes: npt.NDArray[np.uint8] | None = None
-        self._exponents: tuple[npt.NDArray[Any], int] | None = None  # an infinity or a NaN has all of its bits set
+        self._exponents: tuple[npt.NDArray[Any], int] | None = None  # an infinity or a NaN has all bits of the mask set
         if tensor.is_contiguous() and tensor.numel() and not (view[5] or view[6]):
             lo = view[4] * tensor.element_size()
             self._bytes = arena.part(rank, Access(view[0], lo, lo + tensor.nbytes))
@@ -110,7 +110,7 @@ class ReplayedValue:
         return checksum(self.tensor) if self._bytes is None else zlib.crc32(self._bytes.data)
 
     def bad(self) -> int:
-        """How many numbers are not finite."""
+        """Return the number of values that are not finite."""
         if self._exponents is not None:
             words, mask = self._exponents
             return int(np.count_nonzero((words & mask) == mask))
@@ -160,7 +160,7 @@ def _several(
 
 
 def _given(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Does the call pass a generator? Else the operator draws from torch's own."""
+    """Check whether the call passes a generator; otherwise the operator draws from torch's own."""
     return any(one is generator for one in (*args, *kwargs.values()))
 
 

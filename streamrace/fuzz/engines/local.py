@@ -1,4 +1,4 @@
-"""Workers on this machine: forks, which have the recording in their memory already."""
+"""Runs workers on this machine: forks, which have the recording in their memory already."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamrace.replay.replayer import Departure, UsedValue
 
 
 class TriedTiming(NamedTuple):
-    """A :class:`Trial`, as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
+    """A :class:`Trial` as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
 
     number: int
     deviations: str
@@ -34,13 +34,13 @@ class TriedTiming(NamedTuple):
 
 
 class WorkerBroke(NamedTuple):
-    """A worker cannot go on, and why."""
+    """Reports that a worker cannot continue, and why."""
 
     error: str
 
 
 def local(subject: Subject) -> Explore:
-    """One process for each share."""
+    """Return an engine with one process for each share."""
     return partial(_explore, subject)
 
 

@@ -1,8 +1,8 @@
-"""Workers of a Ray cluster: for campaigns on more machines than one.
+"""Runs workers of a Ray cluster: for campaigns on more than one machine.
 
-Every machine of the cluster needs this project installed in the same state. The recording goes to the workers
-through Ray's object store; what they tried comes back through a queue of its own. What diverges is kept in the
-example database of the machine that started the campaign.
+Every machine of the cluster needs this project installed in the same state. The recording goes to the workers through
+Ray's object store; their trials come back through a queue. Diverging timings are kept in the example database of the
+machine that started the campaign.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POLL_S = 1.0
 
 
 def on_ray(trace: Path) -> Explore:
-    """The workers of the cluster that runs here or at ``RAY_ADDRESS``. ``trace``: the recording's folder.
+    """Return an engine for the cluster that runs here or at ``RAY_ADDRESS``. ``trace``: the recording's folder.
 
     Raises :class:`EngineError` without Ray, or without a cluster.
     """
@@ -75,7 +75,7 @@ def _work(files: Mapping[str, bytes], share: Share, queue: Any) -> None:
 
 
 class _Recording:
-    """The files of a recording; equal when they are the same, so that a worker reads them once."""
+    """The files of a recording, compared by ``key`` (a hash of their content), so that a worker reads them once."""
 
     def __init__(self, key: str, files: Mapping[str, bytes]) -> None:
         self.key = key

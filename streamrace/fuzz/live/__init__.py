@@ -1,5 +1,5 @@
-"""Witnesses of races in a program on the simulated GPU: the program runs again, live, in another timing.
+"""Runs a program on the simulated GPU again, live, in another timing, to witness its races.
 
-Where :mod:`streamrace.fuzz.witness` executes a recording, a program of a user's own is run once more: :mod:`.recorded`
-reads what its traces say of when work took place and what came of it, :mod:`.runs` starts it, :mod:`.examine` decides.
+:mod:`streamrace.fuzz.witness` executes a recording; here a user's program is run again: :mod:`.recorded` reads from its
+traces when work took place and what resulted, :mod:`.runs` starts the program, :mod:`.examine` decides.
 """

@@ -1,7 +1,7 @@
-"""A program that stands by itself: its files in a folder of its own, where it runs, again and again.
+"""Runs a self-contained program repeatedly: its files lie in a folder of their own.
 
-Random generators that it does not seed have the same state each time, and so has the order of sets
-(:data:`SAME_ORDER`): what it does depends on its text.
+Random generators that the program does not seed start in the same state each time, and so does the order of sets
+(:data:`SAME_ORDER`): its behaviour depends on its text only.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
-"""Of the environment of a :class:`streamrace.fuzz.live.runs.Runner`."""
+"""Environment variables for a :class:`streamrace.fuzz.live.runs.Runner`."""
 
-_SAID = 4000  # characters of what a program printed last
+_SAID = 4000  # characters kept of the end of a program's output
 
 
 @dataclass(frozen=True)
 class Alone:
-    """A program. ``files``: its text and those of the modules beside it, by name; the first is the one that is run.
+    """A self-contained program. ``files``: its texts by name; the first is run, the others are its modules.
 
-    ``ranks``: as a launcher starts it, so many processes; None: it is started by itself.
+    ``ranks``: number of processes that are started as by a launcher; None: one process, without a launcher.
     """
 
     files: Mapping[str, str]
@@ -44,7 +44,7 @@ class Alone:
 
 
 class AloneRuns:
-    """Runs it, each time in an empty folder. ``patience_s``: a run that takes longer is ended. Use :func:`standing`."""
+    """Runs the program, each time in an empty folder. ``patience_s``: limit of a run. Use :func:`standing`."""
 
     def __init__(self, program: Alone, folder: Path, runner: Runner, patience_s: float) -> None:
         self._program, self._folder, self._runner = program, folder, runner
@@ -56,11 +56,11 @@ class AloneRuns:
             (self._text / name).write_text(text, encoding="utf-8")
 
     def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
-        """Run it in ``timing``. Raises RuntimeError as :meth:`streamrace.fuzz.live.runs.Runner.run` does."""
+        """Run the program in ``timing``. Raises RuntimeError as :meth:`streamrace.fuzz.live.runs.Runner.run` does."""
         return self.keep(timing, at_once=at_once)[0]
 
     def keep(self, timing: Timing, *, at_once: bool = False) -> tuple[LiveOutcome, Path]:
-        """The same, and the folder of its traces."""
+        """Run the program as :meth:`run` does; return also the folder of its traces."""
         self._runs += 1
         made = self._folder / f"run{self._runs}"
         traces, work = made / "trace", made / "work"
@@ -75,11 +75,11 @@ class AloneRuns:
         status = self._runner.run(words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed)
         try:
             return LiveOutcome(load(traces), status), traces
-        except TraceError:  # it was ended in the middle of a record
+        except TraceError:  # the run was ended in the middle of a record
             return LiveOutcome({}, status), traces
 
     def said(self) -> str:
-        """The end of what the last run printed."""
+        """Return the end of the last run's output."""
         try:
             text = (self._folder / f"run{self._runs}" / "printed").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -89,8 +89,9 @@ class AloneRuns:
     def witness(
         self, race: Race, first: LiveOutcome, control: LiveOutcome, timing: Timing, traces: Path
     ) -> LiveWitness:
-        """What the race does, ``first`` and ``control`` being two runs in ``timing``, of which the first left
-        ``traces``. They may be one, where it is known that the program repeats itself.
+        """Find the witness of a race; ``first`` (with ``traces``) and ``control`` are runs in ``timing``.
+
+        Both may be one run if the program is known to repeat itself.
         """
         examination = Examination(first, control, self, timing, lambda token: token, traces)
         return replace(examination.all([race], 1)[0], outcomes=None)
@@ -98,11 +99,11 @@ class AloneRuns:
 
 @contextmanager
 def standing(program: Alone, runner: Runner, patience_s: float) -> Iterator[AloneRuns]:
-    """Its runs; the folder is gone at the end."""
+    """Yield the program's runs; their folder is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="program-") as folder:
         yield AloneRuns(program, Path(folder).resolve(), runner, patience_s)
 
 
 def comes_by(outcome: LiveOutcome, place: str) -> bool:
-    """Did the program give the device anything from ``place`` (:mod:`streamrace.detectors.places`)?"""
+    """Check whether the program issued work, or used memory, at ``place`` (:mod:`streamrace.detectors.places`)."""
     return any(is_there(place, frames) for rank in outcome.run.values() for frames in rank.stacks)

@@ -1,4 +1,4 @@
-"""Timings at random for a program on the simulated GPU, made of what one of its runs did."""
+"""Draws random timings for a program on the simulated GPU, from the work of one of its runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from streamrace.trace.records import HOST_STREAM
 
 _US = 1000
 _MOST = 4  # deviations
-_BEYOND = 3  # doublings: the longest delay is so much longer than the run itself
+_BEYOND = 3  # doublings: the longest delay is this much longer than the run itself
 _STRONGEST = 10  # doublings of a stretch
-_MOST_PERCENT = 13  # doublings of a jitter's
+_MOST_PERCENT = 13  # doublings of a jitter's percentage
 _SEEDS = 256
 _KINDS = ("long",) * 4 + ("late",) * 3 + ("stream",) * 2 + ("kernel", "host", "rank", "jitter")
 
 
 def draw(random: Random, run: RecordedRun) -> Timing:
-    """One timing: works that take longer, collectives that come later, slow streams, kernels, hosts and ranks, jitter.
+    """Draw a timing: longer work, later collectives, slow streams, kernels, hosts and ranks, jitter.
 
-    Each amount is a power of two. The same ``random`` and the same ``run`` give the same.
+    Each amount is a power of two. The same ``random`` and the same ``run`` give the same timing.
     """
     works = [
         work

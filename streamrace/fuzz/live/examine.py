@@ -1,10 +1,11 @@
-"""Finds out whether races of a program on the simulated GPU are harmful: runs it again with the accesses reversed.
+"""Decides whether races of a program on the simulated GPU are harmful: runs it again with the accesses reversed.
 
-The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
-new run's own trace. Three runs are compared by what the program came to see (:mod:`streamrace.device.probes`): the one
-that was judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay
-also moves what waits for the delayed work, and may turn other races round. Where it does and the program sees something
-else, those are delayed back, so that each race is judged alone; the reason names the ones for which that failed.
+The two accesses are unordered, so delaying the first lets the second come first; whether it did is read from the trace
+of the new run. Three runs are compared by the values that the program read (:mod:`streamrace.device.probes`): the
+judged run, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
+moves the work that waits for the delayed work, and may reverse other races. If it does and the program reads other
+values, those races are delayed back, so that each race is judged alone; the reason names the races that remain
+reversed.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from streamrace.fuzz.occurrences import spread, spread_of
 
 LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
-_MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+_MOST = 1 << 40  # nanoseconds, 18 minutes: more than any delay needed
 _NOTHING = "the program sees the same"
-_QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
+_QUIET = Stretch("host", 1000)  # launches come so late that earlier work has ended: the program's own order
 _APART = 4  # other races that are delayed back, at most
-_KEPT = 4  # outcomes, at most: each holds what a run left
+_KEPT = 4  # cached outcomes, at most: each holds the values that a run left
 _Wanted = Callable[[int], bool]
 _Found = tuple[Timing, LiveOutcome]
 
 
 @dataclass(frozen=True)
 class LiveWitness:
-    """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
-    issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared; ``against``: that one's timing, empty
-    where its launches were waited for at once. ``pair``: which of the race's ``occurrence``s, in terms that these runs
-    understand.
+    """The effect of a race on the program. ``reason``: a sentence. ``pair``: ``occurrence`` in terms for other runs.
+
+    ``token``: the timing in which the access issued second by the host comes first, and ``command`` runs the program in
+    it; both empty if none was found. ``outcomes``: of that run, and of the run with the program's order that it was
+    compared to; ``against``: the latter's timing, empty if its launches were waited for at once.
     """
 
     race: Race
@@ -58,18 +59,18 @@ class LiveWitness:
 
 
 class LiveSubject(Protocol):
-    """What can be run live, again and again. ``patience_s``: a run that takes longer is ended."""
+    """A program that can be run live repeatedly. ``patience_s``: a run that takes longer is ended."""
 
     @property
     def patience_s(self) -> float: ...
 
     def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
-        """Run it in ``timing``; ``at_once``: the host waits for each launch."""
+        """Run the program in ``timing``; ``at_once``: the host waits for each launch."""
         ...
 
 
 class RacingPair(NamedTuple):
-    """One occurrence, in terms that another run of the program understands."""
+    """An occurrence of a race, in terms that another run of the program understands."""
 
     rank: int
     first: Place
@@ -78,7 +79,7 @@ class RacingPair(NamedTuple):
     second_touch: Touch
 
     def gap(self, run: RecordedRun) -> int | None:
-        """Nanoseconds from the first to the second; 0 or more: in the program's order. None: not both are there."""
+        """Return the nanoseconds from the first to the second (negative: reversed); None unless both are present."""
         if self.rank not in run:
             return None
         first = run[self.rank].time(self.first, self.first_touch)
@@ -99,16 +100,15 @@ def examine(
     look: Callable[[LiveWitness], None] | None = None,
     beside: Sequence[Race] = (),
 ) -> list[LiveWitness]:
-    """A witness for each race of the run whose traces lie in ``folder``, in their order; without their outcomes, which
-    ``look`` sees of one after the other: there may be as many as there are races.
+    """Return a witness for each race of the run whose traces lie in ``folder``, in their order.
 
-    ``command``: what ran, as it stands behind ``streamrace device``. ``timing``: in which it ran. Of more than
-    ``limit`` races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands
-    begin. ``beside``: all races of the run, by whose numbers reasons name them (none: ``races``).
-    ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
+    Only ``look`` sees their outcomes, which may be very many. ``command``: the command that ran, without ``streamrace
+    device``. ``timing``: its timing. Races beyond ``limit`` are not examined, and marked so. ``prefix``: the first
+    words of the witnesses' commands. ``beside``: all races of the run, whose numbers are used in reasons (default:
+    ``races``). ``runner``: runs the program (default: a new one), and ends a run that takes longer than ``patience_s``.
 
-    Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
-    it writes again. Raises :class:`streamrace.trace.records.TraceError` where the folder has no traces.
+    Runs the program once, and at most three times for each occurrence of a race that is tried. The program writes its
+    files again. Raises :class:`streamrace.trace.records.TraceError` if the folder has no traces.
     """
     if not races:
         return []
@@ -122,9 +122,9 @@ def examine(
         def again(token: str) -> str:
             return shlex.join([*prefix, "--timing", token, *command])
 
-        # the status of the judged run is not known here: how it ended, its traces say
+        # the status of the judged run is not known here: its traces say how it ended
         first = LiveOutcome(judged, control.status)
-        if thinned:  # what it came to see later is not there any more: a run that began like it stands for it
+        if thinned:  # later values are missing: a run with the same beginning replaces the judged one
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="judged-")))
             first = program.run(timing, folder=folder)
             if not begins(judged, first.run):
@@ -135,10 +135,10 @@ def examine(
 
 
 class Examination:
-    """The runs of one program. Raises nothing that could be reported as a reason.
+    """Examines races by running a program again. Raises nothing that could be reported as a reason.
 
-    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
-    the traces of the judged run lie. ``races``: all of that run.
+    ``control``: a second run in ``timing``, the timing of ``judged``. ``again``: returns the command for a token.
+    ``folder``: the traces of the judged run. ``races``: all races of that run.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Examination:
     ) -> None:
         self._races = list(races)
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
-        # neighbours often want the same delay
+        # neighbouring occurrences often need the same delay
         self._run = functools.lru_cache(_KEPT)(program.run)
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
@@ -165,9 +165,9 @@ class Examination:
     def all(
         self, races: Sequence[Race], limit: int, *, look: Callable[[LiveWitness], None] | None = None
     ) -> list[LiveWitness]:
-        """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined.
+        """Return a witness for each race, in their order; races beyond ``limit`` are marked as not examined.
 
-        ``look`` takes each as it is found; the outcomes are let go then.
+        ``look``: called with each witness when found; its outcomes are released afterwards.
         """
         other = self._control.differs(self._judged)
         if self._control.status is None:
@@ -187,8 +187,8 @@ class Examination:
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
-        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed."""
-        one = self._tried(race, race.examples[0])  # mostly it is enough, and the others need not be found
+        """Return the first harmful occurrence; else a benign verdict on those tried; else why none was reversed."""
+        one = self._tried(race, race.examples[0])  # usually sufficient, and the others need not be found
         if one.verdict == "harmful":
             return one
         tried = [one]
@@ -210,7 +210,7 @@ class Examination:
         return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
 
     def _spread(self, race: Race) -> Sequence[Occurrence]:
-        """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
+        """Choose some occurrences. If the race does not hold all of them, the traces are read again, once."""
         if race.occurrences <= len(race.examples):
             return spread(race.examples)
         if self._occurrences is None:
@@ -234,7 +234,7 @@ class Examination:
         return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
 
     def _late(self, race: Race, pair: RacingPair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
-        """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
+        """Delay the first access, which comes ``gap`` before the second in ``control``, the run in ``timing``."""
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
@@ -245,9 +245,9 @@ class Examination:
         return self._alone(pair, control, found, lambda now: now < 0, judge)
 
     def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
-        """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
+        """Return a witness if reversing the pair alone, all else in the program's order, is harmful; else None.
 
-        Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
+        If this timing shows races, these may have corrupted already what the pair would corrupt: it would seem benign.
         """
         quiet = Timing((*self._timing.deviations, _QUIET))
         if self._quiet is None:
@@ -259,7 +259,7 @@ class Examination:
         return one if one.verdict == "harmful" else None
 
     def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
-        """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
+        """Use the run itself as the witness, as it has the pair reversed; compare with the program's order."""
         late = (pair.second, pair.second_touch, -gap)
         found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
@@ -286,7 +286,7 @@ class Examination:
         wanted: _Wanted,
         judge: Callable[[_Found], LiveWitness],
     ) -> LiveWitness:
-        """What ``judge`` says of ``found``, which has the pair as ``wanted``, with all other races as in ``base``."""
+        """Judge ``found``, which has the pair as ``wanted``, with all other races as in ``base`` if possible."""
         one = judge(found)
         if one.verdict != "harmful" or not (turned := self._turned(pair, base, found[1])):
             return one
@@ -304,9 +304,9 @@ class Examination:
     def _turned(
         self, pair: RacingPair, base: LiveOutcome, other: LiveOutcome
     ) -> list[tuple[Race, RacingPair, int, int]]:
-        """The pairs of other races that come in another order in ``other``, with nanoseconds from first to second.
+        """Return the pairs of other races whose order differs in ``other``, with nanoseconds from first to second.
 
-        Not those that share a piece of work with ``pair``: what delays one delays the other.
+        Pairs that share a piece of work with ``pair`` are left out: the same delay moves both.
         """
         found = []
         for race in self._races:
@@ -329,7 +329,7 @@ class Examination:
     def _delayed(
         self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> _Found | str:
-        """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
+        """Delay one side until ``wanted`` holds for the gap; return the timing and its run, or why there is none."""
         needed = gap + 1
         last: int | None = None
         while needed <= _MOST:
@@ -342,7 +342,7 @@ class Examination:
                 return f"with {_short(place)} delayed the program does not come to both"
             if wanted(now):
                 return timing, outcome
-            if abs(now) >= gap or now == last:  # the other side waits for this one
+            if abs(now) >= gap or now == last:  # the other side waits for the delayed one
                 other = pair.second if place == pair.first else pair.first
                 return f"{_short(other)} comes after {_short(place)} however late that is"
             needed, last = 8 * ns, now
@@ -351,8 +351,9 @@ class Examination:
     def _judged_by(
         self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome, against: Timing | None
     ) -> LiveWitness:
-        """``outcome`` is the run in ``timing``, in which the race shows; ``reference``, the one in ``against``, has the
-        program's order.
+        """Compare ``outcome``, the run in ``timing``, which shows the race, with ``reference``, the run in ``against``.
+
+        The ``reference`` has the program's order.
         """
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
@@ -366,7 +367,7 @@ class Examination:
 
 
 def _past(witness: LiveWitness) -> None:
-    """Nobody looks at its outcomes."""
+    """Ignore the outcomes."""
 
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:

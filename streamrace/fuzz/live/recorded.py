@@ -1,7 +1,6 @@
 """Reads the traces of a live run: its work and when it ran, and the values that the program read.
 
-Work is named by what it is (:class:`streamrace.device.timing.Place`), so it can be found again in another run of the
-program.
+Work is named by :class:`streamrace.device.timing.Place`, so that it can be found in another run of the program.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from streamrace.trace.records import (
 )
 
 Touch = Literal["start", "end"]
-"""When work touches memory: a collective reads when it starts, all else happens when the work ends."""
+"""The moment when work accesses memory: a collective reads at its start, all else happens at the end of the work."""
 
 
 class RecordedWork(NamedTuple):
-    """One launch or collective; times are virtual nanoseconds."""
+    """A launch or collective; times are virtual nanoseconds."""
 
     place: Place
     stack: int
@@ -46,7 +45,7 @@ class RecordedWork(NamedTuple):
 
 
 class HostWaited(NamedTuple):
-    """The host stood still, in virtual nanoseconds. ``how``: see :class:`streamrace.trace.records.HostWait`."""
+    """A wait of the host, in virtual nanoseconds. ``how``: see :class:`streamrace.trace.records.HostWait`."""
 
     how: str
     stack: int
@@ -55,7 +54,7 @@ class HostWaited(NamedTuple):
 
 
 class ValueRead(NamedTuple):
-    """A value that the program read: so many bytes with this CRC-32. ``op``: by which work (0: at the end)."""
+    """A value that the program read: its size and CRC-32. ``op``: the work that read it (0: at the end)."""
 
     op: int
     nbytes: int
@@ -63,9 +62,9 @@ class ValueRead(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What a collective or a parameter held, in a run that asks for it (:mod:`streamrace.device.unwritten`).
+    """The content of a collective or parameter, in a run that requests it (:mod:`streamrace.device.unwritten`).
 
-    ``name``: what it was, and where. ``checksum`` None: its time never came.
+    ``name``: the object and its place. ``checksum`` None: its moment was never reached.
     """
 
     kind: str
@@ -75,7 +74,7 @@ class Looked(NamedTuple):
 
 
 class _Reused(NamedTuple):
-    """``op``: the work with which the next owner of the block's memory begins."""
+    """``op``: the first work of the next owner of the block's memory."""
 
     block: int
     op: int
@@ -92,14 +91,14 @@ class _Work(NamedTuple):
 
 
 class Works(Mapping[int, RecordedWork]):
-    """A rank's work by its number, in the order of the trace."""
+    """Maps a rank's work numbers to its work, in the order of the trace."""
 
     def __init__(self, rank: int, spill: Spill | None = None) -> None:
         self._rank = rank
         self._rows = Rows(_Work, spill)
         self._last: int | None = None
-        self._rising = True  # their numbers, as they mostly are
-        self._counts: dict[tuple[int, str], int] = {}  # of a kernel on a stream
+        self._rising = True  # whether the numbers rise, as they usually do
+        self._counts: dict[tuple[int, str], int] = {}  # by stream and kernel
 
     def add(self, record: Launch | Collective) -> None:
         op, key = record.op, (record.stream, record.kernel)
@@ -109,7 +108,7 @@ class Works(Mapping[int, RecordedWork]):
         self._rows.add(op, *key, occurrence, record.stack, record.start, record.end)
 
     def number(self, place: Place) -> int | None:
-        """The number of what is at ``place``; None: nothing is."""
+        """Return the number of the work at ``place``; None if there is none."""
         rank, stream, kernel, occurrence = place
         if rank != self._rank or not 1 <= occurrence <= self._counts.get((stream, kernel), 0):
             return None
@@ -126,11 +125,11 @@ class Works(Mapping[int, RecordedWork]):
         return len(self._rows)
 
     def each(self) -> Iterator[tuple[int, RecordedWork]]:
-        """All with their numbers, as they are in the trace: one that is told twice comes twice."""
+        """Yield all work with its number, in the order of the trace; repeated records are yielded repeatedly."""
         return ((row.op, self._work(row)) for row in self._rows)
 
     def during(self, start: int, end: int) -> Iterator[tuple[int, RecordedWork]]:
-        """What was under way in that time, with its number."""
+        """Yield the work that was under way in that time, with its number."""
         for before, (ops, starts, ends) in self._rows.columns("op", "start", "end"):
             for at, (op, one, other) in enumerate(zip(ops, starts, ends, strict=True), before):
                 if start <= other and one <= end:
@@ -153,8 +152,9 @@ class Works(Mapping[int, RecordedWork]):
 
 @dataclass
 class Recorded:
-    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
-    ``thinned``: the trace that was read is only the beginning. ``spill``: where most of it is (None: by itself).
+    """One rank's run. ``final``: the content of its memory, by block. ``ended``: the run reached its end.
+
+    ``thinned``: only the beginning of the trace was read. ``spill``: holds most of the data (default: a new one).
     """
 
     rank: int
@@ -216,13 +216,13 @@ class Recorded:
         return made
 
     def place(self, moment: Moment, block: int) -> Place | None:
-        """What a side of a race is. Of a free it is the work with which the next owner of the memory begins."""
+        """Return the place of a race's side; of a free, the first work of the next owner of the memory."""
         op = self._next(block) if moment.op is None else moment.op
         work = None if op is None else self.works.get(op)
         return None if work is None else work.place
 
     def time(self, place: Place, touch: Touch) -> int | None:
-        """When it touches memory; None: this run has no such work, or it never came to it."""
+        """Return when the work at ``place`` accesses memory; None if this run never executed it."""
         op = self.works.number(place)
         work = None if op is None else self.works[op]
         if work is None or work.end < 0:
@@ -230,34 +230,34 @@ class Recorded:
         return work.start if touch == "start" else work.end
 
     def _next(self, block: int) -> int | None:
-        """The work with which the next owner of its memory begins."""
+        """Return the first work of the next owner of the block's memory."""
         at = self._reused.first(block=block)
         return None if at is None else self._reused[at].op
 
     def where(self, op: int) -> str:
-        """The work and its line, for a sentence."""
+        """Describe the work and its line, for a sentence."""
         return describe(self.works[op].place.kernel, self.frames(op))
 
     @property
     def stacks(self) -> Iterable[tuple[Frame, ...]]:
-        """All from where anything was given, memory taken or let go."""
+        """Return all stacks from which work was issued, or memory was allocated or freed."""
         return self._stacks.values()
 
     def frames(self, op: int) -> tuple[Frame, ...]:
-        """From where the work was given, innermost first."""
+        """Return the calls from which the work was issued, innermost first."""
         return self.stack(self.works[op].stack)
 
     def stack(self, number: int) -> tuple[Frame, ...]:
-        """The calls, innermost first."""
+        """Return the calls of a stack, innermost first."""
         return self._stacks.get(number, ())
 
 
 RecordedRun = dict[int, Recorded]
-"""By rank."""
+"""The ranks of a run, by number."""
 
 
 def begins(run: RecordedRun, other: RecordedRun) -> bool:
-    """Is the first, of traces that were thinned, how the other began?"""
+    """Check whether ``other`` begins as ``run`` does, whose traces were thinned."""
     return run.keys() == other.keys() and all(
         len(mine.works) <= len(other[rank].works)
         and all(one == two for one, two in zip(mine.works.each(), other[rank].works.each(), strict=False))
@@ -266,10 +266,9 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 
 
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
-    """The traces of a run. ``kept``: what is there of some that were thinned will do.
+    """Read the traces of a run. ``kept``: accept the remaining part of thinned traces.
 
-    Raises :class:`streamrace.trace.records.TraceError`, and OSError where no temporary file takes what there is too
-    much of.
+    Raises :class:`streamrace.trace.records.TraceError`, and OSError if the temporary file cannot be written.
     """
     run: RecordedRun = {}
     spill = Spill()
@@ -283,9 +282,9 @@ def load(folder: Path, *, kept: bool = False) -> RecordedRun:
 
 
 def difference(one: RecordedRun, other: RecordedRun) -> str:
-    """What the second run read otherwise than the first, as the subject of a sentence; empty where nothing differs.
+    """Return what the second run read differently, as the subject of a sentence; empty if nothing differs.
 
-    First what the host read, in the order of the program, then memory at the end, where both came to it.
+    Compared are the host's reads, in the order of the program, then memory at the end, if both runs reached it.
     """
     for rank in sorted(one):
         on = f" on rank {rank}" if len(one) > 1 else ""

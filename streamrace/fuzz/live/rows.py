@@ -1,4 +1,4 @@
-"""What is kept of each piece of work of a run that may have a million: numbers, no objects, and most are in a file."""
+"""Stores rows of numbers about each piece of work of a run that may have a million, most of them in a file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from itertools import chain
 from typing import Any, BinaryIO, Generic, TypeVar, get_type_hints, overload
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
-_BLOCK = 1024  # rows
+_BLOCK = 1024  # rows per block
 
 
 class Spill:
-    """A file without a name beside the other temporary ones: it is gone with the last who reads it, however that ends.
+    """A nameless temporary file, which disappears with its last reader, however that process ends.
 
-    It is there from the first bytes on that it takes. Raises OSError where it cannot be made, written or read.
+    The file is created with the first bytes. Raises OSError if it cannot be created, written or read.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Spill:
         self._end = 0
 
     def add(self, data: bytes | bytearray) -> int:
-        """Where it lies now."""
+        """Append ``data``; return its offset."""
         with _named():
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it stays open
@@ -40,7 +40,7 @@ class Spill:
         return at
 
     def read(self, at: int, count: int) -> bytes:
-        """What :meth:`add` put there."""
+        """Return ``count`` bytes that :meth:`add` put at ``at``."""
         assert self._file is not None
         with _named():
             data = os.pread(self._file.fileno(), count, at)
@@ -51,7 +51,7 @@ class Spill:
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """The file has no name that would tell where it is that nothing can be written."""
+    """Add the temporary folder to an OSError, as the nameless file has no path to show."""
     try:
         yield
     except OSError as error:
@@ -60,9 +60,9 @@ def _named() -> Iterator[None]:
 
 
 class Rows(Sequence[Row], Generic[Row]):
-    """A list of equal NamedTuples of whole numbers and of words, of which there are few: eight bytes a field.
+    """A list of equal NamedTuples of integers and (few distinct) words: eight bytes a field.
 
-    All but the last thousand are in ``spill`` (None: one of its own), which several may share.
+    All but the last thousand are in ``spill`` (default: one of its own), which several lists may share.
     """
 
     def __init__(self, kind: type[Row], spill: Spill | None = None) -> None:
@@ -90,14 +90,14 @@ class Rows(Sequence[Row], Generic[Row]):
             self._last.clear()
 
     def columns(self, *fields: str) -> Iterator[tuple[int, list[array[int]]]]:
-        """Of all rows, part by part, these fields' numbers, or the numbers of their words; and how many came before."""
+        """Yield per block the number of earlier rows, and the fields' columns: numbers, or the numbers of words."""
         of, width = [self._column(field) for field in fields], len(self._kind.__annotations__)
         for part, data in enumerate(self._parts()):
             numbers = array("q", data)
             yield part * _BLOCK, [numbers[one::width] for one in of]
 
     def first(self, **wanted: int | str) -> int | None:
-        """Where the first row with these fields is; None: there is none."""
+        """Return the index of the first row with these fields; None if there is none."""
         sought: list[int] = []
         for value in wanted.values():
             number = self._numbers.get(value) if isinstance(value, str) else value
@@ -116,7 +116,7 @@ class Rows(Sequence[Row], Generic[Row]):
         return None
 
     def number(self, at: int, field: str) -> int:
-        """What that row's field holds, or the number of its word."""
+        """Return the value of the row's field, or the number of its word."""
         return self._numbers_at(at)[self._column(field)]
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class Rows(Sequence[Row], Generic[Row]):
         return [*self._kind.__annotations__].index(field)
 
     def _parts(self) -> Iterator[bytes]:
-        """All, as they are in memory."""
+        """Yield all rows as bytes, block by block."""
         yield from (self._spill.read(at, _BLOCK * self._form.size) for at in self._blocks)
         yield bytes(self._last)
 

@@ -1,4 +1,4 @@
-"""Runs a program on the simulated GPU in a timing of its own, and reads what came of it."""
+"""Runs a program on the simulated GPU in a timing of its own, and reads the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamrace.process.sigstop import readable
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
-# A launcher's words to the rank that asks; the runs here fork their ranks themselves.
+# A launcher's variables for the calling rank; the runs here fork their ranks themselves.
 _OF_LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
@@ -28,7 +28,7 @@ _OF_LAUNCHERS = (
 
 
 class Poisoned(NamedTuple):
-    """What :func:`streamrace.device.unwritten.begin` takes."""
+    """The arguments of :func:`streamrace.device.unwritten.begin`."""
 
     poisoned: Sequence[tuple[int, int]] | None
     copies: bool
@@ -36,33 +36,33 @@ class Poisoned(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveOutcome:
-    """A run that was made. ``status``: its exit status, None where it was ended because it took too long."""
+    """A finished run. ``status``: its exit status, None if it was ended because it took too long."""
 
     run: RecordedRun
     status: int | None
 
     def differs(self, reference: LiveOutcome) -> str:
-        """What is otherwise than in ``reference``, as the subject of a sentence; empty where nothing is."""
+        """Return what differs from ``reference``, as the subject of a sentence; empty if nothing does."""
         if self.status != reference.status and 0 in (self.status, reference.status):
             return "how the program ends"
         return difference(reference.run, self.run)
 
     def ends(self, reference: LiveOutcome) -> str:
-        """What is otherwise at its end than in ``reference``, beside what the traces say; empty where nothing is."""
+        """Return what differs at its end from ``reference``, apart from the traces; empty if nothing does."""
         return (
             "how the program ends" if self.status != reference.status and 0 in (self.status, reference.status) else ""
         )
 
 
 class UnwrittenTrace(RuntimeError):
-    """A run's trace could not be written, as where the disk is full: the run ended otherwise than the program does."""
+    """A run's trace could not be written, as on a full disk: the run ended differently from the program."""
 
 
 class Runner:
-    """A process from which programs are run, one after the other (``device.again``). To be used in a ``with``.
+    """A process that runs programs, one after the other (``device.again``). To be used in a ``with``.
 
-    ``imported``: modules that it imports once, for all runs. ``variables``: of its environment, where they are other
-    than here; None: not there. ``quiet``: what it says itself goes nowhere.
+    ``imported``: modules that the process imports once, for all runs. ``variables``: changes of its environment (None:
+    removed). ``quiet``: its own messages are discarded.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class Runner:
         printed: str = "",
         unwritten: Poisoned | None = None,
     ) -> int | None:
-        """Run what stands behind ``streamrace device``; gives its exit status, None where it was ended after so long.
+        """Run a command without its ``streamrace device``; return its exit status, None if it was ended as too slow.
 
-        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
-        ``printed``: the file to which what it prints is added. ``unwritten``: which memory that nobody wrote holds NaN,
-        all other such memory then holding numbers (None: it is as it is). Raises RuntimeError where there is no
-        simulated GPU; why stands on standard error. Raises :class:`UnwrittenTrace`.
+        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: the working directory
+        (default: this one). ``printed``: the file to which output is appended. ``unwritten``: the unwritten memory that
+        holds NaN, all other such memory then holding numbers (None: memory is left as it is). Raises RuntimeError
+        without a simulated GPU, with the reason on standard error. Raises :class:`UnwrittenTrace`.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
         job |= {"folder": folder, "printed": printed, "unwritten": unwritten and unwritten._asdict()}
-        with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
+        with contextlib.suppress(BrokenPipeError):  # no answer comes back then, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
         readable(self._process.stdout.fileno(), self._process.pid)
@@ -120,7 +120,7 @@ class Runner:
         return status
 
     def close(self) -> None:
-        """End the process, and what runs in it."""
+        """End the process, and the program that runs in it."""
         self._process.kill()
         self._process.communicate()
 
@@ -133,10 +133,9 @@ class Runner:
 
 @dataclass(frozen=True)
 class LiveProgram:
-    """``command``: what stands behind ``streamrace device``, as ``--ranks 2 train.py --steps 3``.
+    """A program. ``command``: the words after ``streamrace device``, as ``--ranks 2 train.py --steps 3``.
 
-    A run that takes longer than ``patience_s`` is ended. What it prints goes nowhere; files that it writes, it writes
-    again.
+    A run that takes longer than ``patience_s`` is ended. Its output is discarded; it writes its files again.
     """
 
     command: Sequence[str]
@@ -151,8 +150,7 @@ class LiveProgram:
         folder: Path | None = None,
         unwritten: Poisoned | None = None,
     ) -> LiveOutcome:
-        """Run it in ``timing``. ``folder``: takes the traces, which else are not kept. ``unwritten``: see
-        :meth:`Runner.run`.
+        """Run the program in ``timing``. ``folder``: keeps the traces. ``unwritten``: see :meth:`Runner.run`.
 
         Raises RuntimeError as :meth:`Runner.run` does.
         """
@@ -166,7 +164,7 @@ class LiveProgram:
             )
             try:
                 return LiveOutcome(load(folder), status)
-            except TraceError:  # it was ended in the middle of a record
+            except TraceError:  # the run was ended in the middle of a record
                 return LiveOutcome({}, status)
 
 

@@ -1,11 +1,11 @@
-"""Finds out whether anything depends on memory that nobody wrote: runs the program again with other bytes there.
+"""Decides whether any value depends on memory that nobody wrote: runs the program again with other bytes in it.
 
-In one run it holds numbers, in another NaN (of integers -1), and nothing else is different. Where the program then sees
-something else, that depends on it: Memcheck's rule, by values (the host, which also decides on branches; a collective;
-a parameter behind its optimizer's step). Copies, padding and what is masked out make no difference, and are no finding.
-Padding is told from values by how much differs; where the program writes some of the memory of a place, what is copied
-from there unchanged to the host or another rank is taken for one. A third run, with numbers again, shows that the
-program repeats itself. Where several places allocate such memory, each is filled with NaN alone.
+In one run this memory holds numbers, in another NaN (for integers -1), and nothing else is different. A value that the
+program then reads differently depends on the memory: Memcheck's rule, applied to values (of the host, which also
+decides on branches; of a collective; of a parameter after its optimizer's step). Copies, padding and masked elements
+make no difference, and are no finding. Padding is distinguished by the fraction that differs; where the program writes
+part of a place's memory, other bytes copied unchanged to the host or another rank count as padding. A third run, with
+numbers again, shows that the program repeats itself. If several places allocate such memory, each is tried alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from streamrace.fuzz.live.recorded import Recorded, ValueRead
 from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
 from streamrace.trace.records import HOST_STREAM
 
-_PADDED = 0.5  # so much of what is kept or copied may be a padding
-_SENT = 0.99  # of what a collective takes: all but a bit
+_PADDED = 0.5  # fraction of a parameter or a copy that may be padding
+_SENT = 0.99  # of the input of a collective: almost all
 
 
 class Filled(Protocol):
@@ -30,24 +30,24 @@ class Filled(Protocol):
 
 
 class Reached(NamedTuple):
-    """What two runs differ in. ``kind``: host, collective, parameter, end; ``where``: by what it is reached."""
+    """A difference between two runs. ``kind``: host, collective, parameter, end; ``where``: the work that reads it."""
 
     kind: str
     where: str
 
 
 class Confirmed(NamedTuple):
-    """What is proven; ``notes``: what could not be found out, sentences without full stops."""
+    """The proven findings; ``notes``: open questions, as sentences without full stops."""
 
     found: tuple[Uninitialised, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def confirm(reads: Sequence[UnwrittenRead], run: Filled, limit: int) -> Confirmed:
-    """What depends on these reads, of which ``limit`` are tried each by itself.
+    """Find the values that depend on these reads, of which up to ``limit`` are tried one by one.
 
-    Two runs where nothing does; else one more, and one for each that is tried, if there are several. Raises what
-    ``run`` does.
+    Two runs if nothing depends on them; else one more, and one for each read that is tried, if there are several.
+    Raises the errors of ``run``.
     """
     if not reads:
         return Confirmed()
@@ -67,13 +67,13 @@ def confirm(reads: Sequence[UnwrittenRead], run: Filled, limit: int) -> Confirme
 
 
 def unknown(reads: Sequence[UnwrittenRead], why: str) -> str:
-    """That it is not known of these whether anything depends on them, a sentence without a full stop."""
+    """Return a sentence, without a full stop, that it is unknown whether anything depends on these reads."""
     more = f" (and so in {len(reads) - 1} more places)" if len(reads) > 1 else ""
     return f"{reads[0].sentence()}{more}; whether any value depends on that is not known: {why}"
 
 
 def reached(one: LiveOutcome, other: LiveOutcome) -> Reached | None:
-    """What the program sees otherwise in the second run: the host first, then a collective, then a parameter."""
+    """Return the first difference that the program sees: in the host's reads, then a collective, then a parameter."""
     found: list[Reached] = []
     for rank in sorted(one.run):
         if rank in other.run:
@@ -102,7 +102,7 @@ def _by_rank(mine: Recorded, theirs: Recorded) -> list[Reached]:
 
 
 def _same(rank: Recorded, read: ValueRead, checksum: int) -> bool:
-    """Of what is only copied to the host, or lies there already, half may be otherwise: it may be a padding."""
+    """Check a read for equality; half of a plain copy to the host, or of the host's memory, may differ as padding."""
     place = rank.works[read.op].place
     if place.kernel == "cudaMemcpyAsync DtoH" or rank.streams.get(place.stream) == HOST_STREAM:
         return differing(read.checksum, checksum) <= _PADDED

@@ -1,4 +1,4 @@
-"""A live run of a program without the waits of some of its lines: which races are there then?"""
+"""Runs a program live without the waits of some of its lines, and finds the races that appear."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from streamrace.trace.records import TraceError
 
 @dataclass(frozen=True)
 class WithoutWaits:
-    """``races``: those that the program does not have with all its waits. ``status``: how it ended, None where it had
-    to be ended. ``again``: those of the ones that were looked for are among them, by their places; ``witness``: of the
-    first of these. ``failure``: why nothing can be said.
+    """The result of a run. ``races``: those not found with all waits. ``failure``: why there is no result.
+
+    ``status``: its exit status, None if it was ended. ``again``: ``races`` has some of the wanted races, by their
+    places; ``witness``: of the first of these.
     """
 
     races: tuple[Race, ...] = ()
@@ -35,9 +36,9 @@ class WithoutWaits:
 
 @dataclass(frozen=True)
 class Leaving:
-    """Runs ``program`` (its words behind ``streamrace device``, but for ``ranks``) in ``timing``, without some waits.
+    """Runs ``program`` (its words after ``streamrace device``, without ``ranks``) in ``timing``, without some waits.
 
-    ``base``: the races that it has with all of them.
+    ``base``: the races of the program with all its waits.
     """
 
     program: Sequence[str]
@@ -48,8 +49,9 @@ class Leaving:
     patience_s: float
 
     def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
-        """Without the waits at ``places`` (:func:`leave_out`). ``witness``: of the first race of
-        ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
+        """Run without the waits at ``places`` (``witness``: examine the first race of ``wanted`` that appears).
+
+        Raises RuntimeError without a simulated GPU.
         """
         command = [
             *(["--ranks", str(self.ranks)] if self.ranks else []),
@@ -89,7 +91,7 @@ class Leaving:
 
 
 def _not_left_out(waits: Waits, places: Sequence[str]) -> str:
-    """Why this is no run without those waits; empty where it is one."""
+    """Return why this was not a run without those waits; empty if it was."""
     gone = {place_of(one.how, one.frame) for one in waits.left_out}
     left = {place_of(waits.operations.get(one, ""), one.frame) for one in waits.sites}
     for place in places:

@@ -1,1 +1,1 @@
-"""Makes a program as small as it can be while it still shows what it shows: nothing in it can be left out."""
+"""Reduces a program to a minimal one that still shows the same race: nothing in it can be left out."""

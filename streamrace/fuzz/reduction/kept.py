@@ -1,7 +1,7 @@
-"""Does a smaller program still show the race, and does the race still do what it did?
+"""Decides whether a smaller program still shows the race, and whether the race still has the same effect.
 
-No race may come that was not there: a wait that orders something else stays. Of which races they are: their kinds,
-kernels and functions. Lines move.
+No new race may appear: a wait that orders something else stays. Races are identified by their kinds, kernels and
+functions, because lines move.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from streamrace.trace.records import TraceError
 
 @dataclass(frozen=True)
 class Look:
-    """What a program shows. ``race``: the one that is wanted; None: it is not there, and ``why``. ``races``: all.
+    """The races that a program shows. ``race``: the wanted one; None if it is missing, with ``why``. ``races``: all.
 
-    ``keys``: of all. ``witness``: of the race, where it was asked for.
+    ``keys``: of all races. ``witness``: of the wanted race, if requested.
     """
 
     race: Race | None = None
@@ -37,9 +37,10 @@ class Look:
 
 @dataclass
 class Shows:
-    """``program``: how it is run; its files are those of a trial. ``wanted``: the race. ``harm``: its verdict; empty:
-    that is not asked. ``known``: the races that may be there; None: any. ``timing``: in which the race is looked for.
-    ``mended``: runs it where the race is mended, and nothing may be between these two places then, nor new.
+    """Predicate: a program still shows the race. ``program``: how to run it; a trial replaces its files.
+
+    ``wanted``: the race. ``harm``: its verdict; empty: any. ``known``: races that may appear; None: any. ``timing``: of
+    the runs. ``mended``: a runner that mends the race, and two places: no race may be between them then, nor a new one.
     """
 
     program: Alone
@@ -58,7 +59,7 @@ class Shows:
         return not self.unmended(files)
 
     def unmended(self, files: Files) -> str:
-        """What is wrong with the program where the race is mended, as the end of a sentence."""
+        """Return what is wrong where the race is mended, as the end of a sentence; empty if nothing is."""
         if self.mended is None:
             return ""
         runner, places = self.mended
@@ -78,7 +79,7 @@ class Shows:
         return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
-        """``twice``: the program has to repeat itself in a second run. Raises RuntimeError: there is no GPU."""
+        """Run the program and find its races. ``twice``: a second run has to repeat it. Raises RuntimeError: no GPU."""
         program = Alone(files, self.program.arguments, self.program.ranks)
         with standing(program, self.runner, self.patience_s) as runs:
             first, traces = runs.keep(self.timing)

@@ -1,4 +1,4 @@
-"""Which modules of the user's own a script imports: those beside it, that no package manager has installed."""
+"""Finds the user's own modules that a script imports: next to it, and not installed by a package manager."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MOST = 5  # modules that are put into a test
-_MOST_LINES = 600  # of all of them
+MOST = 5  # modules that are copied into a test
+_MOST_LINES = 600  # of all these modules
 
 
 class NoProgram(Exception):
@@ -18,9 +18,9 @@ class NoProgram(Exception):
 
 @dataclass
 class Imported:
-    """``beside``: the texts of the modules of one file each that lie beside the script, by the file's name.
+    """The imports of a script. ``beside``: texts of the single-file modules in the script's folder, by file name.
 
-    ``packages``: folders beside it, which stay where they are. ``installed``: all else, by its whole name.
+    ``packages``: folders next to the script, which stay in place. ``installed``: all other imports, by full name.
     """
 
     beside: dict[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Imported:
 
 
 def read(file: Path) -> str:
-    """A program's text, in whatever encoding it says. Raises :class:`NoProgram`."""
+    """Return a program's text, decoded as it declares. Raises :class:`NoProgram`."""
     try:
         with tokenize.open(file) as opened:
             text = opened.read()
@@ -46,7 +46,7 @@ def read(file: Path) -> str:
 
 
 def imported(script: Path) -> Imported:
-    """What it imports, and what the modules beside it import. Raises :class:`NoProgram`."""
+    """Return the imports of the script, and of the modules next to it. Raises :class:`NoProgram`."""
     found = Imported()
     waiting = [script]
     while waiting:

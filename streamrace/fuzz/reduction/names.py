@@ -1,6 +1,6 @@
-"""Which names of a program stand for nothing once a part of it is gone, and what has to go with them.
+"""Finds names of a program that are unbound once a part of it is removed, and the statements to remove with them.
 
-By the text alone, and without scopes: it only chooses what is worth a trial, and a trial decides.
+Works on the text alone, without scopes: it only chooses candidates for a trial, and the trial decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ALWAYS = frozenset(dir(builtins)) | {"__file__", "__builtins__", "__annotations
 
 
 def with_users(tree: ast.Module, removed: Collection[ast.stmt]) -> set[ast.stmt]:
-    """``removed``, and all statements that use what only these bind."""
+    """Return ``removed`` and all statements that use names which only these bind."""
     gone = set(removed)
     if any(alias.name == "*" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names):
         return gone
@@ -27,7 +27,7 @@ def with_users(tree: ast.Module, removed: Collection[ast.stmt]) -> set[ast.stmt]
 
 
 def unused_imports(tree: ast.Module) -> list[tuple[ast.Import | ast.ImportFrom, list[ast.alias]]]:
-    """Imports with the names of theirs that nothing uses."""
+    """Return the imports with those of their names that nothing uses."""
     used = {name for _, name in _uses(tree, set())}
     found = []
     for node in ast.walk(tree):
@@ -43,7 +43,7 @@ def _name(alias: ast.alias) -> str:
 
 
 def _nodes(tree: ast.AST, gone: Collection[ast.stmt], within: ast.stmt | None) -> Iterator[tuple[ast.stmt, ast.AST]]:
-    """All that is left, each with the innermost statement that it lies in."""
+    """Yield all remaining nodes, each with the innermost statement that contains it."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.stmt):
             if child in gone:

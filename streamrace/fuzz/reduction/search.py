@@ -1,8 +1,8 @@
-"""The search for a smaller program: hierarchical delta debugging.
+"""Searches for a smaller program by hierarchical delta debugging.
 
 Misherghi and Su, "HDD: Hierarchical Delta Debugging", ICSE 2006: delta debugging (:mod:`streamrace.fuzz.shrink`) level
-by level of the syntax tree, the outermost first, so that what is left out early takes much with it. What uses a name
-that is gone goes along (:mod:`streamrace.fuzz.reduction.names`), which makes most trials worth it.
+by level of the syntax tree, the outermost first, so that an early removal takes much with it. Statements that use a
+removed name are removed too (:mod:`streamrace.fuzz.reduction.names`), without which most trials would be wasted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from streamrace.fuzz.reduction.names import with_users
 from streamrace.fuzz.reduction.text import Text, bare, is_program
 
 Files = Mapping[str, str]
-"""A program's files by name, the first being the one that is run."""
+"""A program's files by name; the first is run."""
 
-_MANY = 12  # statements of one level: above it parts of several are tried first
+_MANY = 12  # statements of one level: with more, groups of them are tried first
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left. ``trials``: how many it took; ``whole``: nothing in it can be left out that was to be tried."""
+    """The reduced program. ``trials``: their number; ``whole``: False if they were too few to finish."""
 
     files: Files
     trials: int
@@ -36,8 +36,9 @@ class _Spent(Exception):
 def reduce(
     files: Files, holds: Callable[[Files], bool], *, budget: int, told: Callable[[int, Files], None] = lambda *_: None
 ) -> Reduced:
-    """The smallest program that still ``holds``, which ``files`` do. ``told``: before each trial, of how many there
-    were, and of what is left until then. Never tries the same twice, and no more than ``budget``.
+    """Return the smallest program found that still ``holds``, as ``files`` do; at most ``budget`` trials, none twice.
+
+    ``told``: called before each trial, with the number of earlier trials and the files reached.
     """
     return _Reducing(files, holds, budget, told).result()
 
@@ -54,7 +55,7 @@ class _Reducing:
     def result(self) -> Reduced:
         whole = True
         try:
-            # what comes early is what nobody has to read, and what makes the trials after it shorter
+            # cuts that come early are of parts that nobody has to read, or shorten later trials
             self._each(lambda text: [bare(text.text)])
             self._each(smaller.fewer_rounds)
             before = None
@@ -74,7 +75,7 @@ class _Reducing:
         return tuple(sorted(files.items()))
 
     def _try(self, name: str, text: str) -> bool:
-        """Is it enough? Then it is what is left. An imported file may be empty, and is gone then."""
+        """Try another text of a file, and adopt it if the program still holds. An empty imported file is removed."""
         first = next(iter(self._files))
         if text.strip() == "" and name != first:
             made = {one: inner for one, inner in self._files.items() if one != name}
@@ -96,7 +97,7 @@ class _Reducing:
         return True
 
     def _each(self, candidates: Callable[[Text], Sequence[str]]) -> None:
-        """All of ``candidates``, from the end, of each file."""
+        """Try all ``candidates`` of each file, from the last to the first."""
         for name in list(self._files):
             texts = candidates(Text(self._files[name]))
             at = len(texts) - 1
@@ -118,7 +119,7 @@ class _Reducing:
                 depth += 1
 
     def _level(self, name: str, depth: int) -> None:
-        """The statements of one level: parts of several, ever smaller ones, and then each alone, from the end."""
+        """Reduce the statements of one level: first in groups of decreasing size, then one by one, from the end."""
 
         def there() -> list[int]:
             return [at for at, (one, _) in enumerate(Text(self._files[name]).statements) if one == depth]

@@ -1,4 +1,4 @@
-"""A program made smaller other than by whole statements: the texts that are worth a trial."""
+"""Proposes smaller texts of a program other than by removing whole statements: the candidates for a trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRAPPERS = (ast.With, ast.AsyncWith, ast.If, ast.For, ast.Try)
 
 
 def without_unused_imports(text: Text) -> list[str]:
-    """The text without imports that nothing uses, at most one."""
+    """Return at most one text: without the imports, or names in imports, that nothing uses."""
     gone: set[ast.stmt] = set()
     cuts: list[Cut] = []
     for statement, names in unused_imports(text.tree):
@@ -27,7 +27,7 @@ def without_unused_imports(text: Text) -> list[str]:
 
 
 def fewer_rounds(text: Text) -> list[str]:
-    """The text with ``range(4)`` as ``range(2)``, and as ``range(1)``, which is to be tried first, from the end."""
+    """Return texts with ``range(4)`` as ``range(2)`` and as ``range(1)``; the last is to be tried first."""
     found = []
     for node in ast.walk(text.tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"):
@@ -40,7 +40,7 @@ def fewer_rounds(text: Text) -> list[str]:
 
 
 def fewer_items(text: Text) -> list[str]:
-    """The text without one item of a dictionary, a list or a set, or without one argument that has a name."""
+    """Return texts without one item of a dictionary, list or set, or one keyword argument (of ``Sequential``: any)."""
     found = []
     for node in ast.walk(text.tree):
         if isinstance(node, ast.Dict):
@@ -56,7 +56,7 @@ def fewer_items(text: Text) -> list[str]:
 
 
 def unwrapped(text: Text) -> list[str]:
-    """The text with the body of one ``with``, ``if``, ``try`` or loop of one round in its place."""
+    """Return texts in which the body of a ``with``, ``if``, ``try`` or loop of one round replaces the statement."""
     found = []
     for _, node in text.statements:
         if not isinstance(node, _WRAPPERS) or (isinstance(node, ast.For) and not _once(node)):
@@ -70,13 +70,13 @@ def unwrapped(text: Text) -> list[str]:
 
 
 def _sequence(call: ast.Call) -> bool:
-    """``nn.Sequential(a, b, c)``: what it is given is a list."""
+    """Check for ``nn.Sequential(a, b, c)``: its arguments are a list."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     return name == "Sequential" and len(call.args) > 1
 
 
 def _once(loop: ast.For) -> bool:
-    """Is it a loop of one round that uses no number?"""
+    """Check for a loop of one round that does not use its number."""
     call = loop.iter
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"):
         return False
@@ -90,7 +90,7 @@ def _once(loop: ast.For) -> bool:
 
 
 def _entry(text: Text, node: ast.Dict, at: int) -> Cut:
-    """A key with its value."""
+    """Cut a key with its value."""
     begins = [
         text.raw.rindex(b"**", 0, text.begin(value)) if key is None else text.begin(key)
         for key, value in zip(node.keys, node.values, strict=True)
@@ -110,7 +110,7 @@ def _begin(text: Text, one: _Part) -> int:
 
 
 def _of_list(text: Text, begins: Sequence[int], ends: Sequence[int], at: int) -> Cut:
-    """One of several that have commas between them, with its comma."""
+    """Cut one of several comma-separated parts, with its comma."""
     if at + 1 < len(begins):
         return Cut(begins[at], begins[at + 1])
     if at:
@@ -120,7 +120,7 @@ def _of_list(text: Text, begins: Sequence[int], ends: Sequence[int], at: int) ->
 
 
 def _dedented(text: Text, outer: ast.stmt, body: Sequence[ast.stmt]) -> str | None:
-    """None where the body does not stand on lines of its own, or is no more the same when it is moved."""
+    """Return the text with the body moved out; None if it shares a line, or moving it changes its meaning."""
     begin, end = text.begin(outer), text.end(outer)
     first = text.begin(body[0])
     line = text.raw.rfind(b"\n", 0, first) + 1
@@ -140,7 +140,7 @@ def _dedented(text: Text, outer: ast.stmt, body: Sequence[ast.stmt]) -> str | No
 
 
 def _with_comment(text: Text, end: int) -> int:
-    """Behind the comment that follows on the same line, if there is one."""
+    """Return the end of the comment on the same line, or ``end`` without one."""
     line = text.raw.find(b"\n", end)
     line = len(text.raw) if line < 0 else line
     return line if text.raw[end:line].strip().startswith(b"#") else end

@@ -1,7 +1,7 @@
-"""The text of a program without some of its parts: what is kept stays as its author wrote it, comments and all.
+"""Cuts parts out of a program's text: the rest stays as its author wrote it, including comments.
 
-Parts are found by Python's own syntax tree, and cut out of the text by their positions. A tree that is written anew
-(:func:`ast.unparse`) would have lost comments, quotes and line breaks.
+Parts are found in Python's own syntax tree, and cut out by their positions. Text generated from a tree
+(:func:`ast.unparse`) would lose comments, quotes and line breaks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLANKS = re.compile(rb"\n(?:[ \t]*\n){3,}")
 
 
 class Cut(NamedTuple):
-    """Bytes ``begin`` to ``end`` of the text, and what stands there instead."""
+    """The bytes ``begin`` to ``end`` of the text, and their replacement."""
 
     begin: int
     end: int
@@ -27,7 +27,7 @@ class Cut(NamedTuple):
 
 
 class Text:
-    """A program's text. Raises SyntaxError where it is none, ValueError where it has zero bytes."""
+    """A program's text. Raises SyntaxError if it is not a program, ValueError if it has zero bytes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +38,7 @@ class Text:
             self._lines.append(self._lines[-1] + len(line))
 
     def begin(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> int:
-        """The first byte of a part; of a statement with decorators that of the first one's ``@``."""
+        """Return the offset of a part's first byte; of a decorated statement, that of the first ``@``."""
         decorators = getattr(node, "decorator_list", None)
         if decorators:
             first: ast.expr = decorators[0]
@@ -46,13 +46,13 @@ class Text:
         return self._lines[node.lineno - 1] + node.col_offset
 
     def end(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> int:
-        """Behind its last byte."""
+        """Return the offset after a part's last byte."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self._lines[node.end_lineno - 1] + node.end_col_offset
 
     @cached_property
     def statements(self) -> list[tuple[int, ast.stmt]]:
-        """All statements in the order of the text, each with how deep it lies."""
+        """Return all statements in the order of the text, each with its depth."""
         return list(_statements(self.tree, 0))
 
     @cached_property
@@ -60,7 +60,7 @@ class Text:
         return ast.get_docstring(self.tree) or ""
 
     def cut(self, cuts: Sequence[Cut]) -> str:
-        """The text with these cut out, which do not overlap, or lie within each other."""
+        """Return the text without these cuts, which are disjoint or nested."""
         left, at = bytearray(), 0
         for begin, end, instead in sorted(cuts, key=lambda one: (one.begin, -one.end)):
             if begin < at:
@@ -71,7 +71,7 @@ class Text:
         return tidied(bytes(left))
 
     def without(self, statements: Collection[ast.stmt]) -> str:
-        """The text without these statements. What has nothing left in it goes with it, or has a ``pass``."""
+        """Return the text without these statements. A block left empty goes with its statement, or gets a ``pass``."""
         gone = set(statements)
         self._emptied(gone)
         cuts: list[Cut] = []
@@ -85,15 +85,15 @@ class Text:
         return self.cut(cuts)
 
     def _emptied(self, gone: set[ast.stmt]) -> None:
-        """Add statements of which nothing is left."""
-        for _, one in reversed(self.statements):  # what lies in another comes behind it
+        """Add statements whose bodies are removed completely."""
+        for _, one in reversed(self.statements):  # inner statements come after outer ones
             if isinstance(one, _EMPTY_GOES):
                 inner = [each for name in _BODIES for each in getattr(one, name, ())]
                 if inner and all(each in gone for each in inner):
                     gone.add(one)
 
     def _of(self, statement: ast.stmt) -> Cut:
-        """A statement with its lines and the comments right above it, where these are its own."""
+        """Return the cut of a statement with its lines, and the comments right above, unless it shares a line."""
         begin, end = self.begin(statement), self.end(statement)
         line = self.raw.rfind(b"\n", 0, begin) + 1
         behind = self.raw.find(b"\n", end)
@@ -110,7 +110,7 @@ class Text:
         return Cut(begin, end)
 
     def _above(self, line: int, indent: bytes) -> int:
-        """Where the comments begin that end at this line, at the same indentation."""
+        """Return the offset of the comments that end at this line, at the same indentation."""
         while line > 0:
             above = self.raw.rfind(b"\n", 0, line - 1) + 1
             if not self.raw[above:line].startswith(indent + b"#"):
@@ -120,12 +120,12 @@ class Text:
 
 
 def tidied(raw: bytes) -> str:
-    """Without blank lines at the beginning, and no more than two of them anywhere."""
+    """Remove blank lines at the beginning, and limit them to two elsewhere."""
     return _BLANKS.sub(b"\n\n\n", raw).lstrip(b"\n").decode()
 
 
 def bare(text: str) -> str:
-    """Without metadata in comments, as PEP 723 has it: it is for who runs the program, and changes nothing of it."""
+    """Remove PEP 723 metadata in comments: it is for the tool that runs the program, and does not affect it."""
     return tidied(_HEAD.sub(b"", text.encode()))
 
 
@@ -147,7 +147,7 @@ def _statements(node: ast.AST, depth: int) -> Iterator[tuple[int, ast.stmt]]:
 
 
 def _blocks(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """All blocks of statements, and whether one may have none."""
+    """Yield all blocks of statements, and whether the block may be empty."""
     for node in ast.walk(tree):
         for name in _BODIES:
             body = getattr(node, name, None)

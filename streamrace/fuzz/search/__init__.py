@@ -1,4 +1,4 @@
-"""Searches for timings that make training diverge. One file each, which names its source."""
+"""Searches for timings that make training diverge. Each search has a file of its own, which names its source."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from streamrace.replay.graph import EffectOrder
 
 @dataclass(frozen=True)
 class Execution:
-    """What a search executed, and what came of it.
+    """An execution by a search, and its verdict.
 
-    ``deviations`` from the recorded timing; None where an ``order`` of the effects was executed that no timing was
-    asked for: :func:`streamrace.fuzz.search.reversals.deviations_of` finds one.
+    ``deviations``: from the recorded timing; None if an ``order`` of the effects was executed instead, for which
+    :func:`streamrace.fuzz.search.reversals.deviations_of` finds a timing.
     """
 
     verdict: ReplayVerdict
@@ -30,7 +30,7 @@ class Search(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the search, one word."""
+        """Return the name of the search, one word."""
 
     def timings(self, subject: Subject, seed: int) -> Iterator[Execution]:
-        """One execution after the other, each when it is asked for. The same for the same seed; may end."""
+        """Yield one execution after the other, each when requested. The same for the same seed; may end."""

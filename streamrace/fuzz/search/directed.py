@@ -1,8 +1,8 @@
-"""The timings that happens-before asks for: each race is executed the other way round.
+"""Searches the timings given by happens-before: each race is executed with its accesses reversed.
 
-A detector says what is unordered, and a scheduler brings it about (Sen, "Race Directed Random Testing of Concurrent
-Programs", PLDI 2008). Here nothing is left to chance: a recording has one host thread a rank, so the pair of a race
-is reversed by making the access that was issued first late enough (:mod:`streamrace.fuzz.witness`).
+A detector finds unordered pairs, and a scheduler executes them (Sen, "Race Directed Random Testing of Concurrent
+Programs", PLDI 2008). Here the scheduler is deterministic: a recording has one host thread per rank, so the pair of a
+race is reversed by delaying the access that was issued first by enough (:mod:`streamrace.fuzz.witness`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from streamrace.replay.deviations import Deviation
 class Directed:
     """A finite search. The seed has no effect, as nothing is drawn.
 
-    First one pair of each race, the most frequent race first (of equally frequent ones that whose first access was
-    issued last: being late, it holds up least else); then the other examples; then two pairs at once.
+    First one pair of each race, the most frequent race first (of equally frequent races the one whose first access was
+    issued last: its delay holds up the least other work); then the other examples; then two pairs at once.
     """
 
     name: str = "directed"

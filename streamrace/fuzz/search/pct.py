@@ -1,17 +1,17 @@
-"""Probabilistic concurrency testing.
+"""Searches by probabilistic concurrency testing.
 
-Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees of Finding
-Bugs", ASPLOS 2010. Threads get random distinct priorities, and at each step the one of highest priority that can go
-on does so; at ``depth - 1`` random steps the thread whose turn it is falls behind all others. A bug of depth *d* is one
-that shows whenever *d* pairs of steps come in a certain order. One schedule shows it with a probability of at least::
+Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
+ASPLOS 2010. Threads get random distinct priorities, and at each step the enabled thread of highest priority runs; at
+``depth - 1`` random steps the current thread gets a priority below all others. A bug of depth *d* is one that shows
+whenever *d* pairs of steps come in a certain order. One schedule shows it with a probability of at least::
 
     1 / (n * k ** (d - 1))
 
-Here the *n* threads are the hosts and the streams of all ranks; the *k* steps are launches (of a host), kernels, and of
-collectives each rank's arrival and end, as far as they are not settled
-(:attr:`streamrace.fuzz.subject.Subject.first_step`). All else takes no time of its own, so it happens with the step
-that it waits for, as in every timing: what a host reads, memory that comes back or is handed out, a look, and the start
-of a collective with the last arrival.
+Here the *n* threads are the hosts and the streams of all ranks; the *k* steps are launches (of a host), kernels, and
+each rank's arrival at a collective and its end, except for settled ones
+(:attr:`streamrace.fuzz.subject.Subject.first_step`). All other effects take no time of their own, and happen with the
+step that they wait for, as in every timing: reads of the host, memory that comes back or is handed out, probes, and the
+start of a collective with the last arrival.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Thread = tuple[int, int]
 """A rank and its stream, or :data:`streamrace.replay.host.HOST`."""
 
 _Clock = npt.NDArray[np.int64]
-"""By thread, how many of its steps are done."""
+"""By thread, the number of its steps that are done."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class Pct:
             yield Execution(subject.judged(subject.sharing.run_order(order)), order=order)
 
     def draw(self, steps: ScheduleSteps, random: Random) -> EffectOrder:
-        """Draws one schedule."""
+        """Draw one schedule."""
         threads = len(steps.threads)
         priorities = random.sample(range(self.depth, self.depth + threads), threads)
         return steps.order(priorities, [random.randrange(steps.count) for _ in range(self.depth - 1)])
 
 
 class ScheduleSteps:
-    """What a schedule of a recording decides about: the steps of each thread, and what they wait for.
+    """The steps that a schedule of a recording orders: those of each thread, and their dependencies.
 
-    ``threads``: those that have steps (the paper's *n* is their number). ``count``: of all steps (the paper's *k*).
-    ``settled``: by place, whether the effect comes before all steps.
+    ``threads``: the threads that have steps (the paper's *n* is their number). ``count``: the number of steps (the
+    paper's *k*). ``settled``: by place, whether the effect comes before all steps.
     """
 
     def __init__(self, graph: Graph, first_step: int = 0) -> None:
@@ -73,7 +73,7 @@ class ScheduleSteps:
         for node in sorted(_steps(graph) - done):
             of_thread.setdefault(graph.threads[node], []).append(node)
         self.threads: tuple[Thread, ...] = tuple(sorted(of_thread))
-        self._ends: list[int] = []  # steps are numbered thread by thread: where those of each thread end
+        self._ends: list[int] = []  # steps are numbered thread by thread: the end of each thread's range
         self._thread: list[int] = []  # by step
         self._step: dict[int, int] = {}  # by node
         for number, thread in enumerate(self.threads):
@@ -84,18 +84,17 @@ class ScheduleSteps:
         self.count = len(self._step)
         self._starts = [0, *self._ends[:-1]]
         self._clocks = np.zeros((self.count + 1, len(self.threads)), dtype=np.int64)  # by step, itself included
-        self._missing = [0] * self.count  # how many steps of other threads it waits for
-        self._wakes: list[list[int]] = [[] for _ in range(self.count)]  # the steps of other threads that wait for it
+        self._missing = [0] * self.count  # how many steps of other threads each waits for
+        self._wakes: list[list[int]] = [[] for _ in range(self.count)]  # steps of other threads that wait for it
         self._last = self._follow(graph)
         self.settled = self._last.max(axis=1) < 0
         nodes = np.array([effect.node for effect in graph.effects], dtype=np.int64)
-        self._before = (nodes - len(graph.preds))[self.settled]  # what is settled comes first, as recorded
+        self._before = (nodes - len(graph.preds))[self.settled]  # settled effects come first, as recorded
 
     def order(self, priorities: Sequence[int], changes: Sequence[int]) -> EffectOrder:
-        """The effects (places) as the threads do them: at each step the one of highest priority that can go on.
+        """Return the effects (places) as scheduled: at each step the enabled thread of highest priority runs.
 
-        ``priorities`` by thread. Before step number ``changes[i]`` the thread whose turn it is gets priority i + 1,
-        and it is chosen anew.
+        ``priorities``: by thread. Before step ``changes[i]`` the current thread falls to priority i + 1.
         """
         now, at, missing = list(priorities), list(self._starts), list(self._missing)
         ends, wakes, thread_of = self._ends, self._wakes, self._thread
@@ -133,9 +132,9 @@ class ScheduleSteps:
         return np.argsort(effects, kind="stable")
 
     def _follow(self, graph: Graph) -> npt.NDArray[np.int64]:
-        """Find what waits for what; gives for each effect the steps of which the last brings it (-1: none, settled).
+        """Find the dependencies; return for each effect the steps whose last one triggers it (-1: none, settled).
 
-        Of the steps that come before a node only those count that do not come before another of them.
+        Of the steps that precede a node, those that precede another of these steps are left out.
         """
         clocks: list[_Clock] = []
         nothing = np.zeros(len(self.threads), dtype=np.int64)
@@ -162,19 +161,19 @@ class ScheduleSteps:
         return np.array([steps + [-1] * (width - len(steps)) for steps in latest], dtype=np.int64).reshape(-1, width)
 
     def _latest(self, clock: _Clock) -> list[int]:
-        """The last steps that a clock has, those left out that come before another of them."""
+        """Return the last steps that a clock includes, without those that precede another of them."""
         threads = np.flatnonzero(clock)
         if not len(threads):
             return []
         steps = np.asarray(self._starts)[threads] + clock[threads] - 1
-        known = self._clocks[np.ix_(steps, threads)]  # by step: how much of each thread comes before it
+        known = self._clocks[np.ix_(steps, threads)]  # by step: the steps of each thread that precede it
         np.fill_diagonal(known, 0)
         latest: list[int] = steps[known.max(axis=0) < clock[threads]].tolist()
         return latest
 
 
 def _steps(graph: Graph) -> set[int]:
-    """The nodes that take time of their own: of every operation its launch and its end, of a collective the arrival."""
+    """Return the nodes that take time: each operation's launch and end, and a collective's arrival."""
     collectives = {(effect.rank, effect.item) for effect in graph.effects if effect.what == "arrive"}
     nodes = set(graph.ends.values())
     for key, begin in graph.begins.items():
@@ -189,7 +188,7 @@ _STEPS: WeakKeyDictionary[Subject, ScheduleSteps] = WeakKeyDictionary()
 
 
 def steps_of(subject: Subject) -> ScheduleSteps:
-    """The steps of a subject, found once."""
+    """Return the steps of a subject, computed once."""
     if subject not in _STEPS:
         _STEPS[subject] = ScheduleSteps(subject.replayer.graph, subject.first_step)
     return _STEPS[subject]

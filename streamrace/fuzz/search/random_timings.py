@@ -1,6 +1,6 @@
-"""Independent random timings.
+"""Searches by independent random timings.
 
-The simplest search, with which the others are compared; noise makers for concurrent programs draw so (Edelstein,
+The simplest search, the baseline for the others; noise makers for concurrent programs draw in this way (Edelstein,
 Farchi, Nir, Ratsaby and Ur, "Multithreaded Java program test generation", IBM Systems Journal 41(1), 2002).
 """
 
@@ -17,7 +17,7 @@ from streamrace.fuzz.subject import Subject
 
 @dataclass(frozen=True)
 class RandomTimings:
-    """An endless search. Each timing is drawn as :func:`streamrace.fuzz.strategy.draw_timing` does."""
+    """An endless search. Each timing is drawn by :func:`streamrace.fuzz.strategy.draw_timing`."""
 
     name: str = "random"
 

@@ -1,8 +1,8 @@
-"""Writes an order of effects down as a timing: a few delays that put the accesses which conflict in that order.
+"""Converts an order of effects to a timing: a few delays that put the conflicting accesses in that order.
 
-Two executions in which all conflicting accesses come in the same order compute the same (Mazurkiewicz 1977), so
-nothing else of an order needs to be kept. Ordered pairs come right by themselves; of an unordered pair that the
-timing executes the other way round, the access that is to come later is delayed.
+Two executions with all conflicting accesses in the same order compute the same values (Mazurkiewicz 1977), so nothing
+else of an order needs to be kept. Ordered pairs need no delay; of an unordered pair that the timing executes in the
+other order, the access that is to come later is delayed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from streamrace.replay.placement import Placement
 from streamrace.trace.records import Access, Collective, Launch, TraceRecord
 
 _US = 1000
-_MOST = 1 << 20  # pairs that are looked at together
+_MOST = 1 << 20  # pairs that are compared at once
 _ROOM = 42  # bits of an address within a block
 _Places = npt.NDArray[np.int64]
 _PAIRS: WeakKeyDictionary[Subject, _Places] = WeakKeyDictionary()
 
 
 def deviations_of(subject: Subject, order: EffectOrder, *, most: int = 64) -> tuple[Deviation, ...] | None:
-    """A timing that diverges as ``order`` does, at least in part; None if that takes more than ``most`` delays.
+    """Return a timing that diverges as ``order`` does, at least in part; None if that takes more than ``most`` delays.
 
-    Pairs are put right in the order in which they come, until training diverges: that is seen by executing it.
+    Pairs are corrected in the order in which they come, until executing the timing shows that training diverges.
     """
     graph, recording = subject.replayer.graph, subject.recording
     when = np.empty(len(order), dtype=np.int64)
@@ -60,13 +60,13 @@ def deviations_of(subject: Subject, order: EffectOrder, *, most: int = 64) -> tu
 
 
 def _joined(delays: tuple[OperationDelay, ...], more: OperationDelay) -> tuple[OperationDelay, ...]:
-    """Delays of the same operation, added up."""
+    """Add a delay; delays of the same operation are summed."""
     same = sum(delay.ns for delay in delays if delay[:2] == more[:2])
     return (*(delay for delay in delays if delay[:2] != more[:2]), more._replace(ns=more.ns + same))
 
 
 class _Touch(NamedTuple):
-    """An effect's access, by addresses in the replay's memory: blocks that have it one after the other share them."""
+    """An effect's access, by addresses in the replay's memory: blocks that own it one after the other share them."""
 
     place: int
     lo: int
@@ -76,7 +76,7 @@ class _Touch(NamedTuple):
 
 
 def _pairs(subject: Subject) -> _Places:
-    """Places of effects that touch common bytes on different streams, one of them writing; two columns."""
+    """Return pairs of places that touch common bytes on different streams, at least one writing; two columns."""
     if subject not in _PAIRS:
         graph, settled = subject.replayer.graph, steps_of(subject).settled
         found = [
@@ -89,14 +89,14 @@ def _pairs(subject: Subject) -> _Places:
 
 
 def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterator[_Touch]:
-    """The conflicts of one rank."""
+    """Yield the accesses of one rank's effects."""
     placement = Placement(records)
     offsets = dict(placement.offsets)
 
     def touched(accesses: Iterable[Access], place: int, writes: bool, stream: int) -> Iterator[_Touch]:
         for block, lo, hi, _ in accesses:
             if lo < hi:
-                # one that was there before the recording has no place in it: it gets one that no other has
+                # a block from before the recording has no address in the replay: it gets a unique one
                 at = offsets.setdefault(block, placement.size + (len(offsets) << _ROOM))
                 yield _Touch(place, at + lo, at + hi, writes, stream)
 
@@ -108,7 +108,7 @@ def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterato
 
 
 def _places(graph: Graph, rank: int, record: Launch | Collective) -> tuple[int, ...]:
-    """Where among the effects it reads, and where it writes; nothing for what was done when it was issued."""
+    """Return the places where the record reads and where it writes; empty if it was done when issued."""
     if isinstance(record, Collective):
         return graph.place(rank, "arrive", record.op), graph.place(rank, "leave", record.op)
     place = graph.of_launch(rank, record.op)
@@ -116,7 +116,7 @@ def _places(graph: Graph, rank: int, record: Launch | Collective) -> tuple[int, 
 
 
 def _conflicts(touches: Sequence[_Touch]) -> Iterator[_Places]:
-    """Each touch beside those that begin where it is; some at a time, as there may be very many."""
+    """Yield conflicting pairs: each touch with those that begin within it; in parts, as there may be very many."""
     if not touches:
         return
     place, lo, hi, writes, stream = np.array(sorted(touches, key=lambda one: one.lo), dtype=np.int64).T

@@ -1,4 +1,4 @@
-"""The body of a test: the state that each run begins with, and the message that it sends."""
+"""Prepares the body of a test: the state that each run begins with, and the message that each run sends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Problem(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What the body raised. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
+    """A failure of the body. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
 
-    ``output``: what that rank had printed.
+    ``output``: the output of that rank.
     """
 
     kind: str
@@ -43,16 +43,16 @@ class Failure:
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Inside, runs can be compared: one thread (sums), no collector, which would free when it likes; all put back."""
+    """Make runs comparable within the context: one thread (for sums), no garbage collector; restored afterwards."""
     threads, enabled, frozen = torch.get_num_threads(), gc.isenabled(), gc.get_freeze_count()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    torch.set_num_threads(1)  # and forked thread pools hang
-    # gloo asks for a name that resolves; ranks of one machine need no more than loopback
+    torch.set_num_threads(1)  # also, forked thread pools hang
+    # gloo requires a name that resolves; ranks of one machine need only loopback
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     gc.collect()
     if not frozen:
-        gc.freeze()  # or every run would search all that was imported
+        gc.freeze()  # otherwise every run would scan all imported objects
     gc.disable()
     try:
         yield
@@ -78,7 +78,7 @@ def seed(number: int) -> None:
 
 @contextmanager
 def outermost(body: Body, held: list[object]) -> Iterator[None]:
-    """Holds the frame of the test function that is called inside, and so its variables."""
+    """Append the frame of the test function called within the context to ``held``, to keep its variables alive."""
     function = inspect.unwrap(body.func if isinstance(body, partial) else body)
     code = getattr(function, "__code__", None)
     listen: Callable[[Any], None]
@@ -103,13 +103,13 @@ def outermost(body: Body, held: list[object]) -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """The exception's type and message, in one line."""
+    """Return the exception's type and message, in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
-    """Values, packed for a rank's message."""
+    """Pack values for a rank's message."""
     return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
 
 
@@ -118,7 +118,7 @@ def unpacked(rank: int, packed: Sequence[Any]) -> list[Value]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    """In row order."""
+    """Return the bytes in row order."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 

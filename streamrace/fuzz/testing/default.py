@@ -1,4 +1,4 @@
-"""The device on which a test's body makes tensors when it names none. No report shows this file's frames."""
+"""Sets the device on which a test's body creates tensors by default. No report shows this file's frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._device import DeviceContext
 
 
 class Default(DeviceContext):
-    """The default device of a test's body, but not of torch's data loaders: they make batches on the host.
+    """The default device of a test's body, but not of torch's data loaders: they create batches on the host.
 
     With ``torch.set_default_device`` itself a loader that shuffles fails, on hardware too.
     """

@@ -1,9 +1,8 @@
-"""Where marked tests run: in a process with a simulated GPU beside the session (``testing.house``), or its own.
+"""Decides where marked tests run: in a separate process with a simulated GPU (``testing.house``), or in the session's.
 
 ``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
-GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before
-torch is imported, and stays to the session's end: so no session gets it without
-asking. This file does not import torch.
+GPU: then all of its tests and modules may use ``cuda``, and the marked tests run in it. The GPU has to exist before
+torch is imported, and stays until the session ends: so it is given only on request. This file does not import torch.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pytest
 
 INI, FLAG, CUDA = "stream_race_device", "--stream-device", "cuda"
 _ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}, gives the whole session a simulated one"
-# What a CPU build of torch says to who asks it for a GPU.
+# Messages of a CPU build of torch when a GPU is requested.
 _NO_GPU = (
     "Torch not compiled with CUDA enabled",
     "torch.cuda.Stream requires CUDA support",
@@ -27,7 +26,7 @@ _NO_GPU = (
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Let a session ask for the GPU."""
+    """Add the option and the ini value that request the GPU."""
     group = parser.getgroup("stream races")
     group.addoption(
         FLAG,
@@ -39,7 +38,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def start(config: pytest.Config) -> None:
-    """Start the GPU if the session asks for it. Raises :class:`pytest.UsageError`."""
+    """Start the GPU if the session requests it. Raises :class:`pytest.UsageError`."""
     if not wanted(config) or config.known_args_namespace.help:
         return
     from streamrace.compiling import BuildError
@@ -59,13 +58,13 @@ def start(config: pytest.Config) -> None:
 
 
 def here() -> bool:
-    """Has this process a simulated GPU?"""
+    """Check whether this process has a simulated GPU."""
     library = sys.modules.get("streamrace.device.library")
     return library is not None and bool(library.active())
 
 
 def wanted(config: pytest.Config) -> bool:
-    """Does the session ask for the GPU? Raises :class:`pytest.UsageError` for a device that there is not."""
+    """Check whether the session requests the GPU. Raises :class:`pytest.UsageError` for an unknown device."""
     named = _flag(config) or str(config.getini(INI)).strip()
     if named not in ("", CUDA):
         raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{named}'")
@@ -73,14 +72,14 @@ def wanted(config: pytest.Config) -> bool:
 
 
 def repeated(config: pytest.Config) -> str:
-    """What a command needs to run on the same device again, with a space before it."""
+    """Return the option that a command needs to run on the same device again, preceded by a space."""
     return f" {FLAG} {CUDA}" if _flag(config) else ""
 
 
 def missed(said: str) -> str | None:
-    """What to say of a file of marked tests that cannot be imported for this reason; None where that is another one.
+    """Explain why a file of marked tests cannot be imported; None if the reason is not a missing GPU.
 
-    It is imported by the session's own process, too: what its modules and unmarked tests do has no GPU there.
+    The session's own process imports the file, too, and has no GPU for its modules and unmarked tests.
     """
     asked = next((one for one in _NO_GPU if one in said), None)
     if asked is None:
@@ -93,5 +92,5 @@ def _asked(config: pytest.Config) -> str:
 
 
 def _flag(config: pytest.Config) -> str:
-    """Also before the command line is read to its end."""
+    """Return the option's value, even before the command line is parsed completely."""
     return getattr(config.known_args_namespace, "stream_device", None) or ""

@@ -38,21 +38,21 @@ from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
 NO_FAILURE = ("Skipped", "XFailed")
-inside = False  # this process is such a fork
+inside = False  # whether this process is such a fork
 
-_PATIENCE_S = 60.0  # of torch.distributed
+_PATIENCE_S = 60.0  # timeout of torch.distributed
 _AUTOGRAD = "Unable to handle autograd's threading in combination with fork"
 
 
 class FirstFailed(NamedTuple):
-    """Which of several ranks failed first, and how."""
+    """The first of several ranks to fail, and how."""
 
     rank: int
     sentence: str
 
 
 class BodyRan(NamedTuple):
-    """A rank's report. ``failed``: kind, line, text and output; nothing where it came to its end."""
+    """A rank's report. ``failed``: kind, line, text and output; empty if the rank reached its end."""
 
     values: list[Any]
     failed: list[str]
@@ -61,7 +61,7 @@ class BodyRan(NamedTuple):
 
 @dataclass(frozen=True)
 class Done(LiveOutcome):
-    """A run, and what the test says of it. ``values``: by rank in the order of :func:`streamrace.watch`."""
+    """A run, and its result in the test. ``values``: by rank in the order of :func:`streamrace.watch`."""
 
     values: tuple[Value, ...]
     failure: Failure | None
@@ -71,7 +71,7 @@ class Done(LiveOutcome):
         return next(iter(self.wrong(reference)), "")
 
     def ends(self, reference: LiveOutcome) -> str:
-        """Of a watched value half may be otherwise, as of all that is copied with a padding."""
+        """Compare the ends; half of a watched value may differ, as in any copy that may include padding."""
         assert isinstance(reference, Done)
         failed = next((one.failure for one in (reference, self) if one.failure), None)
         if (reference.failure is None) != (self.failure is None) and failed is not None:
@@ -81,7 +81,7 @@ class Done(LiveOutcome):
         return super().ends(reference) if name is None else f"the value {name}"
 
     def wrong(self, reference: Done) -> list[str]:
-        """What it asserts, watches or returns otherwise than ``reference``, a line each."""
+        """Return what the test asserts, watches or returns differently from ``reference``, a line each."""
         if self.status is None:
             return ["it does not come to its end"]
         if self.failure is not None:
@@ -90,9 +90,9 @@ class Done(LiveOutcome):
 
 
 class Forks:
-    """Runs ``body``. ``folder`` takes what a run leaves; ``tell`` makes a text of what the body raised."""
+    """Runs ``body``. ``folder`` receives a run's files; ``tell`` converts an exception of the body to text."""
 
-    patience_s = 0.0  # 0: for ever
+    patience_s = 0.0  # 0: no limit
 
     def __init__(self, body: Body, options: Options, folder: Path, tell: Describe) -> None:
         self._body = body
@@ -102,7 +102,7 @@ class Forks:
         self._hardware = None if profile is None else hardware.HardwareTiming(profile, (0,) * ranks)
         self._folder = folder
         self._tell = tell
-        functions().drain()  # what fixtures have begun: a fork has no part in it
+        functions().drain()  # a fork does not inherit the work that fixtures have begun
         if ranks > 1 and functions().used():
             raise Problem(
                 "each rank has a GPU of its own, but the process with the GPU has used it before, in a fixture, when a "
@@ -111,7 +111,7 @@ class Forks:
             )
 
     def run(self, timing: Timing, *, at_once: bool = False, unwritten: Poisoned | None = None) -> Done:
-        """Run it in ``timing``. Its traces are gone afterwards. ``unwritten``: see :class:`LiveProgram`."""
+        """Run the body in ``timing``, and remove its traces. ``unwritten``: see :meth:`Runner.run`."""
         folder = self._folder / "run"
         try:
             return self.keep(timing, folder, at_once=at_once, unwritten=unwritten)
@@ -119,9 +119,9 @@ class Forks:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, timing: Timing, folder: Path, *, at_once: bool = False, unwritten: Poisoned | None = None) -> Done:
-        """The same, with its traces left in ``folder``. Raises :class:`Problem` where no fork can run the test."""
+        """Run the body, and keep its traces in ``folder``. Raises :class:`Problem` if no fork can run the test."""
         folder.mkdir(parents=True)
-        with warnings.catch_warnings(), interrupts_held():  # pytest may make errors of warnings
+        with warnings.catch_warnings(), interrupts_held():  # pytest may turn warnings into errors
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             child = Child(lambda send: self._fork(timing, folder, send, at_once=at_once, unwritten=unwritten))
         try:
@@ -137,7 +137,7 @@ class Forks:
             failure = self._failure(folder, reports, first, status or 0)
         try:
             run = load(folder)
-        except TraceError:  # it was ended in the middle of a record
+        except TraceError:  # the run was ended in the middle of a record
             run = {}
         values = tuple(value for rank, one in reports.items() for value in unpacked(rank, one.values))
         return Done(run, status, values, failure)
@@ -165,7 +165,7 @@ class Forks:
     # -- in the fork ------------------------------------------------------------------------------------
 
     def _fork(self, timing: Timing, folder: Path, send: Send, *, at_once: bool, unwritten: Poisoned | None) -> int:
-        """Gives the exit status."""
+        """Run all ranks in the fork; return the exit status."""
         global inside
         inside = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
@@ -182,14 +182,14 @@ class Forks:
         return 0
 
     def _rank(self, rank: int, timing: Timing, folder: Path, at_once: bool) -> int:
-        """Gives the exit status; all else goes into a file."""
+        """Run one rank; return the exit status, and write its report to a file."""
         __tracebackhide__ = True
         printed = folder / f"rank{rank}.printed"
         print_to(printed)
         before = set(sys.modules)
         cuda.take_over()
-        # Mends what a fork breaks of torch's thread pool: autograd's threads do so all at once, and some abort then
-        # (caffe2::pthreadpool lets go of the pool before it has another).
+        # Repairs torch's thread pool after the fork: autograd's threads would do so all at once, and some abort then
+        # (caffe2::pthreadpool releases the pool before it has a new one).
         torch.set_num_threads(1)
         if at_once:
             functions().deferred(0)
@@ -203,7 +203,7 @@ class Forks:
                 if self._ranks > 1:
                     self._join(rank, folder)
                 self._execute(held)
-                collectives.drain()  # an error in work that is done only now is the body's too
+                collectives.drain()  # an error in work that is done only now is also the body's
                 seen = packed([_plain(value) for value in values])
             if self._ranks > 1:
                 self._leave(rank)
@@ -221,12 +221,12 @@ class Forks:
         dist.init_process_group("nccl", store=store, rank=rank, world_size=self._ranks, timeout=patience)
 
     def _leave(self, rank: int) -> None:
-        """A rank that goes while another one still connects to it would fail that one."""
+        """Wait for all ranks: a rank that exits while another one still connects to it would make that one fail."""
         self._store.set(f"left {rank}", "")
         self._store.wait([f"left {one}" for one in range(self._ranks)])
 
     def _execute(self, held: list[object]) -> None:
-        """``held`` keeps what the body has: the memory of the test ends with the test, and nobody gets it again."""
+        """Run the body; ``held`` keeps its objects, so that the memory of the test is not reused before its end."""
         __tracebackhide__ = True
         seed(self._seed)
         with default.Default("cuda"), outermost(self._body, held):
@@ -234,21 +234,21 @@ class Forks:
         watch_result(held[-1])
 
 
-# Whose frames are left out: a watched value is read where the test says so.
+# Files whose frames are left out: a watched value is read where the test calls watch.
 _SKIPPED = (watched.__file__, default.__file__)
 
 
 def _import(reports: dict[int, BodyRan]) -> None:
-    """What torch has imported at its first uses, for seconds maybe, further forks have from here."""
+    """Import what torch imported at first use in a fork, which may take seconds, so that later forks inherit it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in dict.fromkeys(name for one in reports.values() for name in one.imported):
-            with suppress(Exception):  # it may be none that can be imported by its name
+            with suppress(Exception):  # the module may not be importable by its name
                 import_module(name)
 
 
 def _plain(value: Value) -> Value:
-    """What a watched copy holds: read past the device, as all its work is done."""
+    """Copy a watched value to the host, bypassing the device, as all its work is done."""
     if not value.tensor.is_cuda:
         return value
     return value._replace(tensor=work.alias(value.tensor).clone())

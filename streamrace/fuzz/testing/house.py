@@ -1,9 +1,9 @@
-"""A second pytest beside the session, in a process with a simulated GPU: it runs the tests that need one.
+"""Runs a second pytest in a separate process with a simulated GPU, for the tests that need one.
 
-A process has the GPU from before it imports torch, and to its end; the session's own process should not have it
-unasked, and has often imported torch already. So the marked tests are collected there again, from the same command
-line, and run one by one when their turn comes here; what is reported there is reported here. Of the other files nothing
-is imported there. This file imports nothing of torch; :mod:`streamrace.fuzz.testing.housed` is the other side.
+A process has the GPU from before it imports torch until its end; the session's own process should not have it unasked,
+and has often imported torch already. So the process collects the marked tests again, from the same command line, and
+runs them one by one when their turn comes in the session; its reports are repeated here. It imports no other test file.
+This file imports nothing of torch; :mod:`streamrace.fuzz.testing.housed` is the other side.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from streamrace.process.lifetime import command, module
 from streamrace.process.sigstop import readable
 
 IsHoused = Callable[[pytest.Item], bool]
-_PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more
-_MOST = 4000  # characters of what it printed
+_PATIENCE_S = 10.0  # for the end of its session, when no more tests are expected from it
+_MOST = 4000  # characters kept of its output
 
 
 class Ended(Exception):
-    """The process cannot run tests, or not any more. Its sentence, and what it printed."""
+    """The process cannot run tests, or no longer can: a sentence, and its output."""
 
 
 class House:
-    """The process. ``files``: those with marked tests."""
+    """The second process. ``files``: the files with marked tests."""
 
     def __init__(self, config: pytest.Config, files: Sequence[str]) -> None:
         self._config = config
@@ -50,13 +50,13 @@ class House:
         os.close(results)
         self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
         self._received = received
-        self._came: list[bytes] = []  # lines that nobody has taken yet
-        self._part = b""  # of one whose end has not come
+        self._came: list[bytes] = []  # lines not taken yet
+        self._part = b""  # an incomplete line
         self._problem = ""
         self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
 
     def reports(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
-        """Run the test there. ``following``: what will be run next, as far as is known. Raises :class:`Ended`."""
+        """Run the test in the process. ``following``: the next test there, as far as known. Raises :class:`Ended`."""
         if self._problem:
             raise Ended(self._problem)
         name = _name(item)
@@ -81,7 +81,7 @@ class House:
         raise Ended(f"the process with the simulated GPU ended in the middle ({status}); it printed:\n{printed}")
 
     def _lines(self) -> Iterator[bytes]:
-        """What it sends, as it comes, to its end."""
+        """Yield the lines that the process sends, as they arrive, to the end."""
         while True:
             while self._came:
                 yield self._came.pop(0)
@@ -92,7 +92,7 @@ class House:
             *self._came, self._part = (self._part + data).split(b"\n")
 
     def close(self) -> None:
-        """Let it end. What it still has to do (fixtures of its session) it does in time, or not at all."""
+        """Let the process end. It has a limited time for remaining work (fixtures of its session)."""
         with suppress(BrokenPipeError):
             self._asked.close()
         try:
@@ -104,12 +104,12 @@ class House:
         self._printed.close()
 
     def _ask(self, what: object) -> None:
-        with suppress(BrokenPipeError):  # then nothing comes back, either
+        with suppress(BrokenPipeError):  # no answer comes back then, either
             self._asked.write(json.dumps(what) + "\n")
 
 
 def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed: IsHoused) -> None:
-    """Run the test there, and report here."""
+    """Run the test in the second process, and report here."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     last: list[pytest.TestReport] = []
     try:
@@ -130,7 +130,7 @@ def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed
 
 
 def _take_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
-    """End here what earlier tests have left and the next has no part in, as a module's fixtures; gives a failure."""
+    """Tear down what earlier tests left here and the next does not need, as a module's fixtures; return a failure."""
 
     def take_down() -> None:
         item.session._setupstate.teardown_exact(nextitem)
@@ -143,15 +143,15 @@ def _take_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestRe
 
 
 def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHoused) -> pytest.Item | None:
-    """The next test that will be run there: until then its fixtures may stay."""
-    if nextitem is None or is_housed(nextitem) or hasattr(item.config, "workerinput"):  # xdist deals them out
+    """Return the next test that will run in the process: shared fixtures may stay until then."""
+    if nextitem is None or is_housed(nextitem) or hasattr(item.config, "workerinput"):  # xdist distributes the tests
         return nextitem if nextitem is not None and is_housed(nextitem) else None
     items = item.session.items
     return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
 
 
 def _as_here(report: pytest.TestReport, item: pytest.Item) -> pytest.TestReport:
-    """JSON has made lists of tuples, and pytest's own plugins ask for those."""
+    """Adapt a report to this session: JSON turned tuples into lists, and pytest's own plugins need tuples."""
     report.nodeid = item.nodeid
     report.location = item.location
     if isinstance(report.longrepr, list):  # a skip's
@@ -162,14 +162,14 @@ def _as_here(report: pytest.TestReport, item: pytest.Item) -> pytest.TestReport:
 
 
 def _name(item: pytest.Item) -> str:
-    """As it is called there: xdist's workers add a group's name (--dist loadgroup)."""
+    """Return the test's name in the process: xdist's workers add a group's name (--dist loadgroup)."""
     marks = item.iter_markers("xdist_group") if hasattr(item.config, "workerinput") else ()
     groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
     return next((item.nodeid.removesuffix(f"@{group}") for group in groups if group), item.nodeid)
 
 
 def _arguments(config: pytest.Config) -> list[str]:
-    """The session's own command line, and what keeps the second session from doing anything twice."""
+    """Return the session's command line, with options that keep the second session from repeating side effects."""
     arguments = [str(one) for one in config.invocation_params.args]
     for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
         if hasattr(config.option, plugin):

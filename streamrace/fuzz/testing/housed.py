@@ -1,8 +1,8 @@
 """The process of ``testing.house``: gets its GPU, then is a session of pytest that runs the tests it is sent.
 
 ``python -m streamrace.fuzz.testing.housed IN OUT``, two file descriptors. The first line of IN, as JSON, is the session
-(``path``, ``arguments``, ``files``), each further one a test and the one that follows it. On OUT there are reports, and
-what else is to be known: ``problem`` (there can be no GPU), ``missing`` (there is no such test), ``finished``.
+(``path``, ``arguments``, ``files``), each further line a test and its successor. On OUT it writes reports, and other
+messages: ``problem`` (no GPU is possible), ``missing`` (the test does not exist), ``finished``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import pytest
 
-# These would be done twice, or need what this process does not have.
+# These options would act twice, or need what this process does not have.
 _QUIET = {
     "usepdb": False,
     "trace": False,
@@ -30,11 +30,11 @@ _QUIET = {
     "pastebin": None,
     "log_file": os.devnull,
 }
-_ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # they write down how the session ended
+_ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # these plugins save the session's results
 
 
 class Inside:
-    """The plugin that makes this session run the tests it is sent. ``files``: of which tests are collected."""
+    """The plugin that makes this session run the tests it is sent. ``files``: the files whose tests are collected."""
 
     def __init__(self, files: list[str], asked: Iterator[str], results: TextIO) -> None:
         self._files = frozenset(files)
@@ -78,7 +78,7 @@ class Inside:
                 broken = "".join(f"\n{one}" for one in self._broken)
                 self.send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
             self.send({"finished": name})
-        gc.freeze()  # or pytest looks for garbage in all of torch, five times
+        gc.freeze()  # or pytest searches all of torch for garbage, five times
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -96,13 +96,13 @@ def main(asked: int, results: int) -> None:
         if problem := _start():
             out.write(json.dumps({"problem": problem}) + "\n")
             return
-        # pytest warns where a plugin's package is there before it (this one is), and warnings may be errors
+        # pytest warns if a plugin's package is imported before it (as this one is), and warnings may be errors
         quiet = "-Wignore:Module already imported so cannot be rewritten"
         pytest.main([*job["arguments"], quiet], plugins=[Inside(job["files"], lines, out)])
 
 
 def _start() -> str:
-    """Get the GPU; gives the sentence that says why there can be none."""
+    """Start the GPU; return a sentence that explains why it is impossible, or ""."""
     try:
         from streamrace.compiling import BuildError
         from streamrace.device import launch
@@ -126,4 +126,4 @@ if __name__ == "__main__":
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the session waits, and taking torch apart takes a second
+    os._exit(0)  # the session waits, and destroying torch takes a second

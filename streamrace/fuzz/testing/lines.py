@@ -1,4 +1,4 @@
-"""Races, timings and wrong values of a test in words."""
+"""Describes races, timings and wrong values of a test in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 
 
 def race_lines(race: Race) -> list[str]:
-    """Both sides with their places, and what is missing."""
+    """Return both sides with their places, and the missing wait."""
     return [
         *_side("first ", race.first),
         *_side("second", race.second),
@@ -27,14 +27,14 @@ def race_lines(race: Race) -> list[str]:
 
 
 def timing_lines(timing: Timing, run: RecordedRun) -> list[str]:
-    """What differs from the plain timing, a line each; ``run`` is one of the test's."""
+    """Return the differences from the plain timing, a line each; ``run`` is a run of the test."""
     if not timing.deviations:
         return ["the plain timing"]
     return [_deviation(one, run) for one in timing.deviations]
 
 
 def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]:
-    """Which watched values have other bits, a line each; none where all are the same."""
+    """Return the watched values that have other bits, a line each; empty if all are the same."""
     if [value[:2] for value in expected] != [value[:2] for value in values]:
         return [f"{len(values)} values are watched instead of {len(expected)}, or other ones"]
     ranks = {value.rank for value in expected}
@@ -62,12 +62,12 @@ def _side(which: str, side: Side) -> list[str]:
 
 
 def by_pytest(side: Side) -> bool:
-    """Is it a read by pytest, which shows the values of an assert that fails?"""
+    """Check for a read by pytest, which shows the values of a failing assert."""
     return any("_pytest" in Path(frame.file).parts for frame in own(side.stack))
 
 
 def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames of the test and what it calls: without what runs it."""
+    """Return the frames of the test and its callees, without those of the code that runs it."""
     end = next((at for at, frame in enumerate(frames) if frame.file.endswith(_OURS)), len(frames))
     return frames[:end]
 

@@ -1,8 +1,8 @@
-"""One test on the simulated GPU, under many timings: judged by its trace, then run again live.
+"""Judges one test on the simulated GPU under many timings: by its trace, then by live runs.
 
 Its races are found in the trace of a first run. A second run in the same timing shows that the test repeats itself.
-Then for each race one that has the two accesses the other way round (:mod:`streamrace.fuzz.live.examine`), and timings
-at random. What the body asserts, watches or returns decides: nothing is said that was not seen.
+Then follow, for each race, a run with the two accesses reversed (:mod:`streamrace.fuzz.live.examine`), and random
+timings. The body's asserts, watched values and results decide: nothing is reported that was not observed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from streamrace.trace.records import TraceError
 
 _PLAIN = Timing()
 _AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued
-_MOST_RACES = 8  # are examined
-_LEAST_S, _PATIENCE = 60.0, 20  # a run may take so long, and so many times as long as the first
+_MOST_RACES = 8  # races that are examined
+_LEAST_S, _PATIENCE = 60.0, 20  # limit of a run: seconds at least, and as a multiple of the first run
 
 
 class LiveTrial:
-    """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: printed also where it passes."""
+    """``name`` seeds the timings; ``command`` returns the command for a token. ``notes``: also printed if it passes."""
 
     def __init__(
         self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Describe
@@ -53,7 +53,7 @@ class LiveTrial:
         self.notes: list[str] = []
 
     def check(self) -> str | None:
-        """What is wrong with the test, as a report. Raises :class:`BodyFailed` and :class:`Problem`."""
+        """Return a report if something is wrong with the test. Raises :class:`BodyFailed` and :class:`Problem`."""
         first, races = self._record()
         control = self._forks.run(_PLAIN)
         if wrong := control.wrong(first):
@@ -75,7 +75,7 @@ class LiveTrial:
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
     def once(self, timing: Timing, *, strict: bool = True) -> str | None:
-        """The same for one timing alone: what its run gives that it should not.
+        """Run in one timing alone; return a report if the run's result is wrong.
 
         A timing of other work is a :class:`Problem`; not ``strict``: it may be of another function of the same test.
         """
@@ -89,7 +89,7 @@ class LiveTrial:
                 self.notes.append(f"One of its functions did not run in the timing, as it has {where}.")
                 return None
         run = self._forks.run(timing)
-        if not timing.deviations:  # a race that shows by itself: the program's own order has no timing but this
+        if not timing.deviations:  # the race shows in the plain timing: only at_once has the program's order
             first = self._forks.run(_PLAIN, at_once=True)
         words = timing_lines(timing, first.run)
         if run.failure is not None:
@@ -98,7 +98,7 @@ class LiveTrial:
         return in_token(words, wrong) if wrong else None
 
     def _record(self) -> tuple[Done, list[Race]]:
-        """The plain run, and its races."""
+        """Return the plain run, and its races."""
         folder = self._folder / "first"
         began = time.monotonic()
         first = self._forks.keep(_PLAIN, folder)
@@ -121,7 +121,7 @@ class LiveTrial:
         return first, races
 
     def _unwritten(self) -> Sequence[Uninitialised]:
-        """What depends on memory that nobody wrote, unless the test allows that."""
+        """Return what depends on memory that nobody wrote, unless the test allows that."""
         if self._options.uninitialised == "allow":
             return ()
         reads = found_by(self._detectors, UnwrittenRead)
@@ -148,13 +148,13 @@ class LiveTrial:
         return JudgedTest(witness.race, "harmful" if witness.verdict == "harmful" else "benign", shown)
 
     def _search(self, control: Done) -> Shown | None:
-        """The first timing that goes wrong, made small, and what goes wrong in it."""
+        """Return the first timing that goes wrong, shrunk, and what goes wrong in it."""
         seen: dict[str, Done] = {}
 
         def run(deviations: Sequence[Deviation]) -> Done:
             timing = Timing(tuple(deviations))
             if str(timing) not in seen:
-                seen[str(timing)] = replace(self._forks.run(timing), run={})  # of so many runs, what the test says
+                seen[str(timing)] = replace(self._forks.run(timing), run={})  # keeps the test's results only
             return seen[str(timing)]
 
         def wrong(deviations: Sequence[Deviation]) -> list[str]:
@@ -166,14 +166,14 @@ class LiveTrial:
             if wrong(timing.deviations):
                 budget = 100 if self._options.ranks == 1 else 30
                 if run(timing.deviations).status is None:
-                    budget = 1  # each run that does not end takes all the patience there is
+                    budget = 1  # each run that does not end takes the full time limit
                 smallest = shrink(lambda some: bool(wrong(some)), timing.deviations, budget=budget).deviations
                 small = Timing(smallest)
                 return Shown(str(small), timing_lines(small, control.run), wrong(smallest))
         return None
 
     def _note(self, races: Sequence[Race]) -> None:
-        """What was not seen, and what is ordered by chance alone."""
+        """Add notes on what was not seen, and on what is ordered only by chance."""
         self.notes += [f"Not known: {sentence}." for sentence in found_by(self._detectors, Unseen)]
         if races:
             return

@@ -1,4 +1,4 @@
-"""What a user can say about a test under fuzzed timings."""
+"""Defines the options of a test under fuzzed timings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True)
 class Options:
-    """What can be said about a test.
+    """The options of a test.
 
-    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (none:
-    the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
-    and of torch, random and numpy before each run; ``uninitialised``: whether a value that nobody wrote fails.
+    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware
+    (default: the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the
+    timings, and of torch, random and numpy before each run; ``uninitialised``: whether a value that nobody wrote fails.
     """
 
     examples: int = 50
@@ -30,7 +30,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """Raises :class:`Problem`."""
+        """Check the given options, and return them. Raises :class:`Problem`."""
         known = [one.name for one in fields(cls)]
         for name in given:
             if name not in known:

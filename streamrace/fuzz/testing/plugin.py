@@ -12,17 +12,17 @@
         torch.cuda.current_stream().wait_stream(side)
         watch("loss", model(batch))
 
-The test's body runs on a simulated GPU, several times: it must build what it changes itself. Code that says ``cuda``
-and ``torch.cuda.Stream()`` is tested as it is, and a tensor that names no device is on ``cuda``. Fixtures are set up
-once, arguments are given to each run. The test fails when streams race (with the race, a *witness* timing that executes
-it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``, or those
-it returns depend on timing, or on memory that nothing wrote. ``pytest --stream-timing TOKEN`` runs one test in the
-token's timing.
+The test's body runs on a simulated GPU, several times: it must create itself what it changes. Code that uses ``cuda``
+and ``torch.cuda.Stream()`` is tested unchanged, and a tensor created without a device is on ``cuda``. Fixtures are set
+up once, their values are passed to each run. The test fails if streams race (reported with the race, a *witness* timing
+that executes it in reverse order, and a token for that timing), or if its asserts, the tensors passed to ``watch``, or
+the returned tensors depend on timing, or on memory that nothing wrote. ``pytest --stream-timing TOKEN`` runs one test
+in the token's timing.
 
-A process with the GPU beside the session runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's
-own, where it asks for that (:mod:`streamrace.fuzz.testing.device`).
+A separate process with the GPU runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's own
+process if the session requests it (:mod:`streamrace.fuzz.testing.device`).
 
-This file is imported in every session of pytest, so what it needs is imported where it is needed.
+This file is imported in every session of pytest, so its dependencies are imported where they are needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NESTED = "a stream_race test runs in another one: take the mark or the fixture,
 _NO_GPU = (
     "this process has no simulated GPU: let the test take the fixture as an argument, then it runs where there is one"
 )
-_NOTES = "stream_race"  # of a report's properties, which come from xdist's workers too
+_NOTES = "stream_race"  # name of a report's property; properties also come from xdist's workers
 
 StreamRace = Callable[..., None]
 
@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """The earliest that a plugin is asked: behind this, torch may be imported."""
+    """Start the GPU in the earliest hook of a plugin: after it, torch may be imported."""
     device.start(early_config)
 
 
@@ -106,7 +106,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a token, its test only."""
+    """Select only the token's test, if a token is given."""
     if config.stash.get(_TIMING, None) is None:
         return
     chosen = [item for item in items if _uses(item)]
@@ -144,7 +144,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item) -> bool | None:
-    """pytest-timeout counts where the test runs, and not how long a process takes to start."""
+    """Disable pytest-timeout here: it measures where the test runs, without the start of the process."""
     return True if _is_housed(item) else None
 
 
@@ -165,7 +165,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
     if not marks:
         return None
     options: dict[str, Any] = {}
-    for mark in reversed(marks):  # the closest last
+    for mark in reversed(marks):  # the closest mark is last
         if mark.args:
             _fail(f"stream_race takes its options by name, as in stream_race(examples=50), not {mark.args[0]!r}")
         options.update(mark.kwargs)
@@ -183,7 +183,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What is to be known of tests that passed."""
+    """Print notes about tests that passed."""
     reports = [one for reports in terminalreporter.stats.values() for one in reports]
     passed = [one for one in reports if getattr(one, "when", "") == "call" and one.passed]
     notes = [(one.nodeid, note) for one in passed for name, note in one.user_properties if name == _NOTES]
@@ -212,7 +212,7 @@ def stream_race_fixture(request: pytest.FixtureRequest) -> StreamRace:
 def _check(
     item: pytest.Item, function: object, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> None:
-    """Fail as the test does, or with what is found."""
+    """Fail as the test does, or with the findings."""
     __tracebackhide__ = True
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         _fail("stream_race marks plain test functions: async ones have an order of their own")
@@ -226,7 +226,7 @@ def _check(
 def _outcome(
     item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
-    """What to fail with; None where nothing is wrong."""
+    """Return the failure; None if nothing is wrong."""
     if not device.here():
         return _NO_GPU
     try:
@@ -272,7 +272,7 @@ def _tell(item: pytest.Item, error: BaseException) -> str:
 
 
 def _lacking(error: ModuleNotFoundError, what: str) -> str:
-    """What to install: the plugin is there wherever this project is, what it runs on is not. Else raises ``error``."""
+    """Return what to install, as the plugin is installed without its dependencies; else raise ``error``."""
     from streamrace.device.extras import lacking
 
     sentence = lacking(error, what, _EXTRA)
@@ -282,7 +282,7 @@ def _lacking(error: ModuleNotFoundError, what: str) -> str:
 
 
 def _raise(item: pytest.Item, failed: BodyFailed) -> NoReturn:
-    """What the body raised."""
+    """Raise what the body raised."""
     __tracebackhide__ = True
     if failed.section[1]:
         item.stash.setdefault(_SECTIONS, []).append(failed.section)
@@ -302,7 +302,7 @@ def _fail(text: str) -> NoReturn:
 
 
 def _name(item: pytest.Item) -> str:
-    """Within its file: ``test_prefetcher[2]``, ``TestPrefetcher::test_order``."""
+    """Return the name within its file: ``test_prefetcher[2]``, ``TestPrefetcher::test_order``."""
     return item.nodeid.partition("::")[2]
 
 
@@ -311,5 +311,5 @@ def _uses(item: pytest.Item) -> bool:
 
 
 def _is_housed(item: pytest.Item) -> bool:
-    """Does it run in the process beside this one?"""
+    """Check whether the test runs in the separate process."""
     return _uses(item) and not device.here()

@@ -1,8 +1,8 @@
-"""A test of a whole program: that nothing races in it (what ``streamrace emit-test`` writes of a race).
+"""Tests a whole program: that nothing races in it (called by tests that ``streamrace emit-test`` writes for a race).
 
 The program runs on the simulated GPU in processes of its own, so the session needs no GPU, no mark and no torch. Its
-races are found by happens-before, which is of every timing in which the program takes the same branches. Then it runs
-in one timing that a race had shown in, and what it comes to see has to be the same.
+races are found by happens-before, which covers every timing in which the program takes the same branches. Then the
+program runs in a timing that had shown a race, and the values that it reads have to be the same.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
 from streamrace.fuzz.testing.lines import race_lines
 from streamrace.trace.records import TraceError
 
-PATIENCE_S = 300.0  # a run that takes longer is ended
+PATIENCE_S = 300.0  # limit of a run
 
 
 class StreamRaceWarning(UserWarning):
-    """What is to be known of a program that passes."""
+    """A note about a program that passes."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """``problem``: why the test fails, empty where it passes. ``races``: for which it does. ``unseen``: accesses that
-    escaped. ``notes``: what is to be known though it passes.
+    """The result of a test. ``problem``: why it fails, empty if it passes. ``races``: the cause of the failure.
+
+    ``unseen``: accesses that escaped. ``notes``: about a program that passes.
     """
 
     problem: str = ""
@@ -62,14 +63,14 @@ def check_program(
     modules: Mapping[str, str] = MappingProxyType({}),
     arguments: Sequence[str] = (),
 ) -> None:
-    """Fail where streams race in a program, or where it sees other values in ``timing``.
+    """Fail if streams race in a program, or if the program reads other values in ``timing``.
 
-    ``program``: its text, which runs as a script ``name`` beside ``modules`` (their texts by the files' names) with
-    ``arguments``, as a launcher starts it on so many ``ranks`` (None: by itself). ``between``: the places of the two
-    accesses that the test is of, ``file.py:function``, of any call that leads to them; a race elsewhere fails too, as
-    this one may have moved, but for those that are known: ``beside``. ``timing``: a token, in which what it sees has to
-    be the same as in ``reference`` (empty: each launch is waited for at once). What is imported is what this session
-    imports; random generators are seeded before each run.
+    ``program``: its text, which runs as a script ``name`` with ``modules`` next to it (texts by file name) and with
+    ``arguments``, as a launcher starts it on ``ranks`` ranks (None: without a launcher). ``between``: the places of the
+    two accesses that the test is about, ``file.py:function``, of any call that leads to them; a race elsewhere fails
+    too, as this race may have moved, except for known races: ``beside``. ``timing``: a token, in which the values read
+    have to be the same as in ``reference`` (empty: each launch is waited for at once). Imports are those of this
+    session; random generators are seeded before each run.
     """
     __tracebackhide__ = True
     import pytest
@@ -99,7 +100,7 @@ def judged(
     reference: Timing | None,
     beside: Sequence[tuple[str, str]] = (),
 ) -> Judgement:
-    """What :func:`check_program` says of a program. Raises RuntimeError where there is no simulated GPU."""
+    """Judge a program as :func:`check_program` does. Raises RuntimeError without a simulated GPU."""
     plain = Timing()
     first, traces = runs.keep(plain)
     if why := _failed(first, runs):
@@ -113,13 +114,13 @@ def judged(
     gone = [place for place in dict.fromkeys(between) if not comes_by(first, place)]
 
     def failing(races: Sequence[Race]) -> list[Race]:
-        """Those that are not known, the one that is meant first."""
+        """Return the unknown races, with those between the two places first."""
         found = [race for race in races if not any(lies_between(race, one) for one in beside)]
         its = [race for race in races if lies_between(race, between)]
         return [*its, *(race for race in found if race not in its)]
 
     def run(in_: Timing | None) -> LiveOutcome:
-        """One that was made is not made again; None: each launch is waited for at once."""
+        """Run in a timing, reusing the plain run; None: each launch is waited for at once."""
         return first if in_ == plain else runs.run(in_ or plain, at_once=in_ is None)
 
     races = found_by(detectors, Race)
@@ -131,7 +132,7 @@ def judged(
     shown, its = (first, traces) if timing == plain else runs.keep(timing)
     if why := _failed(shown, runs):
         return Judgement(f"no race is seen, but in the timing {timing} {why}")
-    if again := failing(find_races(its)):  # it takes other branches there
+    if again := failing(find_races(its)):  # the program takes other branches in this timing
         return Judgement("\n".join(_told(again, between, timing, "", gone)), tuple(again))
     notes = [f"the program does not come by {place} any more: it has no race at all" for place in gone]
     notes += [f"in the timing {timing} nothing is late: {one}" for one in _strange(shown, timing)]
@@ -150,7 +151,7 @@ def judged(
 
 
 def _lacking() -> str:
-    """What to install so that a process can have a simulated GPU."""
+    """Return what to install so that a process can have a simulated GPU; empty if nothing is missing."""
     try:
         import_module("streamrace.device.ranks.child")
     except ModuleNotFoundError as error:
@@ -162,14 +163,14 @@ def _lacking() -> str:
 
 
 def _cpu_torch() -> list[str]:
-    """Where torch's CPU build is, if this environment has another one (:mod:`streamrace.device.substitute`)."""
+    """Return the path of torch's CPU build, if this environment has another (:mod:`streamrace.device.substitute`)."""
     from streamrace.device import substitute
 
     return [str(substitute.place())] if substitute.needed() else []
 
 
 def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
-    """Why a run says nothing, as the end of a sentence."""
+    """Return why a run is inconclusive, as the end of a sentence; empty if it is not."""
     if outcome.status is None:
         return f"the program did not end within {runs.patience_s:.0f} s"
     if outcome.status:
@@ -198,7 +199,7 @@ def _told(
 
 
 def _line(side: Side, between: Sequence[str]) -> str:
-    """An access in short, with the line of the place that is meant."""
+    """Return an access in short, with the line of the given place."""
     frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
     frame = frame or meant(side.stack)
     what = f"the {side.access} by {side.kernel.rpartition('::')[2]}" if side.access != "free" else "the free"
@@ -206,7 +207,7 @@ def _line(side: Side, between: Sequence[str]) -> str:
 
 
 def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
-    """Work that the timing delays, and the program does not give."""
+    """Return the work that the timing delays but the program does not issue."""
     places = [one.place for one in timing.deviations if isinstance(one, Delay)]
     return [
         f"there is no {one.occurrence}. {one.kernel} on stream {one.stream} of rank {one.rank} any more"
@@ -216,6 +217,6 @@ def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
 
 
 def _by_chance(traces: Path, waits: Waits, between: Sequence[str]) -> list[str]:
-    """What alone orders the two, though it is there for another reason."""
+    """Return the incidental waits that alone order the two accesses."""
     held = [one for one in rests_on(traces, waits).held if any(lies_between(race, between) for race in one.races)]
     return [f"only by chance: {', '.join(map(str, one.sites))} orders the two" for one in held]

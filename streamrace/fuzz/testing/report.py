@@ -1,4 +1,4 @@
-"""What a report on a test says: its races, what each does, and a timing that goes wrong without one."""
+"""Formats the report on a test: its races, their effects, and a timing that goes wrong without a race."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_RACE = (
 
 
 class BodyFailed(Exception):
-    """The body failed by itself. ``section``: what to show beside it, with a heading."""
+    """The body itself failed. ``section``: additional text, with a heading."""
 
     def __init__(self, failure: Failure, heading: str, lines: Sequence[str]) -> None:
         self.failure = failure
@@ -28,7 +28,7 @@ class BodyFailed(Exception):
 
 
 class Shown(NamedTuple):
-    """A timing that was run. ``words``: what differs from the plain one; ``wrong``: what came of it, a line each."""
+    """A timing that was run. ``words``: how it differs from the plain timing; ``wrong``: its results, a line each."""
 
     token: str
     words: Sequence[str]
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedTest:
-    """A race and what its witness does. ``reason``: why there is no witness."""
+    """A race and the effect of its witness. ``reason``: why there is no witness."""
 
     race: Race
     word: Word
@@ -51,8 +51,9 @@ def report(
     command: Callable[[str], str],
     unwritten: Sequence[Uninitialised] = (),
 ) -> list[str]:
-    """The lines of a failing test. ``failing``: values depend on this timing; ``command``: for a token. ``unwritten``:
-    they depend on that.
+    """Return the lines of a failing test, whose values depend on timing ``failing`` or on memory ``unwritten``.
+
+    ``command``: returns the command for a token.
     """
     harmful = next((one for one in races if one.word == "harmful"), None)
     if harmful is not None:
@@ -83,7 +84,7 @@ def report(
 
 
 def races_so_far(races: Sequence[Race]) -> list[str]:
-    """The races of a body that failed by itself."""
+    """Return the races of a body that failed."""
     lines: list[str] = []
     for number, race in enumerate(races, 1):
         lines += [f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
@@ -91,7 +92,7 @@ def races_so_far(races: Sequence[Race]) -> list[str]:
 
 
 def in_token(words: Sequence[str], wrong: Sequence[str]) -> str:
-    """What a token's timing makes of a test whose asserts hold."""
+    """Return the report on a test whose asserts hold but whose values differ in a token's timing."""
     return "\n".join([f"values depend on timing: {wrong[0]}", *indented("Timing:", words), *indented("Then:", wrong)])
 
 

@@ -1,5 +1,5 @@
-"""What a replay does for every timing and that computes no value, in C++: times, order, numbers.
+"""Computes in C++ the parts of a replay that every timing needs and that compute no value: times, order, numbers.
 
-Its specification is in Python: :meth:`streamrace.replay.graph.Graph.times` and :meth:`order`, and
+The Python versions are the specification: :meth:`streamrace.replay.graph.Graph.times` and :meth:`order`, and
 :mod:`streamrace.replay.numbering`.
 """

@@ -1,4 +1,4 @@
-"""``python -m streamrace.replay.native``: builds the library, so that the first command need not."""
+"""``python -m streamrace.replay.native``: builds the library in advance, so that the first command need not."""
 
 from __future__ import annotations
 

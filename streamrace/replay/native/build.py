@@ -1,4 +1,4 @@
-"""Builds the library (``csrc/``), once, with the compiler that is there: without headers of torch or Python."""
+"""Builds the library (``csrc/``) once, with the installed compiler, without headers of torch or Python."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from streamrace import compiling
 
 _SOURCES = Path(__file__).with_name("csrc")
-_OPTIONS = ("-Wl,--unresolved-symbols=ignore-all",)  # CPython's come from the interpreter that loads the library
+_OPTIONS = ("-Wl,--unresolved-symbols=ignore-all",)  # the loading interpreter provides CPython's symbols
 
 
 def library() -> Path:
-    """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
+    """Return the built library; build it if necessary (a few seconds). Raises :class:`BuildError`."""
     return compiling.library("what orders a replay", _SOURCES, "replay", _OPTIONS)
 
 
 def place() -> Path:
-    """Where it is kept, whether it is there or not. Raises :class:`BuildError`."""
+    """Return the path of the library, whether it is built or not. Raises :class:`BuildError`."""
     return compiling.place_of(_SOURCES, "replay", _OPTIONS)

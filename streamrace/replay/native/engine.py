@@ -1,4 +1,4 @@
-"""The library as Python sees it: the twin of :class:`streamrace.replay.numbering.Numbering`, times and order."""
+"""Wraps the native library for Python: the twin of :class:`streamrace.replay.numbering.Numbering`, times and order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class NativeNumbering:
-    """See :class:`streamrace.replay.numbering.Numbering`. Spans must lie within their blocks.
+    """The native twin of :class:`streamrace.replay.numbering.Numbering`. Spans must lie within their blocks.
 
-    Raises :class:`streamrace.compiling.BuildError` where the library is not there and cannot be built.
+    Raises :class:`streamrace.compiling.BuildError` if the library is missing and cannot be built.
     """
 
     def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
@@ -67,7 +67,7 @@ class NativeNumbering:
         self._library.numbering_drop(self._it, layout)
 
     def follow(self, layout: int, order: _Numbers) -> tuple[_Numbers, _Numbers]:
-        """Raises :class:`streamrace.replay.numbering.OutOfOrder`."""
+        """Follow the effects in ``order``. Raises :class:`streamrace.replay.numbering.OutOfOrder`."""
         order = np.ascontiguousarray(order, dtype=np.int64)
         computed, fresh = np.empty(self._places, dtype=np.int64), np.empty(len(order), dtype=np.int64)
         found = self._library.numbering_follow(self._it, layout, _at(order), len(order), _at(computed), _at(fresh))
@@ -107,19 +107,19 @@ class NativeNumbering:
         self._library.numbering_unstage(self._it)
 
     def _checked(self, effects: Effects) -> int:
-        """Where the callables are: an array of objects holds them one behind the other."""
+        """Return the address of the callables: a contiguous array of objects. Raises TypeError for any other array."""
         if effects.dtype != object or effects.shape != (self._places,) or not effects.flags.c_contiguous:
             raise TypeError("effects are an array of one object for each place")
         return effects.ctypes.data
 
 
 def times(preds_at: _Numbers, preds: npt.NDArray[np.int32], costs: _Numbers, begin: int, made: _Numbers) -> None:
-    """By node, from ``begin`` on: the latest of those it waits for plus its cost. Nodes before that are in ``made``."""
+    """Write each node's time from ``begin`` on into ``made``: the latest of its predecessors plus its cost."""
     load().replay_times(len(made), _at(preds_at), _at(preds), _at(costs), begin, _at(made))
 
 
 def sort(when: _Numbers, order: _Numbers) -> None:
-    """Sort places by time, and then by place. ``order`` is nearly right at best."""
+    """Sort places in ``order`` by time, then by place; fastest if ``order`` is nearly sorted."""
     load().replay_sort(len(order), _at(when), _at(order))
 
 
@@ -133,11 +133,11 @@ def _numbers(those: Iterable[int]) -> _Numbers:
 
 @cache
 def load() -> Any:
-    """The functions of ``csrc/api.cpp``.
+    """Return the functions of ``csrc/api.cpp``.
 
-    Raises :class:`streamrace.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    Raises :class:`streamrace.compiling.BuildError`, and OSError if the built library cannot be loaded.
     """
-    loaded = ctypes.PyDLL(str(library()))  # it calls effects: the lock of Python stays held
+    loaded = ctypes.PyDLL(str(library()))  # PyDLL keeps the GIL: the library calls effects
     it, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
     for name, result, arguments in (
         ("numbering_new", it, [number, *[numbers] * 10, number, numbers, numbers, number, numbers, number]),

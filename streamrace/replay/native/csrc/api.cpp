@@ -1,4 +1,4 @@
-// What Python calls (engine.py). Numbers are int64; who calls has checked all places, blocks and ranges.
+// The functions that Python calls (engine.py). Numbers are int64; the caller has checked all places, blocks and ranges.
 #include <new>
 
 #include "numbering.h"
@@ -18,7 +18,7 @@ std::vector<Row> rows(const int64_t* numbers, int64_t count) {
   return {begin, begin + count};
 }
 
-// What may raise. Python asks whether it did, whatever is given back.
+// Runs work that may raise a Python exception. Python checks for one, whatever is returned.
 template <typename Work>
 int64_t called(Work work) {
   try {

@@ -18,7 +18,7 @@ void sort_out(Cuts& cuts) {
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
 }
 
-// What is cut where it comes from is cut where it goes to, and the other way round.
+// Mirrors each cut in a moved range: cuts in the source are made in the target, and vice versa.
 void align(Cuts& cuts, const std::vector<Piece>& pieces) {
   for (bool growing = true; growing;) {
     Cuts more;
@@ -79,7 +79,7 @@ void Numbering::lay_out(int64_t layout, const int64_t* where) {
   made.lengths.resize(atoms);
   made.initial.assign(atoms, 0);
   for (size_t one = 0; one < atoms; ++one) made.lengths[one] = cuts[one + 1] - cuts[one];
-  for (int64_t block = 0; block < blocks; ++block) {  // the later ones last: they have their formers' memory
+  for (int64_t block = 0; block < blocks; ++block) {  // newer blocks last: they own the memory of their formers
     int64_t base = where[block];
     for (size_t one = at(base); one < atoms && cuts[one] < base + sizes_[block]; ++one)
       made.initial[one] = bases_[block] + cuts[one] - base;

@@ -1,4 +1,4 @@
-// Numbers what each effect computes, and keeps what was computed: streamrace/replay/numbering.py.
+// Numbers the computation of each effect, and keeps results: streamrace/replay/numbering.py.
 #include "numbering.h"
 
 #include <algorithm>
@@ -141,7 +141,7 @@ int64_t Numbering::arrivals(int64_t number, int64_t* found) const {
   return members;
 }
 
-// ---- what they left ----
+// ---- results ----
 
 int64_t Numbering::give(int64_t number, uint8_t* memory) {
   int64_t where = place(number);

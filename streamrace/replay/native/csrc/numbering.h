@@ -1,4 +1,4 @@
-// Value numbering: the twin of streamrace/replay/numbering.py, which says what is what.
+// Value numbering: the twin of streamrace/replay/numbering.py, which is the specification.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-// CPython's objects, as far as they are needed: both functions are in its limited interface, and no header is.
+// The needed part of CPython: both functions are in its limited interface, and no header is required.
 extern "C" {
 struct PyObject;
 PyObject* PyObject_CallObject(PyObject*, PyObject*);
@@ -18,7 +18,7 @@ void Py_DecRef(PyObject*);
 
 namespace replay {
 
-// A Python exception is set: leave everything up to the call that came from Python.
+// A Python exception is set: unwind to the call that came from Python.
 struct Raised {};
 
 constexpr int64_t kInitial = 0, kNone = -1;
@@ -32,15 +32,15 @@ struct Passed {
   int64_t block, former, lo, hi, start;
 };
 
-// What all effects do: by place, the rows of `spans` and `passed` from at[place] to at[place + 1].
+// All effects: by place, the rows of `spans` and `passed` from at[place] to at[place + 1].
 struct Deeds {
   std::vector<int64_t> what, exchange, member, members;
   std::vector<int64_t> reads_at, writes_at, passed_at;
   std::vector<Span> reads, writes;
   std::vector<Passed> passed;
-  std::vector<int64_t> outs;     // by write: where it begins in what the effect leaves
-  std::vector<int64_t> leaving;  // by place: how much that is
-  int64_t exchanges = 0, most = 0;  // most: members of one
+  std::vector<int64_t> outs;     // by write: its offset in the effect's result
+  std::vector<int64_t> leaving;  // by place: the size of that result
+  int64_t exchanges = 0, most = 0;  // most: members of an exchange
   std::vector<int64_t> arrive;      // by exchange and member: the place of its arrival
 
   int64_t count() const { return static_cast<int64_t>(what.size()); }
@@ -70,7 +70,7 @@ class Numbering {
   void forget();
   void lay_out(int64_t layout, const int64_t* bases);
   void drop(int64_t layout) { layouts_.erase(layout); }
-  // Gives how many places `fresh` has got; -1 where a collective ends before all have arrived.
+  // Returns the number of places written to `fresh`; -1 if a collective ends before all have arrived.
   int64_t follow(int64_t layout, const int64_t* order, int64_t count, int64_t* computed, int64_t* fresh);
   int64_t place(int64_t number) const { return words_[begins_[number]]; }
   int64_t arrivals(int64_t number, int64_t* found) const;
@@ -80,7 +80,7 @@ class Numbering {
   int64_t give(int64_t number, uint8_t* memory);
   void keep(int64_t number, const uint8_t* memory);
   void bound(int64_t limit);
-  // `effects`: by place. These two raise.
+  // `effects`: by place. These two functions raise.
   int64_t carry_out(const int64_t* numbers, int64_t count, PyObject* const* effects, uint8_t* memory);
   int64_t stage(int64_t number, PyObject* const* effects, uint8_t* memory);
   void unstage() { staged_.assign(deeds_.exchanges, {}); }
@@ -110,9 +110,9 @@ class Numbering {
   std::vector<uint8_t> done_;
   std::vector<int64_t> table_;  // open addressing; kNone: free
   std::unordered_map<int64_t, Left> kept_;
-  std::list<int64_t> used_;  // the one used last stands last
-  std::vector<std::vector<int64_t>> staged_;  // by exchange: the arrivals of which the members' data lie ready
-  // Of the timing that is followed, kept for the next one.
+  std::list<int64_t> used_;  // the most recently used comes last
+  std::vector<std::vector<int64_t>> staged_;  // by exchange: the arrivals whose data are staged
+  // State of the timing being followed; the allocations are reused for the next timing.
   std::vector<int64_t> who_, offset_, key_, arrived_;
 };
 

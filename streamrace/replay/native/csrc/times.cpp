@@ -17,7 +17,7 @@ void times(int64_t count, const int64_t* preds_at, const int32_t* preds, const i
   }
 }
 
-// A natural merge sort: in most timings most of the order is as it was.
+// A natural merge sort: most timings keep most of the order.
 void sort(int64_t count, const int64_t* when, int64_t* order) {
   auto before = [when](int64_t one, int64_t other) {
     return when[one] != when[other] ? when[one] < when[other] : one < other;
