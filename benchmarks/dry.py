@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure
-from streamrace.studies.crew import cores
+from streamrace.studies.process_pool import cores
 
 LIMIT_S, LIMIT_MANY_S, LIMIT_SWEEP_S = 8.0, 30.0, 60.0
 LIMIT_GIB, LIMIT_RATIO = 4.0, 1.2

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence import removal
-from streamrace.detectors.confidence.holding import Bare, Holding, holding
+from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, holding
 from streamrace.detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES, RaceDetector
@@ -86,7 +86,7 @@ class Following:
     def thinned(self) -> dict[int, Onward]:
         return {rank: trace.first for rank, trace in self._traces.items() if trace.first is not None}
 
-    def on(self, enough: Enough = _never) -> bool:
+    def poll(self, enough: Enough = _never) -> bool:
         """Read a little further, until ``enough`` returns True; return whether more records are available already.
         Raises nothing: a problem is kept, and :meth:`finish` raises it.
         """
@@ -231,12 +231,12 @@ def find_races(
     return detector.findings()
 
 
-def rests_on(trace_folder: Path, waits: Waits, bare: Bare | None = None) -> Holding:
+def rests_on(trace_folder: Path, waits: Waits, bare: WithoutIncidentalWaits | None = None) -> OrderBasis:
     """Return the waits that a run without races rests on. ``waits`` and ``bare`` were fed all records; without ``bare``
     the records are read once more. Raises as :func:`read`.
     """
     if bare is None:
-        bare = Bare(waits)
+        bare = WithoutIncidentalWaits(waits)
         if waits.sites:
             read(trace_folder, [bare])
 

@@ -27,7 +27,7 @@ from streamrace.device.ranks.cluster import Rank, run_ranks
 from streamrace.device.values import checksum
 from streamrace.frameworks.base import Trainer
 from streamrace.frameworks.deepspeed.releases import PINNED
-from streamrace.process.forks import seldom
+from streamrace.process.forks import relax_gc
 from streamrace.scenarios import mmlu
 from streamrace.scenarios.full_size import loss_of
 from streamrace.scenarios.messages import (
@@ -54,7 +54,7 @@ HELD_OUT = "val"  # MMLU's validation split
 def preload() -> None:
     """Do once, in the process that will be forked, what each rank would do at its start."""
     framework.warm_up()
-    seldom()
+    relax_gc()
 
 
 def run(

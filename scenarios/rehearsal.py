@@ -23,7 +23,7 @@ from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks import is_full
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
 from streamrace.frameworks.base import Trainer
-from streamrace.process.forks import seldom
+from streamrace.process.forks import relax_gc
 from streamrace.scenarios import quantized
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
@@ -49,7 +49,7 @@ _OURS = "streamrace: "  # how the simulated GPU's own sentences begin
 def preload() -> None:
     """Do once, in the process that will be forked, what the rank would do at its start."""
     framework.warm_up()
-    seldom()
+    relax_gc()
 
 
 def run(

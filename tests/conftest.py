@@ -12,12 +12,12 @@ import pytest
 from xdist.remote import Producer
 
 from streamrace.device import processor
-from streamrace.process.forks import seldom
+from streamrace.process.forks import relax_gc
 from tests import housed
 from tests.examples import choose
 from tests.scheduling import ByFile
 
-seldom()  # before all that is imported here
+relax_gc()  # before all that is imported here
 processor.answer()  # nothing has imported torch yet
 # Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
 os.environ.setdefault("STREAMRACE_ENGINE", "both")
@@ -82,7 +82,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path not in _seen:
         _seen.add(item.path)
         gc.collect()
-        seldom()
+        relax_gc()
 
 
 def _turn(path: Path) -> int:

@@ -24,8 +24,8 @@ from papers.studies.shortened import Shortened, shortened
 from papers.studies.varied import Variation
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
 from streamrace.studies.memory import CARDS, GIB
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.studies.sweep import PAYS
 
 MODELS = ("llama-2-7b", "llama-2-70b")

@@ -26,7 +26,7 @@ from papers.studies.varied import Variation
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE, FullModel
 from streamrace.scenarios.scenario import scenario
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 CLAIM = published("constrained", quantity="most")[0].value  # 98 % more throughput than without hpZ
 MODELS = tuple(one.model for one in published("constrained", quantity="most"))

@@ -30,7 +30,7 @@ from streamrace.scenarios.sharding.layout import padded
 from streamrace.scenarios.sharding.schemes import Cluster, Scheme
 from streamrace.scenarios.sharding.strategy import Strategy, legal, strategy
 from streamrace.scenarios.sharding.units import units_of
-from streamrace.studies.crew import OnProgress, quiet
+from streamrace.studies.process_pool import OnProgress, quiet
 from streamrace.trace.files import TraceReader, file_of
 
 KINDS = ("parameters", "gradients", "state")

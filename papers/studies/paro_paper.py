@@ -34,7 +34,7 @@ from streamrace.scenarios.models import FULL_SIZE
 from streamrace.scenarios.sharding.formulas import Size, communication, computation, exchanges, profile_rates
 from streamrace.scenarios.sharding.schemes import Cluster, Scheme
 from streamrace.scenarios.sharding.strategy import strategy
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 HARDWARE = "dgx-a100-roce"
 GPUS = 8

@@ -25,7 +25,7 @@ from streamrace.replay.recording import Recording
 from streamrace.scenarios.sharding.formulas import communication, computation, exchanges, profile_rates
 from streamrace.scenarios.sharding.schemes import Cluster, Scheme
 from streamrace.scenarios.sharding.strategy import legal, strategy
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 RATIOS = (
     1.0,

@@ -41,7 +41,7 @@ from streamrace.scenarios.models import FULL_SIZE
 from streamrace.scenarios.sharding.formulas import Size, communication, computation, exchanges, memory, profile_rates
 from streamrace.scenarios.sharding.schemes import Cluster, RingPlace, Scheme, schemes
 from streamrace.scenarios.sharding.strategy import ShardingError, strategy
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 GATHERED = 1_000_000_000  # bytes
 RINGS = ("flat", "HO-Ring")

@@ -21,7 +21,7 @@ from streamrace.scenarios import program
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.messages import Report, StepDone, Validated
 from streamrace.scenarios.scenario import Scenario, scenario
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ZeRO-3": {"hpz": 1},

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.detectors import Race, Uninitialised
-from streamrace.detectors.confidence.holding import Holding
+from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data import known as knowing
@@ -154,7 +154,7 @@ class Checked:
     asked: Mapping[str, Any]
     versions: Mapping[str, str]
     races: Sequence[Race] = ()
-    holding: Holding = field(default_factory=Holding)
+    holding: OrderBasis = field(default_factory=OrderBasis)
     unexercised: Sequence[str] = ()
     unseen: Sequence[str] = ()
     seen: Seen = field(default_factory=Seen)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered
-from streamrace.detectors.confidence.holding import Holding
+from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.reports.data.whole import whole
 from streamrace.reports.text import clean
 
@@ -75,7 +75,7 @@ class Findings:
     witnesses: Sequence[WitnessOf] = ()  # one witness per race
     profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are from, its rates
     distance: float = 0.0  # largest, of the secondary from the primary, between backward and forward pass
-    holding: Holding = field(default_factory=Holding)  # the waits that a clean verdict depends on
+    holding: OrderBasis = field(default_factory=OrderBasis)  # the waits that a clean verdict depends on
     unexercised: Sequence[str] = ()  # features that were on and never used: sentences without a full stop
 
     @property

@@ -53,7 +53,7 @@ def catalogue(
     from streamrace.reports.screen import catalogue as screen
     from streamrace.repro.sessions import catalogued, folders, places, studied
     from streamrace.scenarios.catalogue import entry as entries
-    from streamrace.studies.crew import cores
+    from streamrace.studies.process_pool import cores
 
     console = Terminal()
     every = entries.entries(programs or entries.PROGRAMS)

@@ -18,7 +18,7 @@ from streamrace.device.tokens import TokenError
 from streamrace.repro.commands import flags
 from streamrace.repro.sessions import checking, child, folders, launched, places
 from streamrace.repro.sessions.child import ProgramEnd
-from streamrace.repro.sessions.witnessed import Again, timing_of
+from streamrace.repro.sessions.witnessed import WitnessRequest, timing_of
 
 KEPT_MIB = 16.0
 NODES = GPUS = 1  # defaults of a dry run
@@ -185,7 +185,9 @@ def check(
 
     started = time.monotonic()
     meanwhile = checking.Meanwhile(folder, what, dry=world is not None)
-    ended = checking.as_a_rank(work, folder, me, meanwhile.on) if me else child.attended(work, meanwhile=meanwhile.on)
+    ended = (
+        checking.as_a_rank(work, folder, me, meanwhile.poll) if me else child.attended(work, meanwhile=meanwhile.poll)
+    )
     if ended is None:
         return
     if ended.wrong:
@@ -193,7 +195,7 @@ def check(
     again = (
         None
         if world
-        else Again(
+        else WitnessRequest(
             [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if module else []), *words],
             timing,
             witnesses,

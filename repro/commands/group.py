@@ -47,9 +47,9 @@ class LazyGroup(click.Group):
             processor.answer(deepspeed=name not in _UNCHANGED)
         if known[name].gpu and not self.helping:
             from streamrace.device.launch import start
-            from streamrace.process.forks import seldom
+            from streamrace.process.forks import relax_gc
 
-            seldom()  # before torch, transformers and DeepSpeed: saves a fourth of their import time
+            relax_gc()  # before torch, transformers and DeepSpeed: saves a fourth of their import time
             start()
         return self.program.load(name)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from streamrace.detectors import Race, RaceDetector, Unexercised, Uninitialised, Unseen, UnwrittenRead
 from streamrace.detectors.base import found_by
-from streamrace.detectors.confidence.holding import Bare, Holding, together
+from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, together
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Enough, Following, Reader, rests_on
 from streamrace.detectors.values import answers
@@ -89,15 +89,15 @@ class Judging:
     ) -> None:
         self._folder, self._asked, self._told = folder, asked, told
         self._waits, self._count, self._using = Waits(), _Count(), detectors()
-        self._bare = Bare(self._waits)
+        self._bare = WithoutIncidentalWaits(self._waits)
         self._rehearsed = DryMetrics(asked) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
         readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
         self._following = Following(folder / "trace", readers, thin=True)
 
-    def on(self, enough: Enough = lambda: False) -> bool:
+    def poll(self, enough: Enough = lambda: False) -> bool:
         """Judge more of the trace written by now, until ``enough`` returns True. Return whether more is available."""
-        more = self._following.on(enough)
+        more = self._following.poll(enough)
         if any(one.count for one in self._using if isinstance(one, RaceDetector)):
             self._bare.stop()  # only needed for a clean verdict
             if self._told is not None:
@@ -126,7 +126,7 @@ class Judging:
         """
         until = _seconds() + _SOON_S
         races: list[Race] = []
-        holding = Holding()
+        holding = OrderBasis()
         try:
             whole = self._following.finish(lambda: soon and _seconds() > until)
             races = found_by(self._using, Race)
@@ -143,13 +143,13 @@ class Judging:
         with held() if self.interrupted else nullcontext():
             return self._written(failure, races, holding, beside, witnesses, dry, baseline, keeping, failed=failed)
 
-    def _rests_on(self) -> Holding:
+    def _rests_on(self) -> OrderBasis:
         if self._following.thinned:
             return together(self._waits, self._bare)
         return rests_on(self._folder / "trace", self._waits, self._bare)
 
     def _written(
-        self, failure: str | None, races: list[Race], holding: Holding, beside: Path, witnesses: Witnesses | None,
+        self, failure: str | None, races: list[Race], holding: OrderBasis, beside: Path, witnesses: Witnesses | None,
         dry: Path | None, baseline: Baseline | None, keeping: str, *, failed: bool,
     ) -> Checked:  # fmt: skip
         folder, asked, count = self._folder, self._asked, self._count

@@ -15,13 +15,13 @@ from streamrace.device.dry import World
 from streamrace.device.packages import starting
 from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
-from streamrace.process.forks import seldom
+from streamrace.process.forks import relax_gc
 from streamrace.process.interrupts import held
 from streamrace.repro.sessions import child, folders, launched, places
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.launched import Launched
-from streamrace.repro.sessions.witnessed import Again
+from streamrace.repro.sessions.witnessed import WitnessRequest
 
 if TYPE_CHECKING:
     from streamrace.detectors import Race
@@ -105,9 +105,9 @@ class Meanwhile:
         self._folder, self._what, self._dry = folder, what, dry
         self._judging: Judging | None = None
 
-    def on(self) -> bool:
+    def poll(self) -> bool:
         """Judge a little of the trace. Return whether more is available."""
-        return self.judging().on(child.called)
+        return self.judging().poll(child.called)
 
     def until_then(self) -> str:
         """Return a clause on the races found so far, for the error message of a trace that could not be written."""
@@ -123,7 +123,7 @@ class Meanwhile:
         if self._judging is None:
             from streamrace.repro.sessions.checked import Judging
 
-            seldom()  # all is imported by now, and records come by the hundred thousand
+            relax_gc()  # all is imported by now, and records come by the hundred thousand
             self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
         return self._judging
 
@@ -183,7 +183,7 @@ class Telling:
 
 
 def conclude(
-    ended: ProgramEnd, folder: Path, meanwhile: Meanwhile, beside: Path, again: Again | None, telling: Telling
+    ended: ProgramEnd, folder: Path, meanwhile: Meanwhile, beside: Path, again: WitnessRequest | None, telling: Telling
 ) -> None:
     """Judge the rest, report it, and exit with the verdict's status."""
     interrupted = ended.interrupted and bool(ended.status)

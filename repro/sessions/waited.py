@@ -12,7 +12,7 @@ from streamrace.detectors.confidence.waits import WaitSite, place_of
 from streamrace.detectors.files import take_away
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.runs import Runner
-from streamrace.fuzz.live.without import Leaving, WithoutWaits
+from streamrace.fuzz.live.without import WaitRemovalRun, WithoutWaits
 from streamrace.reports.data.checked import Checked
 from streamrace.reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
 
@@ -51,7 +51,7 @@ def examine(folder: Path, checked: Checked, program: RunAgain, asked: Mapping[st
         chosen = []
     if chosen:
         with Runner() as runner:
-            leaving = Leaving(
+            leaving = WaitRemovalRun(
                 program.words, program.ranks, program.timing or Timing(), found.base, runner, program.patience_s
             )
             left = program.witnesses
@@ -150,7 +150,7 @@ def _why_not(one: Removal, program: RunAgain) -> str:
     return _NO_CALL if one.site.how in ("read", "copy") else _NOT_OURS
 
 
-def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving, *, witness: bool) -> WaitRow:
+def _confirmed(row: WaitRow, removal: Removal, leaving: WaitRemovalRun, *, witness: bool) -> WaitRow:
     place = place_of(removal.operation, removal.site.frame)
     if removal.load in (CARRIES, FRAGILE):
         return row.model_copy(update=_carrying(leaving.run([place], removal.races, witness=witness)))

@@ -42,7 +42,7 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
 
 
 @dataclass
-class Again:
+class WitnessRequest:
     """Runs the program again for up to ``limit`` races, selected by ``of`` if not empty.
 
     ``command``: its words after ``streamrace device``. ``of``: places (:func:`at`), all of which a race has to have.

@@ -13,7 +13,7 @@ _SELDOM = (50_000, 20, 20)
 _for_good: list[bool] = []  # frozen objects stay frozen: to count them takes 50 ms once DeepSpeed is imported
 
 
-def seldom() -> None:
+def relax_gc() -> None:
     """Make garbage collection rare from here on and exclude all present objects, in a process that imports much or
     reads traces.
 

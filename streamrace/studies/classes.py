@@ -27,7 +27,7 @@ from streamrace.metrics.alike import LikenessMetrics, described
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
-from streamrace.studies.crew import Crew, side_by_side
+from streamrace.studies.process_pool import ProcessPool, side_by_side
 from streamrace.trace.files import TraceReader, file_of
 
 LAYERS = 2
@@ -158,21 +158,21 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def begin(self, crew: Crew) -> None:
-        """Submit rank 0 to ``crew``, as the others need its broadcasts, and then the other ranks that are compared.
+    def begin(self, pool: ProcessPool) -> None:
+        """Submit rank 0 to ``pool``, as the others need its broadcasts, and then the other ranks that are compared.
 
-        ``crew`` must be done before :meth:`result` is called.
+        ``pool`` must be done before :meth:`result` is called.
         """
 
         def others(_: int, first: RankRead) -> None:
             self.read[0] = first
             rest = self._missing(classes(self.job, first.sizes))
-            crew.begin(self._rehearsed, rest, then=self.read.__setitem__)
+            pool.begin(self._rehearsed, rest, then=self.read.__setitem__)
 
         if 0 in self.read:
             others(0, self.read[0])
         else:
-            crew.begin(self._rehearsed, [0], then=others)
+            pool.begin(self._rehearsed, [0], then=others)
 
     def result(self, sizes: Sequence[int]) -> CheckedClasses:
         """Return the comparison for a job with parameters of these sizes. Raises as :func:`check`."""

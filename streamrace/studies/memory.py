@@ -27,7 +27,7 @@ from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.trace.files import TraceReader, file_of
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")

@@ -22,7 +22,7 @@ import pandas as pd
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.scenarios.job import Job
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.studies.rehearsed import Rehearsed, rehearse
 from streamrace.studies.retimed import Retimer
 

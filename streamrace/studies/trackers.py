@@ -31,7 +31,7 @@ from streamrace.metrics import MemoryMetrics
 from streamrace.process import lifetime
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.tracked_program import SAID, TrackedCase
-from streamrace.studies.crew import OnProgress, quiet, side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.trace.files import TraceReader
 
 COLUMNS = (

@@ -12,7 +12,7 @@ import pytest
 from streamrace.detectors import Race
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.runs import UnwrittenTrace
-from streamrace.repro.sessions.witnessed import Again
+from streamrace.repro.sessions.witnessed import WitnessRequest
 from tests.check.conftest import Check, Done
 
 RACE = """
@@ -45,7 +45,7 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     assert "came to 4.0" in done.out
     verdict, says, command = words_of(done)
     assert verdict == "harmful", says
-    assert f"Race 1 is harmful: {says}. Again:" in done.told
+    assert f"Race 1 is harmful: {says}. WitnessRequest:" in done.told
     assert command in done.told
 
     ours, name, *words = shlex.split(command)
@@ -90,7 +90,7 @@ def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
         raise problem
 
     monkeypatch.setattr("streamrace.fuzz.live.examine.examine", examine)
-    again = Again(["train.py"], Timing(), limit=1, took_s=1.0)
+    again = WitnessRequest(["train.py"], Timing(), limit=1, took_s=1.0)
     (one, other) = again(tmp_path / "trace", [cast(Race, object())] * 2)
     assert one == other and one.verdict == "not confirmed"
     assert one.says.startswith(f"the program cannot be run again: {says}")

@@ -22,7 +22,7 @@ from streamrace.fuzz.subject import Subject
 from streamrace.process import lifetime, sigstop
 from streamrace.process.interrupts import concluding, held
 from streamrace.scenarios.base import ScenarioError
-from streamrace.studies.crew import side_by_side
+from streamrace.studies.process_pool import side_by_side
 from tests.faults import gone
 
 

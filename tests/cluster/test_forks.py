@@ -21,7 +21,7 @@ from streamrace.fuzz.engines import local
 from streamrace.fuzz.subject import Subject
 from streamrace.fuzz.verdict import ReplayVerdict
 from streamrace.process import forks
-from streamrace.studies.crew import side_by_side
+from streamrace.studies.process_pool import side_by_side
 
 
 class Grave:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors import Race, RaceDetector, find_races
-from streamrace.detectors.confidence.holding import Bare
+from streamrace.detectors.confidence.incidental import WithoutIncidentalWaits
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Following, read, rests_on
 from streamrace.repro.sessions.checked import Judging, judge
@@ -66,7 +66,7 @@ def test_while_it_is_written(
                 continue
             made[rank].write(batch)
             for _ in range(looks[turn % len(looks)]):
-                following.on()
+                following.poll()
             turn += 1
     following.finish()
     assert detector.findings() == story.races() != []
@@ -98,7 +98,7 @@ def thinned(story: Story, folder: Path, *, keep: int = SMALL) -> list[Race]:
     (writer,) = writers(story, folder, keep)
     for batch in batches(story.hosts[0].trace[1:], [7]):
         writer.write(batch)
-        while following.on():
+        while following.poll():
             pass
         assert len(list(folder.iterdir())) <= 3  # the first part, what is read and what is written
     writer.close()
@@ -176,7 +176,7 @@ def test_a_rank_that_is_killed_while_it_writes(tmp_path: Path) -> None:
     at_the_end = find_races(tmp_path)
     detector = RaceDetector()
     following = Following(tmp_path, [detector])
-    while following.on():
+    while following.poll():
         pass
     following.finish()
     assert detector.findings() == at_the_end != whole.races()
@@ -186,7 +186,7 @@ def test_damage_is_told_at_the_end_and_nothing_is_read_behind_it(tmp_path: Path)
     write(story_of(), tmp_path)
     file_of(tmp_path, 1).write_bytes(b"\xc1 is no msgpack")
     following = Following(tmp_path, [RaceDetector()])
-    assert not following.on() and not following.on()
+    assert not following.poll() and not following.poll()
     with pytest.raises(TraceError, match="damaged"):
         following.finish()
 
@@ -198,12 +198,12 @@ def test_the_first_race_is_told_when_it_is_there(tmp_path: Path) -> None:
     made = writers(story, tmp_path / "trace")
     judging = Judging(tmp_path, {"program": "it"}, dry=False, told=told.append)
     for _ in range(3):
-        judging.on()
+        judging.poll()
     assert told == []
     for host in story.hosts:
         made[host.rank].write(host.trace[1:-4])
-    judging.on()
-    judging.on()
+    judging.poll()
+    judging.poll()
     first = told[0]
     for host in story.hosts:
         made[host.rank].write([*host.trace[-4:], End(0)])
@@ -223,7 +223,7 @@ def test_what_a_run_rests_on_is_the_same_by_what_was_judged_meanwhile(tmp_path: 
         compute.waits_for(side)
     write(story, tmp_path)
     waits = Waits()
-    bare = Bare(waits)
+    bare = WithoutIncidentalWaits(waits)
     read(tmp_path, [waits, bare])
     held = rests_on(tmp_path, waits, bare)
     assert held == rests_on(tmp_path, waits) and [race.occurrences for race in held.held[0].races] == [20]
@@ -266,7 +266,7 @@ def peak(folder: Path, count: int) -> int:
     try:
         for batch in steps(count):
             writer.write(batch)
-            while judging.on():
+            while judging.poll():
                 pass
         writer.write([End(0)])
         writer.close()

@@ -75,7 +75,7 @@ def test_between_two_slices_it_is_obeyed(tmp_path: Path, number: signal.Signals)
 def test_who_has_other_things_to_do_gets_the_rest_later(tmp_path: Path) -> None:
     counts, asked = Counts(), []
     following = Following(racing(tmp_path), [counts])
-    assert following.on(lambda: not asked.append(None))  # at once
+    assert following.poll(lambda: not asked.append(None))  # at once
     assert 0 < len(counts.records) < 100
     assert asked
     following.finish()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.detectors import Race, Side, Uninitialised
-from streamrace.detectors.confidence.holding import Held, Holding, WaitSite
+from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis, WaitSite
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data import checked
@@ -58,8 +58,8 @@ def clean(**changes: Any) -> Checked:
     return run(**{"races": [], "witnesses": ()} | changes)
 
 
-def fragile(*pairs: Race, at: Frame = READ[1]) -> Holding:
-    return Holding((Held((WaitSite("read", at),), pairs or (race(),)),), 1, 0)
+def fragile(*pairs: Race, at: Frame = READ[1]) -> OrderBasis:
+    return OrderBasis((IncidentalOrder((WaitSite("read", at),), pairs or (race(),)),), 1, 0)
 
 
 def unwritten(kernel: str = "aten::mm", where: str = "the host, by item (train.py:9 average)") -> Uninitialised:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from streamrace.detectors import Divergence
-from streamrace.detectors.confidence.holding import Held, Holding
+from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.reports.data.checked import Checked, Seen, Witnessed, write
 from streamrace.reports.data.findings import Findings
@@ -34,7 +34,7 @@ def races() -> Any:
 
 
 RACES = races()
-READ = Held((WaitSite("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
+READ = IncidentalOrder((WaitSite("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
 CLEAN = Checked({"program": "train.py --steps 3", "ranks": 2, "slow": {}}, {"python": "3.11"}, seen=Seen(2, 10, 3))
 
 
@@ -50,11 +50,11 @@ def printed(checked: Checked) -> str:
     [
         ({}, "clean"),
         ({"unexercised": ["stream 3 was given no work"]}, "clean"),
-        ({"holding": Holding((READ,), 1, 0)}, "fragile"),
+        ({"holding": OrderBasis((READ,), 1, 0)}, "fragile"),
         ({"seen": Seen()}, "unknown"),
         ({"failure": "it was killed by SIGKILL"}, "unknown"),
         ({"unseen": ["pinned memory was given away"]}, "unknown"),
-        ({"unseen": ["pinned memory was given away"], "holding": Holding((READ,), 1, 0)}, "unknown"),
+        ({"unseen": ["pinned memory was given away"], "holding": OrderBasis((READ,), 1, 0)}, "unknown"),
         ({"races": RACES, "failure": "it was killed by SIGKILL", "unseen": ["something"]}, "race"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_was_not_seen_is_told() -> None:
 
 def test_waits_of_which_each_is_enough_are_listed() -> None:
     other = WaitSite("measurement", Frame("deepspeed/utils/timer.py", 40, "stop"))
-    text = printed(replace(CLEAN, holding=Holding((Held((*READ.sites, other), READ.races),), 5, 2)))
+    text = printed(replace(CLEAN, holding=OrderBasis((IncidentalOrder((*READ.sites, other), READ.races),), 5, 2)))
     assert "Held only by 2 waits, each of which is enough for some of it: the read at train.py:7 <module>" in text
     assert "the timer's wait at deepspeed/utils/timer.py:40 stop Without all of them:" in text
     assert "2 more lines that wait were not left out by themselves." in text

@@ -11,7 +11,7 @@ from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.studies.classes import Comparison
 from streamrace.studies.layers.extend import extended
-from streamrace.studies.layers.order import Irregular
+from streamrace.studies.layers.pattern import Irregular
 from streamrace.studies.rehearsed import Rehearsed, rehearse
 from tests.studies.small import model, small
 

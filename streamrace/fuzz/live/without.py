@@ -35,7 +35,7 @@ class WithoutWaits:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class WaitRemovalRun:
     """Runs ``program`` (its words after ``streamrace device``, without ``ranks``) in ``timing``, without some waits.
 
     ``base``: the races of the program with all its waits.

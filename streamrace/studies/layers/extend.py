@@ -23,9 +23,9 @@ from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job
 from streamrace.studies.classes import Comparison
-from streamrace.studies.crew import Crew, cores
-from streamrace.studies.layers.course import Course
-from streamrace.studies.layers.order import Growth, Irregular, Order, growth
+from streamrace.studies.layers.pattern import Growth, Irregular, LayerPattern, growth
+from streamrace.studies.layers.synthesized_trace import SynthesizedTrace
+from streamrace.studies.process_pool import ProcessPool, cores
 from streamrace.studies.rehearsed import Extension, Rehearsed, Tell, rehearse
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Begin, begin
@@ -77,16 +77,16 @@ def rehearsed(
                     raise ScenarioError(sentence) from None
                 tell(f"few layers do not stand for all, so all are run: {problem}")
         if found is None:
-            with Crew(cores(), behind=True) as crew:
+            with ProcessPool(cores(), behind=True) as pool:
 
                 def tell_on(text: str) -> None:
                     tell(text)
-                    crew.look()
+                    pool.look()
 
-                started = partial(ranks.begin, crew) if compare else lambda: None
+                started = partial(ranks.begin, pool) if compare else lambda: None
                 found = rehearse(job, folder, tell_on, rank=rank, started=started)
                 meanwhile(found)
-                crew.finish()
+                pool.finish()
         else:
             meanwhile(found)
         return replace(found, classes=ranks.result(found.sizes)) if compare else found
@@ -110,11 +110,11 @@ def extended(
     if whole is None or whole <= FEWEST + 2:
         raise Irregular("the model has no number of layers that can be changed, or too few")
     fewest = _fewest(job, whole)
-    with Crew(cores()) as crew:
+    with ProcessPool(cores()) as pool:
         if beside is not None:
-            beside.begin(crew)
-        found = _from_few(job, folder, _Recordings(job, folder, crew, races=races, rank=rank, tell=tell), fewest, whole)
-        crew.finish()
+            beside.begin(pool)
+        found = _from_few(job, folder, _Recordings(job, folder, pool, races=races, rank=rank, tell=tell), fewest, whole)
+        pool.finish()
         return found
 
 
@@ -142,7 +142,7 @@ class _Recorded:
         self.layers, self.found = layers, found
         reader = TraceReader(found.trace)
         try:
-            self.order = Order(reader.read())
+            self.order = LayerPattern(reader.read())
         finally:
             reader.close()
 
@@ -150,9 +150,9 @@ class _Recorded:
 class _Recordings:
     """Dry runs with few layers, by their number of layers, made in parallel."""
 
-    def __init__(self, job: Job, folder: Path, crew: Crew, *, races: bool, rank: int, tell: Tell) -> None:
+    def __init__(self, job: Job, folder: Path, pool: ProcessPool, *, races: bool, rank: int, tell: Tell) -> None:
         self.made: dict[int, _Recorded] = {}
-        self._folder, self._crew, self._tell = folder, crew, tell
+        self._folder, self._pool, self._tell = folder, pool, tell
         self._record = partial(_record, job, folder, races=races, rank=rank)
 
     def make(self, *wanted: int) -> None:
@@ -161,8 +161,8 @@ class _Recordings:
         for layers in reversed(todo):
             self._tell(f"recording {layers} layers")
         found: dict[int, Rehearsed] = {}
-        self._crew.begin(self._record, todo, then=found.__setitem__)
-        for _ in self._crew.done():
+        self._pool.begin(self._record, todo, then=found.__setitem__)
+        for _ in self._pool.done():
             for layers in todo:
                 if layers in found and layers not in self.made:
                     self.made[layers] = _Recorded(layers, found[layers])
@@ -204,7 +204,7 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, fol
         raise Irregular("the recording does not take the time that its order takes")
     profile, timing = job.profile(), job.timing()
     memory, busy, traffic = MemoryMetrics(profile.capacity), BusyMetrics(), TrafficMetrics(timing.nodes_of)
-    course = Course(last.order)
+    course = SynthesizedTrace(last.order)
     first: Begin = begin(last.found.rank, job.ranks)
     for metric in (memory, busy, traffic):
         metric.feed([first, *last.order.groups, *last.order.names])
@@ -238,9 +238,9 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, fol
     )
 
 
-def _again(order: Order) -> tuple[StepTime, ...]:
+def _again(order: LayerPattern) -> tuple[StepTime, ...]:
     """Return the steps of a recording, timed anew without change."""
-    course, busy = Course(order), BusyMetrics()
+    course, busy = SynthesizedTrace(order), BusyMetrics()
     busy.feed(order.names)
     for phase in order.phases:
         busy.feed(course.phase(phase.phase, phase.items))

@@ -8,17 +8,17 @@ from itertools import product
 import pytest
 
 from streamrace.detectors import Race, RaceDetector
-from streamrace.detectors.confidence.holding import Bare, Holding, holding, together
+from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, holding, together
 from streamrace.detectors.confidence.waits import Counts, Keep, Waits, races_without
 from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.trace.records import HOST_STREAM
 from tests.detectors.story import Story, View
 
 
-def held(story: Story, **how: int) -> Holding:
+def held(story: Story, **how: int) -> OrderBasis:
     waits = Waits()
-    bare = Bare(waits)
-    following: list[Waits | Bare] = [waits, bare]
+    bare = WithoutIncidentalWaits(waits)
+    following: list[Waits | WithoutIncidentalWaits] = [waits, bare]
     for start in range(0, max(len(host.trace) for host in story.hosts), 3):  # as it comes: a few records, and a few
         for host, one in product(story.hosts, following):
             one.feed(host.rank, host.trace[start : start + 3])
@@ -45,7 +45,7 @@ def held(story: Story, **how: int) -> Holding:
     return holding(waits, bare, judge, **how)
 
 
-def lines(found: Holding) -> list[tuple[list[str], list[tuple[str, str]]]]:
+def lines(found: OrderBasis) -> list[tuple[list[str], list[tuple[str, str]]]]:
     """Of each finding the lines that hold, and the lines of the pairs."""
 
     def line(frame: object) -> str:
@@ -82,7 +82,7 @@ def test_what_a_wait_of_a_stream_orders_rests_on_nothing_else() -> None:
     story.looks_at(loss, compute, at=20)
     side.waits_for(compute)
     side.reads(weights)
-    assert held(story) == Holding((), 1, 0)
+    assert held(story) == OrderBasis((), 1, 0)
 
 
 def test_a_synchronisation_that_somebody_wrote_is_meant() -> None:
@@ -92,7 +92,7 @@ def test_a_synchronisation_that_somebody_wrote_is_meant() -> None:
     compute.writes(weights)
     story.synchronizes(compute, at=20)
     side.reads(weights)
-    assert held(story) == Holding((), 0, 0)
+    assert held(story) == OrderBasis((), 0, 0)
 
 
 def test_but_not_that_of_a_timer() -> None:
@@ -123,7 +123,7 @@ def test_the_hosts_own_use_of_pinned_memory_is_no_wait_of_another() -> None:
     pinned = story.block()
     story.looks_at(pinned, host, at=20)
     compute.writes(pinned, at=30)
-    assert held(story) == Holding((), 0, 0)
+    assert held(story) == OrderBasis((), 0, 0)
 
 
 def two_reads() -> tuple[Story, View]:

@@ -36,7 +36,7 @@ def cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-class Crew:
+class ProcessPool:
     """A pool of worker processes that run in parallel with this process. A context manager; on exit, also by Ctrl-C, it
     ends at once and leaves no process, not even if this process is killed.
 
@@ -160,9 +160,9 @@ def side_by_side(
     stopped. However the iteration ends, also by Ctrl-C or by closing the generator, no process is left; nor if this
     process is killed.
     """
-    with Crew(min(workers or cores(), len(items) or 1)) as crew:
-        crew.begin(work, items)
-        yield from crew.done()
+    with ProcessPool(min(workers or cores(), len(items) or 1)) as pool:
+        pool.begin(work, items)
+        yield from pool.done()
 
 
 def _begin(parent: int, behind: bool, mask: set[signal.Signals | int]) -> None:

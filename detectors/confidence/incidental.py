@@ -26,7 +26,7 @@ MOST_SITES = 16
 
 
 @dataclass(frozen=True)
-class Held:
+class IncidentalOrder:
     """``races`` that appear as soon as the waits of ``sites`` are removed: of one site, or of several, all at once."""
 
     sites: tuple[WaitSite, ...]
@@ -50,10 +50,10 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Holding:
+class OrderBasis:
     """``sites``: number of lines with incidental waits; ``unexamined``: of these, the number not left out alone."""
 
-    held: tuple[Held, ...] = ()
+    held: tuple[IncidentalOrder, ...] = ()
     sites: int = 0
     unexamined: int = 0
 
@@ -62,7 +62,7 @@ Judge = Callable[[Keep, Counts], Sequence[Race]]
 """Returns the races if only the selected records are judged, and only the selected occurrences counted."""
 
 
-class Bare(Detector):
+class WithoutIncidentalWaits(Detector):
     """Judges a run without any incidental waits, also while it runs. ``waits`` has to be fed the same records first.
     ``between``: for a race, the incidental waits between its accesses, with the number of occurrences. Call ``stop``
     once the result is no longer needed.
@@ -109,18 +109,18 @@ class Bare(Detector):
             self._seen[key].update(self._waits.between(one))
 
 
-def together(waits: Waits, bare: Bare) -> Holding:
+def together(waits: Waits, bare: WithoutIncidentalWaits) -> OrderBasis:
     """Return what a run without races rests on, without judging its traces again: it is not known then which of the
     waits between a pair are needed to order it.
     """
     groups: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in bare.findings():
         groups[tuple(sorted(bare.between(race), key=waits.sites.__getitem__))].append(race)
-    held = tuple(Held(sites, tuple(races)) for sites, races in groups.items())
-    return Holding(held, len(waits.sites), len({one for sites in groups for one in sites}))
+    held = tuple(IncidentalOrder(sites, tuple(races)) for sites, races in groups.items())
+    return OrderBasis(held, len(waits.sites), len({one for sites in groups for one in sites}))
 
 
-def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -> Holding:
+def holding(waits: Waits, bare: WithoutIncidentalWaits, judge: Judge, *, most: int = MOST_SITES) -> OrderBasis:
     """Return what a run without races rests on, whose records ``waits`` and ``bare`` were fed. ``most``: number of
     sites left out alone, those between most pairs first.
     """
@@ -133,11 +133,11 @@ def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -
     between = {_key(race): bare.between(race) for race in found}
     counted: Counter[WaitSite] = sum(between.values(), Counter())
     candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
-    held: list[Held] = []
+    held: list[IncidentalOrder] = []
     explained: set[RaceKey] = set()
     for one in candidates[:most]:
         if alone := without([one]):
-            held.append(Held((one,), tuple(alone)))
+            held.append(IncidentalOrder((one,), tuple(alone)))
             explained |= {_key(race) for race in alone}
     rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in found:
@@ -145,7 +145,7 @@ def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -
             rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
     for sites, races in rest.items():
         held.append(_fewest(sites, races, without, most))
-    return Holding(tuple(held), len(waits.sites), max(0, len(candidates) - most))
+    return OrderBasis(tuple(held), len(waits.sites), max(0, len(candidates) - most))
 
 
 def _fewest(
@@ -153,7 +153,7 @@ def _fewest(
     races: Sequence[Race],
     without: Callable[[Iterable[WaitSite]], Sequence[Race]],
     most: int,
-) -> Held:
+) -> IncidentalOrder:
     """Drop sites, of the first ``most``, whose removal the races do not need; return the races with the rest."""
     wanted = {_key(race) for race in races}
     left = list(sites)
@@ -162,7 +162,7 @@ def _fewest(
         again = [race for race in without(fewer) if _key(race) in wanted] if fewer else []
         if wanted <= {_key(race) for race in again}:
             left, races = fewer, again
-    return Held(tuple(left), tuple(races))
+    return IncidentalOrder(tuple(left), tuple(races))
 
 
 def _key(race: Race) -> RaceKey:

@@ -15,7 +15,7 @@ import pytest
 from streamrace.process import sigstop
 from streamrace.process.interrupts import concluding
 from streamrace.scenarios.base import ScenarioError
-from streamrace.studies.crew import Crew
+from streamrace.studies.process_pool import ProcessPool
 
 
 def twice(number: int) -> tuple[int, int]:
@@ -24,24 +24,24 @@ def twice(number: int) -> tuple[int, int]:
 
 def test_what_ends_may_begin_more_while_this_process_goes_on() -> None:
     found: dict[int, int] = {}
-    with Crew(2, behind=True) as crew:
+    with ProcessPool(2, behind=True) as pool:
 
         def more(number: int, result: tuple[int, int]) -> None:
             found[number] = result[0]
             if number < 40:
-                crew.begin(twice, [result[0]], then=more)
+                pool.begin(twice, [result[0]], then=more)
 
-        crew.begin(twice, [10, 11], then=more)
-        given = dict(crew.done())
+        pool.begin(twice, [10, 11], then=more)
+        given = dict(pool.done())
     assert found == {10: 20, 20: 40, 40: 80, 11: 22, 22: 44, 44: 88}
     assert {number: double for number, (double, _) in given.items()} == found
     assert os.getpid() not in {pid for _, pid in given.values()}
 
 
 def test_what_was_not_waited_for_is_ended() -> None:
-    with Crew(1) as crew:
-        crew.begin(twice, range(1000))
-    assert crew._workers() == []
+    with ProcessPool(1) as pool:
+        pool.begin(twice, range(1000))
+    assert pool._workers() == []
 
 
 def pauses(number: int) -> None:
@@ -62,8 +62,8 @@ def test_a_worker_that_is_gone_just_when_it_is_to_be_killed_is_no_error(monkeypa
         gone.extend(found)
         return found
 
-    with Crew(1) as crew:
-        crew.begin(pauses, [1])
+    with ProcessPool(1) as pool:
+        pool.begin(pauses, [1])
         monkeypatch.setattr(multiprocessing, "active_children", just_gone)
     assert [one.exitcode for one in gone] == [-signal.SIGKILL]
 
@@ -76,12 +76,12 @@ def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(mo
             one.join()
         return [one.pid for one in found if one.pid is not None]
 
-    with Crew(1) as crew:
-        crew.begin(pauses, [1])
+    with ProcessPool(1) as pool:
+        pool.begin(pauses, [1])
         monkeypatch.setattr(sigstop, "LOOK_S", 0.05)
         monkeypatch.setattr(sigstop.Looks, "stopped", all_are_gone)
         with pytest.raises(ScenarioError, match=r"was stopped \(SIGSTOP\)"):
-            dict(crew.done())
+            dict(pool.done())
 
 
 def fails(number: int) -> int:
@@ -89,12 +89,12 @@ def fails(number: int) -> int:
 
 
 def test_what_failed_is_told_to_who_does_something_else_meanwhile() -> None:
-    with Crew(1) as crew:
-        crew.look()
-        crew.begin(fails, [7])
-        wait([*crew._open])
+    with ProcessPool(1) as pool:
+        pool.look()
+        pool.begin(fails, [7])
+        wait([*pool._open])
         with pytest.raises(ValueError, match="7 cannot be had"):
-            crew.look()
+            pool.look()
 
 
 _early: list[signal.Signals] = []
@@ -107,7 +107,7 @@ def test_a_worker_that_is_asked_to_end_as_soon_as_it_is_there_ends(
 ) -> None:
     """What the command would have done with the signal is not for its workers, not even in their first moment."""
     monkeypatch.setattr(sys.modules[__name__], "_early", [number])
-    with concluding(), Crew(1) as crew:
-        crew.begin(twice, [10])
+    with concluding(), ProcessPool(1) as pool:
+        pool.begin(twice, [10])
         with pytest.raises(ScenarioError, match="a worker died"):
-            dict(crew.done())
+            dict(pool.done())

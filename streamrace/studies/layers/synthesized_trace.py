@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from streamrace.studies.layers.order import Item, Order
+from streamrace.studies.layers.pattern import Item, LayerPattern
 from streamrace.trace.records import (
     Alloc,
     Collective,
@@ -28,13 +28,13 @@ from streamrace.trace.records import (
 )
 
 
-class Course:
+class SynthesizedTrace:
     """Schedules phases in order. Yields records with new numbers and times, without the memory that work touches.
 
     ``order``: the recording that is extrapolated: where blocks with a label are allocated.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LayerPattern) -> None:
         self._places: dict[tuple[str, int], list[int]] = defaultdict(list)
         for phase in order.phases:
             for item in phase.items:

@@ -81,7 +81,7 @@ class PhaseOrder:
         return [item.key for item in self.items]
 
 
-class Order:
+class LayerPattern:
     """The order of a whole recording. ``stacks`` and ``groups``: those that its records refer to."""
 
     def __init__(self, records: Iterable[TraceRecord]) -> None:
@@ -251,7 +251,7 @@ class Growth:
         return (behind if copy else item)._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=whole)
 
 
-def growth(one: Order, two: Order, three: Order) -> list[Growth]:
+def growth(one: LayerPattern, two: LayerPattern, three: LayerPattern) -> list[Growth]:
     """Compute the growth of each phase from n to n + p layers, checked against n + 2 p. Raises :class:`Irregular`."""
     shapes = {tuple(tuple(phase.phase) for phase in order.phases) for order in (one, two, three)}
     if len(shapes) > 1:
