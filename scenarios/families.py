@@ -90,7 +90,7 @@ def mixtral(
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation=attention,  # go through **kwargs, which mypy does not see
+        attn_implementation=attention,  # type: ignore[call-arg]  # go through **kwargs, which mypy does not see
         experts_implementation="batched_mm",
     )
     return MixtralForCausalLM(config)
@@ -113,8 +113,9 @@ class TextAsPicture(nn.Module):
         self.network = ConvNextForImageClassification(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
-        """Run on ``input_ids``, [batch, sequence], of which the last but one token before the padding is the answer's
-        letter; it is taken out of the picture. Reads no value.
+        """Run on ``input_ids``, [batch, sequence], whose last token but one before the padding is the answer's letter.
+
+        The letter is taken out of the picture. Reads no value.
         """
         answers = attention_mask.sum(dim=1, keepdim=True) - 2
         letters = input_ids.gather(1, answers).squeeze(1) - _FIRST

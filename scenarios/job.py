@@ -86,9 +86,7 @@ class Job(Training):
         self._is_released()
 
     def _is_released(self) -> None:
-        """Check that other releases run as released; where one has the synchronisation, also without. Raises
-        ValueError.
-        """
+        """Check the options for a release: it runs as released, or without its synchronisation. Raises ValueError."""
         if self.graft.into and self.deepspeed not in self.graft.into:
             raise ValueError(
                 f"the graft {self.graft} is for DeepSpeed {', '.join(self.graft.into)}, not for {self.deepspeed}"
