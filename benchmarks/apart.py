@@ -24,7 +24,7 @@ def shell() -> dict[str, str]:
 
 
 def apart(row: str, say: Say) -> list[Figure]:
-    """Return the figures of the row's ``measured``, run in such a process. Raises RuntimeError where it fails."""
+    """Run ``measured`` of the row's module in that process; return its figures. Raises RuntimeError where it fails."""
     found = []
     with subprocess.Popen(
         [sys.executable, "-m", "streamrace.device", "-m", "benchmarks.apart", row], stdout=subprocess.PIPE, text=True

@@ -144,9 +144,8 @@ def _matrix(block: int, rows: int, first: int, step: int, count: int, columns: i
 
 
 class Fed:
-    """A detector and the trace that it is fed. The clock is processor time, so that other load does not count; it runs
-    only during the feeding, after a warm-up that reaches the largest number of live blocks, not while records are
-    created.
+    """A detector and the trace that it is fed. Feeding is timed in processor time, so that other load does not count,
+    and without the creation of records, after a warm-up that reaches the largest number of live blocks.
     """
 
     def __init__(self, ops: int, engine: Engine = "native", trace: Trace = synthetic) -> None:

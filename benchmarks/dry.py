@@ -93,8 +93,7 @@ def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measure_many(say: Callable[[str], None]) -> list[Figure]:
-    """Measure dry runs of many ranks from few layers; at 70B also of all layers. Raises RuntimeError if the two
-    disagree.
+    """Measure dry runs of many ranks from few layers; at 70B also of all. Raises RuntimeError if the two disagree.
 
     Whole processes, classes of ranks compared; seconds of the clock, with the processor time in the note. The baseline
     is the frameworks' own imports, which no command can avoid.

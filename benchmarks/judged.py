@@ -1,5 +1,4 @@
-"""Measures whether judging a program takes longer than running it, but for the first second: the worst of many
-programs.
+"""Measures whether judging a program takes longer than running it, but for the first second: the worst of many.
 
 Judging is the time of ``streamrace check --witnesses 0`` less that of ``streamrace device --trace``; running is the
 time of the latter. The time of the same command with an empty program is subtracted from both. Processor time of all

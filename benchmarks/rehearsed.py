@@ -22,7 +22,10 @@ _JOB = "check --dry --nodes 8 --gpus 8 --hardware a100-12.5gbps --name bench"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Measure whole processes; memory is that of the larger of the two."""
+    """Measure whole processes; memory is that of the larger of the two.
+
+    Raises RuntimeError where one does not end as expected.
+    """
     seconds, ready, steps, peaks = [], [], [], []
     launches = ""
     for round_ in range(ROUNDS + 1):

@@ -25,9 +25,7 @@ _DROPPED = 2  # caches fill in the first steps: output shapes, call sites, DeepS
 
 
 class Run(NamedTuple):
-    """The times of a run: seconds of a step (median of a rank's steps, then of the ranks), processor seconds of the
-    run.
-    """
+    """Times of a run: seconds of a step (median of a rank's steps, then of the ranks), the run's processor seconds."""
 
     step: float
     processor: float

@@ -191,7 +191,7 @@ def _anomaly() -> Iterator[None]:
 
 @contextmanager
 def _debugged(model: Any) -> Iterator[None]:
-    """Enter DebugUnderflowOverflow, and remove its hooks afterwards: by itself it leaves them on the model."""
+    """Enter DebugUnderflowOverflow, and remove its hooks on exit: it would leave them on the model."""
     from transformers.debug_utils import DebugUnderflowOverflow
 
     before = {module: set(module._forward_hooks) for module in model.modules()}

@@ -112,9 +112,7 @@ def rounds(
 def costs(
     row: str, times: Times, limits: Mapping[str, float], where: str = "", *, clock: str = "cpu"
 ) -> Iterator[Figure]:
-    """Yield costs in % of the bare step of the same round, by ``clock``; the watch's own code in % of the rest of its
-    step.
-    """
+    """Yield costs in % of the bare step of the same round, by ``clock``; the watch's own in % of its step's rest."""
     other = next(name for name in _CLOCKS if name != clock)
     for name in times:
         if name != "bare":

@@ -1,5 +1,6 @@
-"""``python -m papers COMMAND``, from the checkout: runs ``make paper``, ``make paro``, ``make reviewers`` and ``make
-network``, in the same way as the commands of ``streamrace``, with the same messages and exit statuses.
+"""``python -m papers COMMAND``, from the checkout: runs the targets paper, paro, reviewers and network of the Makefile.
+
+The commands run like those of ``streamrace``, with the same messages and exit statuses.
 """
 
 from __future__ import annotations

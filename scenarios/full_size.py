@@ -50,12 +50,12 @@ class TrainedModel:
 
 
 def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
-    """Look up ``model``: a name of :data:`FULL_SIZE`, a transformers configuration (a ``config.json`` or a folder with
-    one), or ``module:function``.
+    """Look up ``model``: a name of :data:`FULL_SIZE`, a transformers configuration, or ``module:function``.
 
-    The function takes nothing and returns a module that takes ``input_ids``, ``attention_mask`` and ``labels`` and
-    returns a loss (as the result, first of a tuple, or as ``.loss``); or a pair of such a module and a function
-    ``batch(micro_batch, sequence)`` that returns the module's keyword arguments.
+    A configuration is a ``config.json`` or a folder with one. The function takes nothing and returns a module that
+    takes ``input_ids``, ``attention_mask`` and ``labels`` and returns a loss (as the result, first of a tuple, or as
+    ``.loss``); or a pair of that module and a function ``batch(micro_batch, sequence)`` that returns the module's
+    keyword arguments.
 
     ``layers``: replaces the model's own number of layers. A function's model keeps its own.
 

@@ -1,7 +1,7 @@
 """Builds the models that a scenario trains, and lists the full-size models that they stand for.
 
-Built by transformers' own configuration and model classes, with random weights: nothing is ever downloaded. The shapes
-are those of
+Models are built by transformers' own configuration and model classes, with random weights: nothing is ever downloaded.
+The shapes are those of
 
 * Llama 2 (Touvron et al. 2023, arXiv 2307.09288),
 * LLaMA 30B and 65B (Touvron et al. 2023, arXiv 2302.13971),
@@ -10,9 +10,9 @@ are those of
 * Mixtral (Jiang et al. 2024, arXiv 2401.04088), a mixture of experts, and ConvNeXt, a convolutional
   network (:mod:`streamrace.scenarios.families`).
 
-With an ``attention_mask`` and attention ``"eager"`` the host never waits for a value in forward or backward. Otherwise
-it does in Llama, once per forward (transformers 5.23.0, ``masking_utils.py``): without a mask Llama looks for packed
-sequences, with ``"sdpa"`` it checks whether the mask is all ones. Such a read is a host synchronisation, and a
+With an ``attention_mask`` and attention ``"eager"`` the host never waits for a value in forward or backward. Without
+them, Llama reads a value once per forward (transformers 5.23.0, ``masking_utils.py``): without a mask it looks for
+packed sequences, with ``"sdpa"`` it checks whether the mask is all ones. Such a read is a host synchronisation, and a
 synchronisation hides races.
 """
 
@@ -160,14 +160,13 @@ def build(
     attention: str = "eager",
     gradient_checkpointing: bool = False,
 ) -> nn.Module:
-    """Build a small model in training mode, a language model but for ``convnext``: the same bits for the same
-    arguments.
+    """Build a small model in training mode, with the same bits for the same arguments.
 
-    Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape ``[batch,
-    sequence]``, it returns an output whose ``loss`` is a float32 scalar (mean over the labels that are not -100) and
-    whose ``logits`` have shape ``[batch, sequence, vocab_size]`` (of ``convnext``, which predicts letters: ``[batch,
-    4]``). No dropout, no cache. Weights are drawn in float32 and then rounded to ``dtype``; buffers stay float32. The
-    global random state is left unchanged.
+    Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape [batch, sequence], a
+    language model (all but ``convnext``) returns an output whose ``loss`` is a float32 scalar (mean over the labels
+    that are not -100) and whose ``logits`` have shape [batch, sequence, vocab_size]; those of ``convnext``, which
+    predicts letters, have shape [batch, 4]. No dropout, no cache. Weights are drawn in float32 and then rounded to
+    ``dtype``; buffers stay float32. The global random state is left unchanged.
 
     ``frozen`` are patterns of parameter names, as in a shell (``*``, ``?``, ``[ab]``); matching parameters do not
     require a gradient. A parameter with two names (Falcon's embedding) has both.

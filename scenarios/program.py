@@ -52,7 +52,7 @@ HELD_OUT = "val"  # MMLU's validation split
 
 
 def preload() -> None:
-    """Warm up, once, in the process that will be forked, what each rank would at its start."""
+    """Do, once, in the process that will be forked, the start-up work of every rank."""
     framework.warm_up()
     seldom()
 

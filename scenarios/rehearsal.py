@@ -47,7 +47,7 @@ _OURS = "streamrace: "  # prefix of the simulated GPU's own error messages
 
 
 def preload() -> None:
-    """Warm up, once, in the process that will be forked, what the rank would at its start."""
+    """Do, once, in the process that will be forked, the start-up work of the rank."""
     framework.warm_up()
     seldom()
 
@@ -68,7 +68,7 @@ def run(
 
     ``ranks``: the job's ranks to run as, each in a process of its own; they do not communicate. Rank 0's broadcasts are
     kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of its own number.
-    ``started``: called once these processes exist; later forks of the caller belong there.
+    ``started``: called once these processes exist; a caller that forks further processes does so in it.
 
     ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU that has not been used.
 

@@ -21,7 +21,9 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Textbook:
-    """``program`` races, ``fixed`` does not. ``depth``: the number of pairs that have to come in a certain order."""
+    """A pair of programs: ``program`` races, ``fixed`` does not. ``depth``: how many pairs of accesses must be in
+    order.
+    """
 
     program: Callable[[Device], None]
     fixed: Callable[[Device], None]

@@ -27,7 +27,7 @@ SAID = "PEAK "
 
 @dataclass(frozen=True)
 class TrackedCase:
-    """A training step. ``model``: as for :func:`streamrace.scenarios.full_size.subject`. ``layers``: replaces its
+    """A training step. ``model``: as in :func:`streamrace.scenarios.full_size.subject`; ``layers``: replaces its
     number.
 
     ``precision``: of parameters, gradients and moments (``bf16``, ``fp32``). ``attention``: ``eager`` or ``sdpa``.

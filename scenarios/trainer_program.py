@@ -17,7 +17,7 @@ import tempfile
 from typing import Any
 
 SAID = "LOSS "
-"""Prefix of such a line."""
+"""Prefix of these lines."""
 ZERO = {
     "stage": 3,
     "overlap_comm": True,

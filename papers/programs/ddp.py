@@ -21,7 +21,7 @@ from streamrace.scenarios.models import build
 from streamrace.scenarios.scenario import Scenario
 
 Losses = dict[tuple[int, int, int], float]
-"""By rank, step and micro-batch, the latter two from 1."""
+"""Losses by rank, step and micro-batch, the latter two from 1."""
 
 
 class DdpTrained(NamedTuple):

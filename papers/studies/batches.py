@@ -103,8 +103,7 @@ def gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossings(gained: pd.DataFrame) -> pd.DataFrame:
-    """Find, by model, card and network, from how many GPUs on hpZ pays (:data:`PAYS`) at the largest micro-batch that
-    fits.
+    """Find, by model, card and network, from how many GPUs on hpZ pays (:data:`PAYS`) at its largest micro-batch.
 
     Columns: ``model``, ``card``, ``network``; ``fits_from``, GPUs from which on ZeRO-3 fits at all; ``pays_from``, GPUs
     from which on hpZ pays; ``most_lost``: the least gain where hpZ fits. NaN: at no tried number of GPUs.

@@ -28,9 +28,8 @@ _STEPS = 50
 
 @dataclass(frozen=True)
 class Outages:
-    """Rates and durations, in seconds. ``between``: mean time between interruptions; ``repairable``: the part of the
-    interruptions that another group can heal; ``write``: of a checkpoint; ``rollback``, ``repair``: downtimes;
-    ``step``: of training.
+    """Rates and durations, in seconds. ``between``: mean time between interruptions; ``repairable``: the part of them
+    that another group can heal; ``write``: of a checkpoint; ``rollback``, ``repair``: downtimes; ``step``: of training.
     """
 
     between: float

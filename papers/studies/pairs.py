@@ -80,9 +80,7 @@ def _seconds(of: Mapping[str, Curve], first: UnknownFigure, values: Values, more
 
 
 def _needed(took: Values, seconds: float, values: Values, more: Values, others: tuple[int, int]) -> tuple[float, float]:
-    """Return the pair with which a step takes ``seconds`` that is nearest to ``others`` (indices among the tried
-    values).
-    """
+    """Return the pair with which a step takes ``seconds`` and which is nearest to ``others``, a pair of indices."""
     slope = (took[:, -1] - took[:, 0]) / (more[-1] - more[0])
     needed = more[0] + (seconds - took[:, 0]) / slope
     able = (needed >= more[0]) & (needed <= more[-1])

@@ -168,9 +168,7 @@ def times(
 
 
 def machines() -> dict[float, Profile]:
-    """Return the machines by Gbit/s of one flow; below 1: nodes with that part of their network; :data:`FACTS`:
-    profiled.
-    """
+    """Return the machines by Gbit/s of one flow; by the nodes' network share (below 1); as profiled: :data:`FACTS`."""
     profile = load_profile(HARDWARE)
     parts = {share: slowed(on_flow(profile, ONE_FLOW), share) for share in SHARES}
     return {FACTS: profile, **parts, **{rate: on_flow(profile, rate) for rate in RATES}}
@@ -291,11 +289,10 @@ def _between(steps: Mapping[float, int], rate: float) -> float:
 
 
 def closed(claim: Claim, rate: float, *, hidden: bool, again: bool = False) -> float:
-    """Return the speed-up by :mod:`streamrace.scenarios.sharding.formulas` if a ring over all ranks has ``rate``
-    Gbit/s.
+    """Return the speed-up in closed form (:mod:`streamrace.scenarios.sharding.formulas`).
 
-    ``hidden``: the shorter of computation and communication is hidden; else they are sequential. ``again``: with
-    gradient checkpointing, which computes the forward pass again.
+    ``rate``: Gbit/s of a ring over all ranks. ``hidden``: the shorter of computation and communication is hidden; else
+    they are sequential. ``again``: with gradient checkpointing, which computes the forward pass again.
     """
     mine, other = (_closed(case, rate, hidden=hidden, again=again) for case in claim.cases)
     return other / mine

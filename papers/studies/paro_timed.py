@@ -42,16 +42,15 @@ class StepTimes(Generic[Key]):
 def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
     """Return the machine with the given rate for one flow between nodes; a node's flows together keep their rate.
 
-    A ring over all ranks is one flow there, as the studied rates stand for the number of NCCL's rings
-    (:mod:`streamrace.device.hardware.network` would decide it from the cards).
+    A ring over all ranks is one flow there: the rates stand for numbers of NCCL's rings, which
+    :mod:`streamrace.device.hardware.network` would decide from the cards.
     """
     together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
     return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together, network=None)
 
 
 def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:
-    """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed
-    afterwards.
+    """Record ``job``, of our engine, and time a step of its ``accumulation``. ``folder`` is removed afterwards.
 
     ``machines``: the machines to time it on, which may differ from the job's in the links. ``whole``: run all
     micro-batches, not only four.
@@ -95,9 +94,7 @@ class RecordedSteps:
         self._read(recording.records[0])
 
     def at(self, profile: Profile, accumulation: int) -> int:
-        """Return nanoseconds from the step's first launch (or the end of earlier work, if later) to the end of all
-        work.
-        """
+        """Return nanoseconds from the step's first launch (or later end of earlier work) to the end of all work."""
         times = self._graph.times(self._recording.on(profile))
         assert self._first is not None
         began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])

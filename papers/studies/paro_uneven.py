@@ -59,6 +59,8 @@ def rings(
 
     ``error``: of the saved part, relative. ``needs_gbit``: the rate of each node that the flat ring would need for ours
     to save as much; ``needs_flows``: the same in flows of one card. A flat ring has one flow.
+
+    Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     row = published("paro", quantity="less")[0]
     found: dict[tuple[str, int], int] = {}
@@ -186,8 +188,7 @@ def sizes_differ() -> pd.DataFrame:
 
 
 def large(models: Sequence[str] = LARGE, ranks: Sequence[int] = STEPS[1:]) -> pd.DataFrame:
-    """Compute larger models in closed form: ``states_gb`` of a GPU by scheme, ``fits`` 80 GB, ``step_s``, nothing
-    hidden.
+    """Compute larger models in closed form, nothing hidden: ``states_gb`` by scheme, ``fits`` 80 GB, ``step_s``.
 
     Model states only: no activations. ``fastest``: of the schemes that fit.
     """

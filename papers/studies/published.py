@@ -74,8 +74,7 @@ class Published:
         return not math.isnan(self.low)
 
     def seconds(self, value: float, *, flops: float, samples: int) -> float:
-        """Convert ``value`` of this row's quantity to seconds of a step, with ``flops`` per GPU and ``samples`` in
-        total.
+        """Convert ``value`` of this row's quantity to seconds of a step of ``flops`` per GPU and ``samples`` in total.
 
         Raises ValueError for a quantity that is no time.
         """

@@ -73,7 +73,9 @@ def few_layers(model: FullModel) -> tuple[int, int]:
 def shortened(job: Job, folder: Path, *, variations: Sequence[Variation] = (Variation(),)) -> Shortened:
     """Record ``job``, of a model of :data:`streamrace.scenarios.models.FULL_SIZE`, with few layers and micro-batches.
 
-    ``variations``: those to time the step under. ``folder`` is removed afterwards.
+    ``variations``: the variations under which the step is timed. ``folder`` is removed afterwards.
+
+    Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     model = FULL_SIZE[job.model]
     layers = few_layers(model)

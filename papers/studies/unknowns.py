@@ -114,9 +114,7 @@ class Curve:
         return found
 
     def value(self, seconds: float) -> float:
-        """Return the value at which a step takes ``seconds``; NaN: none. Of several, an interpolation in order of the
-        times.
-        """
+        """Return the value at which a step takes ``seconds``, interpolated in the order of the times; NaN: none."""
         places, times = self._places, np.array(self.seconds)
         if not times.min() <= seconds <= times.max():
             return math.nan

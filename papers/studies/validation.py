@@ -34,8 +34,7 @@ COLUMNS = ("configuration", "step", "training_loss", "validation_loss", "equal")
 
 
 def scenarios(names: Sequence[str] = (), *, steps: int = STEPS, **options: Any) -> dict[str, Scenario]:
-    """Return the scenarios by configuration (default: all of :data:`CONFIGURATIONS`). ``options``: override
-    :data:`SMALL`.
+    """Return the scenarios by configuration (default: all). ``options``: override those of :data:`SMALL`.
 
     Raises :class:`ScenarioError`.
     """

@@ -269,9 +269,8 @@ class _Reader:
         return number.copy_(source)
 
     def _read(self, file: str, key: str, numel: int | None, start: int = 0, end: int = 0) -> Tensor:
-        """Read elements of a tensor of ``numel`` (None: a number), into the host's own memory.
-
-        safetensors' use of torch for that is no work of the device.
+        """Read elements of a tensor of ``numel`` (None: a number) to the host; safetensors' use of torch is no device
+        work.
         """
         with _disable_current_modes():
             if file not in self._files:

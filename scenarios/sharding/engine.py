@@ -116,10 +116,7 @@ class ShardedEngine:
         self._due += 1
 
     def step(self) -> Tensor | None:
-        """Update the parameters, if this was the last micro-batch of a step.
-
-        Returns the norm of all gradients, on the device, where they are clipped.
-        """
+        """Update the parameters after a step's last micro-batch; return the norm, on the device, if clipped."""
         if self._due < self.accumulation:
             return None
         self._due = 0
@@ -138,7 +135,7 @@ class ShardedEngine:
     # -- hooks ------------------------------------------------------------------------------------------
 
     def _enter(self, units: list[Unit]) -> Callable[..., None]:
-        """Return a hook that fetches ``units``: those a module needs, more than its own where weights are tied."""
+        """Return a hook that fetches ``units``, those that a module needs: more than its own where weights are tied."""
 
         def enter(module: nn.Module, arguments: Any) -> None:
             for unit in units:

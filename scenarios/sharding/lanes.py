@@ -26,7 +26,7 @@ Mark = Any  # a position in a lane
 
 
 class Streams(Protocol):
-    """The stream operations of a place."""
+    """Stream operations, on a GPU, on the simulated GPU, or on a plain CPU without streams."""
 
     device: torch.device
 

@@ -27,7 +27,7 @@ def padded(numel: int, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """For ``ranks`` in groups of ``group``, seen from the rank of this ``number`` in group ``where``."""
+    """The layout of ``ranks`` in groups of ``group``, for the rank with this ``number`` in group ``where``."""
 
     ranks: int
     group: int

@@ -18,7 +18,7 @@ from streamrace.scenarios.sharding.strategy import Level
 
 @dataclass(frozen=True)
 class Levels:
-    """``across``, ``within`` and ``between``: see :class:`streamrace.scenarios.sharding.topology.Topology`."""
+    """Moves runs by collectives of :class:`streamrace.scenarios.sharding.topology.Topology`'s three process groups."""
 
     layout: ShardLayout
     across: Collectives

@@ -5,8 +5,8 @@ one link between two nodes that each block passes: (n-1) V/n bytes over one link
 the other groups over all ranks' links at once, (g-1) V/n bytes each, and round within the group, where links are fast.
 HO-Ring does both at the same time, on two lanes: block k goes round within the group while block k+1 arrives.
 
-All are called on the caller's current lane and end there: its later work comes after the result, and the host waits for
-nothing where there are streams. Temporary buffers belong to the caller's lane.
+The collectives are called on the caller's current lane and end there: its later work comes after the result, and, where
+streams exist, the host waits for nothing. Temporary buffers belong to the caller's lane.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Collectives(Protocol):
     """Collectives of ranks, on contiguous tensors of one dtype; blocks are in the order of ranks."""
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002 - torch's name
-        """Gather all ranks' ``input`` of B elements into ``output`` of ranks x B; it may be this rank's block there."""
+        """Gather all ranks' ``input`` (B) into ``output`` (ranks x B), of which ``input`` may be this rank's block."""
         ...
 
     def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002

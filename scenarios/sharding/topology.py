@@ -49,7 +49,7 @@ class Topology:
 
     @classmethod
     def of(cls, group: int, device_type: str = "cpu") -> Topology:
-        """Create the topology of all ranks of the default process group. Raises :class:`ShardingError`."""
+        """Create the topology of the default process group in groups of ``group``. Raises :class:`ShardingError`."""
         ranks = dist.get_world_size()
         shape = (groups_of(ranks, group), group)
         mesh: DeviceMesh = init_device_mesh(device_type, shape, mesh_dim_names=("between", "within"))

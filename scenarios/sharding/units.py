@@ -32,8 +32,8 @@ class Piece:
     """The trained, or the frozen, parameters of one unit: flat, consecutive, padded.
 
     ``shard``: this rank's part of the values. ``whole``: all values, while gathered. ``gradient``: its part of the
-    gradients, ``ready`` the part for the optimizer, ``master`` the values that the optimizer updates. Marks tell when
-    these are done.
+    gradients, ``ready`` the part for the optimizer, ``master`` the values that the optimizer updates. ``arrived``,
+    ``reduced``, ``updated``: marks of the completion of these.
     """
 
     name: str

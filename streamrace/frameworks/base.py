@@ -59,7 +59,7 @@ class Framework(Protocol):
     PASSING_FILES: tuple[str, ...]
 
     def warm_up(self) -> None:
-        """Warm up, once, in the process that will be forked, what each rank would."""
+        """Do, once, in the process that will be forked, the start-up work of every rank."""
 
     def start(self, *, simulated: bool) -> str:
         """Use this process's simulated GPU, or the CPU. Returns the name of torch's backend for its collectives."""

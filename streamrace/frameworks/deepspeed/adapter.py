@@ -52,8 +52,8 @@ class PlainAccelerator(CPU_Accelerator):
 
     That collective is compiled at the first start (half a minute) and only serves inference. Answers that depend on the
     machine are the same everywhere: the number of devices (``numactl`` counts memory nodes), and the dtypes, which
-    torch computes with on every processor, if need be in fp32; DeepSpeed requires a processor with its own instructions
-    for fp16, and refuses it otherwise.
+    torch computes with on every processor, if need be in fp32; DeepSpeed refuses fp16 unless the processor has its own
+    instructions for it.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ _LATE = (
 
 
 def warm_up() -> None:
-    """Warm up, once, in the process that will be forked, what ``deepspeed.initialize`` would in each rank."""
+    """Do, once, in the process that will be forked, work that ``deepspeed.initialize`` would repeat in each rank."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "streamrace: torch.compile"

@@ -53,7 +53,7 @@ class StandIn:
 
 
 def supply(accelerator: type[Any]) -> None:
-    """Let the builders of DeepSpeed's ``accelerator`` load stand-ins. They are looked up on first use."""
+    """Let the builders of DeepSpeed's ``accelerator``, which looks them up on first use, load stand-ins."""
     find: Callable[[Any], None] = accelerator._lazy_init_class_dict  # fills class_dict, once for all
 
     @functools.wraps(find)

@@ -41,5 +41,8 @@ def is_release(text: str) -> bool:
 
 
 def environment(release: str, folder: Path | None = None) -> dict[str, str]:
-    """Return the environment variables of a process whose scenarios run under ``release``; install it if need be."""
+    """Return the environment variables of a process whose scenarios run under ``release``; install it if need be.
+
+    Raises :class:`streamrace.device.packages.names.PackageError`.
+    """
     return {**environment_of([f"deepspeed=={release}"], folder), "DS_ACCELERATOR": "cpu"}

@@ -173,7 +173,7 @@ def _covered(parameter: Any) -> int:
 
 
 def probe_copies(engine: Any) -> None:
-    """Read each copy when it is written: the obvious check, which hid the race from those who had it.
+    """Read each copy when it is written: the obvious check for the race, which hides it.
 
     The read waits for the stream that copies (DeepSpeed issue 5059: "a NaN check after the partition hides it").
     """
