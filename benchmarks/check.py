@@ -1,4 +1,4 @@
-"""Measures what ``streamrace check`` adds to a script: the whole command against the simulated GPU alone."""
+"""Measures the time that ``streamrace check`` adds to a script, against the script on the simulated GPU alone."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class RehearsalBegan(NamedTuple):
 
 
 class StepRehearsed(NamedTuple):
-    """A step of a dry run. ``operations``: up to now; floating point operations of this step."""
+    """A step of a dry run. ``operations``: up to now; ``flops``, ``forward_flops``: of this step."""
 
     step: int
     operations: int

@@ -27,7 +27,7 @@ class ByteTokenizer:
     vocab_size = 259
 
     def encode(self, text: str) -> list[int]:
-        """Encode as ``bos``, the bytes, ``eos``. Raises UnicodeEncodeError for half a surrogate pair (no UTF-8)."""
+        """Encode as ``bos``, the bytes, ``eos``. Raises UnicodeEncodeError for half a surrogate pair (not UTF-8)."""
         return [self.bos, *text.encode(), self.eos]
 
     def decode(self, tokens: Iterable[int]) -> str:

@@ -278,7 +278,7 @@ def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, T
 
 
 def _resumed(scenario: Scenario, training: Trainer) -> int:
-    """Load the checkpoint and return its step; a dry run, without values, only reads the step."""
+    """Load the checkpoint to resume from, if any; return its step. A dry run, without values, only reads the step."""
     if not scenario.resume:
         return 0
     path = Path(scenario.resume)

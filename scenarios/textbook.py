@@ -21,9 +21,7 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Textbook:
-    """A pair of programs: ``program`` races, ``fixed`` does not. ``depth``: how many pairs of accesses must be in
-    order.
-    """
+    """A pair of programs: ``program`` races, ``fixed`` does not. ``depth``: how many pairs have to be in order."""
 
     program: Callable[[Device], None]
     fixed: Callable[[Device], None]

@@ -27,8 +27,7 @@ SAID = "PEAK "
 
 @dataclass(frozen=True)
 class TrackedCase:
-    """A training step. ``model``: as in :func:`streamrace.scenarios.full_size.subject`; ``layers``: replaces its
-    number.
+    """A training step. ``model``: as in :func:`streamrace.scenarios.full_size.subject`; ``layers``: replaces its own.
 
     ``precision``: of parameters, gradients and moments (``bf16``, ``fp32``). ``attention``: ``eager`` or ``sdpa``.
     ``micro_batch``: sequences of ``sequence`` tokens. ``steps``: two, as Adam's moments exist from the end of the first

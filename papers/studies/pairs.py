@@ -18,14 +18,14 @@ from papers.studies.unknowns import AGREES, UNKNOWNS, Curve, UnknownFigure, Valu
 PARAMETER = next(one for one in UNKNOWNS if one.key == "parameter")
 FIRST = tuple(one for one in UNKNOWNS if one.name != PARAMETER.name)
 """The unknowns that are paired with :data:`PARAMETER`."""
-_FEWEST = 2  # other rows, at least: fewer fit any two figures
+_FEWEST = 2  # other rows, at least: two figures fit any fewer
 _STEPS = 61  # values of each that are tried, from the least plausible to the most
 
 
 class TwoFigures(NamedTuple):
     """A pair of values. ``value``: the value of ``first`` that a row needs; ``parameter_ps``: that of
-    :data:`PARAMETER`; NaN where no pair does. Of all such pairs, the nearest to what the other rows need. ``seconds``:
-    the row's step time with the pair that the others need.
+    :data:`PARAMETER`; NaN where no pair does. Of several pairs, the nearest to the others' pair. ``seconds``: the row's
+    step time with the pair that the other rows need.
     """
 
     first: UnknownFigure

@@ -262,15 +262,16 @@ class _Reader:
                     to[at : at + stop - begin].copy_(source)
 
     def scalar(self, kind: str, piece: Piece) -> Tensor:
-        """Read a number that is the same for all of the piece: steps done."""
+        """Read an optimizer's number that is the same for the whole piece, as the steps done."""
         name = self._names[id(piece.parts[0].parameter)]
         source = self._read(self._index.holders(name)[0][0], _key(kind, name), None)
         number = torch.empty((), dtype=source.dtype, device=self._engine.order.streams.device)
         return number.copy_(source)
 
     def _read(self, file: str, key: str, numel: int | None, start: int = 0, end: int = 0) -> Tensor:
-        """Read elements of a tensor of ``numel`` (None: a number) to the host; safetensors' use of torch is no device
-        work.
+        """Read elements of a tensor of ``numel`` (None: a number) into host memory.
+
+        safetensors calls torch for that; the calls are hidden from the device, as they are none of its work.
         """
         with _disable_current_modes():
             if file not in self._files:

@@ -1,7 +1,7 @@
 """Provides streams wherever training runs: of a GPU, of the simulated one, or none on a plain CPU.
 
-A *lane* is a stream with a purpose. The engine decides what runs on which lane and what waits for what; without
-streams, work is done when it is issued, in an order that respects every wait, and waits have no further effect.
+A *lane* is a stream with a purpose. The engine assigns work to lanes and orders lanes by waits; without streams, work
+is done when it is issued, in an order that respects every wait, and waits have no further effect.
 
 Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) by which it can be removed: so the
 detectors and the fuzzer can show its purpose.

@@ -1,4 +1,4 @@
-"""Defines what the formulas compare: the ways to shard, hpZ among them, and the cluster. No tensor is created."""
+"""Defines the objects that the formulas compare: ways to shard, hpZ among them, and clusters. No tensor is created."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from streamrace.scenarios.sharding.strategy import Level, ShardingError, Strateg
 
 
 class Sync(StrEnum):
-    """A wait, named by what comes before what. Its description says what goes wrong without it."""
+    """A wait, named by the two operations that it orders; ``description``: the error without it."""
 
     description: str
 

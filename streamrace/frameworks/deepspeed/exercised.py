@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from streamrace.detectors.base import Detector, Unexercised
 from streamrace.trace.records import Collective, Launch, Stack, TraceRecord
 
-_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: the only writer of them
+_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: only it writes secondaries
 _TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases parameters
 
 
