@@ -1,1 +1,1 @@
-"""What the tool costs, measured. ``python -m benchmarks``; the tests do not look at a clock."""
+"""Measures the cost of the tool: ``python -m benchmarks``. The tests measure no times."""

@@ -1,7 +1,8 @@
 """``python -m benchmarks [row ...]``: measures, shows a table, and writes ``runs/bench.json``.
 
-When every row is measured, or with ``--keep``, they take the place of what ``benchmarks/results.md`` has of these rows.
-Exit status 0 whether limits are met or not, 1 where a row could not be measured: the others are told all the same.
+When every row is measured, or with ``--keep``, the figures replace the rows' earlier ones in ``benchmarks/results.md``.
+Exit status 0 whether limits are met or not; 1 where a row could not be measured: the other rows are reported all the
+same.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ _ROUNDS, _STRETCHES = 3, 20
 
 
 def _detector(say: Say) -> list[Figure]:
-    """Short traces are repeated until they take as long as the long one, so that both meet the same weather. By how
-    much the same work differs when it is measured twice stands beside what grows.
+    """Measure the detector on short and long traces.
+
+    Short traces are repeated until they take as long as the long one, so that both see the same load of the machine.
+    The noise, the difference between two measurements of the same work, is reported next to the growth.
     """
     from benchmarks.detector import GROWTH, Trace, grown, handed_on, measure, runs, synthetic
     from streamrace.detectors.engines import Engine
@@ -72,7 +75,7 @@ def _detector(say: Say) -> list[Figure]:
 
 
 def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure]]:
-    """Imported when it is measured: torch and DeepSpeed take seconds, and the other rows do without."""
+    """Return a function that imports the module when it is measured: torch and DeepSpeed take seconds to import."""
 
     def measure(say: Say) -> list[Figure]:
         found: list[Figure] = getattr(import_module(f"benchmarks.{name}"), function)(say)
@@ -127,7 +130,7 @@ def main() -> None:
         try:
             with console.status(row) as status:
                 found += ROWS[row](status.update if console.is_terminal else console.print)
-        except RuntimeError as error:  # what the others are is not lost
+        except RuntimeError as error:  # the figures of the other rows are not lost
             broken.append(f"{row}: {error}")
     figures.show(console, found)
     figures.write_json(found, where, Path("runs/bench.json"))

@@ -1,6 +1,6 @@
-"""Rows that are measured in a process with a simulated GPU: ``streamrace device -m benchmarks.apart ROW``.
+"""Measures rows in a process with a simulated GPU: ``streamrace device -m benchmarks.apart ROW``.
 
-There is a line of JSON for each thing that is going on (a string) and for each figure (its fields).
+The process prints a line of JSON for each progress message (a string) and for each figure (its fields).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Say = Callable[[str], None]
 
 
 def shell() -> dict[str, str]:
-    """The environment of a command, as a user has it: DeepSpeed sets a variable that such a GPU refuses."""
+    """Return a user's environment: DeepSpeed sets DS_ACCELERATOR, to a value that the simulated GPU refuses."""
     return {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
 
 
 def apart(row: str, say: Say) -> list[Figure]:
-    """What ``measured`` of the row's module gives there. Raises RuntimeError where it fails."""
+    """Run ``measured`` of the row's module in that process; return its figures. Raises RuntimeError where it fails."""
     found = []
     with subprocess.Popen(
         [sys.executable, "-m", "streamrace.device", "-m", "benchmarks.apart", row], stdout=subprocess.PIPE, text=True
@@ -42,7 +42,7 @@ def apart(row: str, say: Say) -> list[Figure]:
 
 
 def main(row: str) -> None:
-    """In the process with the GPU."""
+    """Print the messages and figures of ``row``, in the process with the GPU."""
 
     def tell(what: object) -> None:
         print(json.dumps(what), flush=True)

@@ -1,4 +1,4 @@
-"""The catalogue as in a clean checkout, its releases installed on the way, and again with all of them there."""
+"""Measures the catalogue in a clean checkout, its releases installed on the way, and again with all installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Command to table. Raises RuntimeError where an entry is not as it says: half a catalogue is no figure."""
+    """Measure from command to table. Raises RuntimeError where the command fails: half a catalogue is no figure."""
     with tempfile.TemporaryDirectory() as folder:
         say("catalogue: with nothing installed")
         first = _minutes(Path(folder))

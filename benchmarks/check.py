@@ -1,4 +1,4 @@
-"""What ``streamrace check`` adds to a script: the whole command beside the same script on the simulated GPU alone."""
+"""Measures the time that ``streamrace check`` adds to a script, against the script on the simulated GPU alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRIPTS = {"fixed_prefetcher.py": (0, "clean"), "racy_prefetcher.py": (1, "its 
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """In turns, so that both meet the same weather. Raises RuntimeError when a command does not end as expected."""
+    """Measure both in turns, under the same load. Raises RuntimeError when a command does not end as expected."""
     found = []
     with tempfile.TemporaryDirectory() as runs:
         for script, (status, how) in _SCRIPTS.items():

@@ -1,4 +1,4 @@
-"""From command to verdict: what a person waits for who types ``make repro-unstable``."""
+"""Measures the time from command to verdict of ``make repro-unstable``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ once(scenario().steps, simulated=False)
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """The whole process, in turns with the reference run and kept; one run beforehand warms the file cache.
+    """Measure the whole process, with the reference run executed and with a kept one, in turns, after a warm-up.
 
-    Beside it what cannot be spared: the same training without a simulated GPU, imports and four ranks included. Raises
-    RuntimeError when the command does not end as expected.
+    The baseline is the same training without a simulated GPU, imports and four ranks included. Raises RuntimeError when
+    the command does not end as expected.
     """
     plain: list[float] = []
     again: list[float] = []

@@ -1,8 +1,8 @@
-"""How many instructions the engine in C++ takes for an operation, counted by valgrind: no other work disturbs that.
+"""Counts the instructions of the C++ engine for an operation, by valgrind: other load does not disturb the count.
 
-Run: ``python -m benchmarks.counted OPS`` feeds a detector so many operations behind those of the warm-up, and nothing
-else; :func:`measure` runs it under callgrind, which counts what is inside of :data:`_COUNTED`, the interpreter's
-functions that it calls included. The count of a stretch is the difference of two such processes.
+Run: ``python -m benchmarks.counted OPS`` feeds a detector the warm-up's operations and then OPS more. :func:`measure`
+runs that under callgrind, which counts inside of :data:`_COUNTED`, including the interpreter's functions called from
+there. The count of a stretch is the difference of two such processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEW, _SOME, _MANY = 1_000, 50_000, 300_000
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """No figures where there is no valgrind. Raises RuntimeError where it counts nothing."""
+    """Return no figures without valgrind. Raises RuntimeError where valgrind counts nothing."""
     if shutil.which("valgrind") is None:
         say("instructions: there is no valgrind here, so instructions are not counted")
         return []

@@ -1,11 +1,11 @@
-"""How long the happens-before detector takes for an operation, and whether that grows with the trace.
+"""Measures the happens-before detector's time for an operation, and its growth with the trace.
 
 Run: ``python -m benchmarks.detector``. The claim: at most a microsecond per launch with two reads and a write (15 in
-the engine that is to be read), and as much for the ten-millionth as for the first thousand.
+the Python engine, the reference), and as much for the ten-millionth as for the first thousand.
 
-In instructions, which no other work disturbs, that is :mod:`benchmarks.counted`. By it a launch of this sequence misses
-a cache of 1 MiB 25.1 times among the launches from 2,000 to 40,000, and as often among those from 41,000 to 120,000;
-22.9 times among those from 1,000 to 2,000, as less of the buffer is remembered, in memory that is new.
+:mod:`benchmarks.counted` counts instructions, which other load does not disturb. There, a launch of this sequence
+misses a cache of 1 MiB 25.1 times among the launches from 2,000 to 40,000, and as often among those from 41,000 to
+120,000; 22.9 times among those from 1,000 to 2,000, as less of the buffer is remembered, in memory that is new.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Trace = Callable[[int], Iterator[TraceRecord]]
 
 
 def synthetic(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
-    """``ops`` launches of a training-like run without races; about four other records to a launch."""
+    """Yield ``ops`` launches of a training-like run without races; about four other records to a launch."""
     draw = random.Random(seed)
     yield begin(0, 1)
     for number, name in enumerate(STREAMS):
@@ -90,15 +90,17 @@ def synthetic(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
 
 
 def handed_on(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
-    """``ops`` launches on memory that is handed out again and again, in other parts each time, and touched in rows and
-    columns, by elements, and seldom from end to end; the host waits for nothing. About three other records to a launch.
+    """Yield ``ops`` launches on memory that is reused again and again, split differently each time.
+
+    Accesses are in rows and columns, by elements, and seldom from end to end; the host waits for nothing. About three
+    other records to a launch.
     """
     draw = random.Random(seed)
     yield begin(0, 1)
     for number, name in enumerate(STREAMS):
         yield StreamName(number, name)
     yield Stack(0, (Frame("model.py", 1, "forward"),))
-    free = [(-1, 0, ARENA)]  # whose bytes, from where, how many; -1: nobody's yet
+    free = [(-1, 0, ARENA)]  # (former block, offset, bytes); former -1: never allocated before
     live: list[tuple[int, int]] = []
     stream = marker = 0
     for op in range(ops):
@@ -136,14 +138,14 @@ def handed_on(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
 
 
 def _matrix(block: int, rows: int, first: int, step: int, count: int, columns: int) -> Access:
-    """Of a matrix of so many columns some, each so many behind the one before."""
+    """Return the access to ``count`` columns of a matrix, ``step`` apart, beginning with column ``first``."""
     lo, row = 4 * first, 4 * columns
     return Access(block, lo, lo + (rows - 1) * row + 4 * step * (count - 1) + 4, (4, (rows, count), (row, 4 * step)))
 
 
 class Fed:
-    """A detector and what it is fed. Time is taken once as many blocks live as ever will, and not while the records are
-    made; it is processor time, as other work of the machine is not meant.
+    """A detector and the trace that it is fed. Feeding is timed in processor time, so that other load does not count,
+    and without the creation of records, after a warm-up that reaches the largest number of live blocks.
     """
 
     def __init__(self, ops: int, engine: Engine = "native", trace: Trace = synthetic) -> None:
@@ -152,7 +154,7 @@ class Fed:
         self._feed_until(WARM_UP)
 
     def on(self, ops: int) -> float:
-        """Seconds for a launch, with its share of the other records (about four for each launch), of so many more."""
+        """Feed ``ops`` more launches; return seconds per launch, its share of the other records (about four) in it."""
         self._fed += ops
         return self._feed_until(self._fed) / ops
 
@@ -175,7 +177,7 @@ class Fed:
 
 
 def measure(ops: int, engine: Engine = "native", trace: Trace = synthetic) -> float:
-    """Seconds for a launch of a run of so many."""
+    """Return the seconds per launch of a run of ``ops`` launches."""
     fed = Fed(ops, engine, trace)
     spent = fed.on(ops)
     fed.finish()
@@ -183,8 +185,8 @@ def measure(ops: int, engine: Engine = "native", trace: Trace = synthetic) -> fl
 
 
 class Grown(NamedTuple):
-    """Of a long run's stretches, each beside short runs before and after it: what a launch takes (seconds) there and
-    in the short runs; their ratio, and how the short ones differ among themselves.
+    """Measurements of a long run's stretches, each compared with short runs before and after it. ``long``, ``short``:
+    seconds per launch; ``ratios``: long to short; ``same``: the short runs after to those before (the noise).
     """
 
     long: list[float]
@@ -194,10 +196,10 @@ class Grown(NamedTuple):
 
 
 def grown(ops: int, short: int, stretches: int, beside: int) -> Grown:
-    """A run of ``ops`` launches, in turns with runs of ``short`` launches in the same process: so many that they have
-    ``beside`` launches, half of them before each of the stretches and half behind it.
+    """Measure a run of ``ops`` launches in ``stretches``, in turns with runs of ``short`` launches in the same process.
 
-    Measured one after the other, minutes apart, the two differed by more than they do: the machine did.
+    The short runs have ``beside`` launches for each stretch, half of them before it and half after it. Measured one
+    after the other, minutes apart, the two differed by the machine's drift more than by their own difference.
     """
     found, fed = Grown([], [], [], []), Fed(ops)
     each = beside // short // 2
@@ -212,7 +214,7 @@ def grown(ops: int, short: int, stretches: int, beside: int) -> Grown:
 
 
 def runs(ops: int, count: int, engine: Engine = "native", trace: Trace = synthetic) -> float:
-    """Seconds for a launch of so many runs."""
+    """Return the seconds per launch, averaged over ``count`` runs of ``ops`` launches."""
     return fmean(measure(ops, engine, trace) for _ in range(count))
 
 

@@ -1,7 +1,7 @@
-"""What the simulated GPU costs: an ``add_`` of 64 numbers beside plain torch's, building it, and starting without it.
+"""Measures the simulated GPU: an ``add_`` of 64 numbers against plain torch's, building it, and starting without it.
 
-Processor time, as other work on the machine takes seconds from whoever waits. The child process (``python -m
-benchmarks.device``) has the device; it measures all ways in turn, in each round, so that they meet the same weather.
+Processor time, which other load does not disturb. The child process (``python -m benchmarks.device``) has the device;
+each round measures all ways in turn, so that all see the same load.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS = {"checked": 6.0, "replayable": 8.0}
 BUILD_LIMIT_S = 60.0
 NUMBERS = 64
 OPERATIONS = 4_000  # of a round, in batches
-BATCH = 500  # operations between two looks of the host: about as many as a small layer's training step
+BATCH = 500  # operations between two synchronisations of the host: about as many as a small layer's training step
 ROUNDS = 7
 _WAYS = {
     "plain": "plain torch",
@@ -38,7 +38,7 @@ _WAYS = {
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Raises RuntimeError when the process that has the device fails."""
+    """Measure all ways. Raises RuntimeError when the process that has the device fails."""
     say(f"device: {ROUNDS} rounds of {OPERATIONS} operations, each way")
     spent = _child()
     plain = spent["plain"]
@@ -56,7 +56,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def build_seconds() -> float:
-    """Processor time of the compiler. Raises :class:`streamrace.compiling.BuildError`."""
+    """Return the processor time of the compiler. Raises :class:`streamrace.compiling.BuildError`."""
     from streamrace import compiling
     from streamrace.device import build
 
@@ -71,7 +71,7 @@ def build_seconds() -> float:
 
 
 def _start() -> list[Figure]:
-    """What ``streamrace --help`` loads of the device and of torch, and how long it takes."""
+    """Count the modules of the device and of torch that ``streamrace --help`` loads, and measure its time."""
     program = (
         "import sys, time, runpy\n"
         "sys.argv = ['streamrace', '--help']\n"
@@ -108,7 +108,7 @@ def _child() -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Prints, for each way, the microseconds of an operation in each round."""
+    """Print the microseconds of an operation in each round, for each way."""
     from streamrace.device import launch
 
     launch.start()
@@ -181,7 +181,7 @@ def _checked() -> float:
 def _tracer(
     write: Callable[[list[TraceRecord]], None], *, record: bool = False, packed: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
+    """Yield a function that waits for the device, as reading a step's loss does, and flushes the recorded work."""
     import torch
 
     from streamrace.device.tracing import Tracer

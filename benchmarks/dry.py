@@ -1,4 +1,4 @@
-"""Dry runs: from command to verdict at 70 billion parameters, an operation there against one at 7, a whole sweep."""
+"""Measures dry runs: command to verdict at 70 billion parameters, an operation there against one at 7, a sweep."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _FRAMEWORKS = "import torch, transformers, deepspeed"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Whole processes; both models in turn, so that both meet the same weather.
+    """Measure whole processes; both models in turn, so that both see the same load.
 
-    Beside the limit stands what a command cannot be without, the frameworks' own imports. The time of an operation is
-    that of the rehearsal alone, from the model's first line to the end of its last step. Memory is a bound: the peak of
-    the largest process, for each of them. Raises RuntimeError when a command does not end as expected.
+    The baseline is the frameworks' own imports, which no command can avoid. The time of an operation is that of the
+    rehearsal alone, from the model's first line to the end of its last step. Memory is a bound: the peak of the largest
+    process times the number of processes. Raises RuntimeError when a command does not end as expected.
     """
     seconds: list[float] = []
     imports: list[float] = []
@@ -73,7 +73,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
-    """``make sweep`` as it is, beside one of its dry runs alone. Raises RuntimeError when either breaks."""
+    """Measure ``make sweep`` and one of its dry runs alone. Raises RuntimeError when either breaks."""
     say("sweep: one configuration alone")
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -93,10 +93,10 @@ def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measure_many(say: Callable[[str], None]) -> list[Figure]:
-    """Many ranks, from few layers; at 70B beside the dry run of all layers. Both must agree, or RuntimeError is raised.
+    """Measure dry runs of many ranks from few layers; at 70B also of all. Raises RuntimeError if the two disagree.
 
-    Whole processes, classes of ranks compared; seconds are of the clock, and of the processor in the note. Beside them
-    what no command can be without, the frameworks' own imports.
+    Whole processes, classes of ranks compared; seconds of the clock, with the processor time in the note. The baseline
+    is the frameworks' own imports, which no command can avoid.
     """
     say("many: imports")
     imports = [_imports() for _ in range(ROUNDS + 1)][1:]
@@ -163,7 +163,7 @@ def _dry(model: str) -> tuple[float, int, dict[str, Any]]:
 
 
 def _run(arguments: list[str], allowed: tuple[int, ...] = (0,)) -> int:
-    """Bytes that the command and each that it started have at most: the largest peak, which is what wait4 tells."""
+    """Return the largest peak, in bytes, among the command and the processes that it started (ru_maxrss of wait4)."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "streamrace", *arguments], stdout=said, stderr=subprocess.STDOUT

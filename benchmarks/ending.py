@@ -1,4 +1,4 @@
-"""From a rank's death, or Ctrl-C, to the end of the command: what a person waits for whose run went wrong."""
+"""Measures the time from a rank's death, or Ctrl-C, to the end of the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKS = 4
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Two figures. Raises RuntimeError when the command does not end as expected."""
+    """Measure both cases. Raises RuntimeError when the command does not end as expected."""
     figures = []
     for what, status in (("a rank is killed", 3), ("Ctrl-C", 130)):
         seconds = []
@@ -40,7 +40,7 @@ def _ended(what: str, status: int) -> float:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # as from a terminal: what is started in the background inherits that SIGINT is ignored
+            # as from a terminal: a process started in the background inherits an ignored SIGINT
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         for line in process.stdout or ():

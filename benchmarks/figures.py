@@ -1,4 +1,4 @@
-"""A measured figure, and a table of them on the screen."""
+"""Defines a measured figure, and shows figures in a table on the screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADINGS = ("row", "measured", "figure", "limit", "met")
 
 @dataclass(frozen=True)
 class Figure:
-    """``value`` and ``limit`` (at most, or None when the figure only explains another) are in ``unit``."""
+    """A measured figure; ``value`` and ``limit`` (at most; None for one that only explains another) in ``unit``."""
 
     row: str
     what: str
@@ -43,7 +43,7 @@ class Figure:
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on; call it before measuring. Without the machine's name."""
+    """Return what the figures depend on, without the machine's name; to be called before measuring."""
     return {
         "date": f"{datetime.now():%Y-%m-%d}",
         "processor": _processor(),

@@ -1,4 +1,4 @@
-"""From command to token: what a person waits for who types ``make fuzz``, from a cold start."""
+"""Measures the time from command to token of ``make fuzz``, from a cold start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 3
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """The whole process, each round in an empty folder: no recording and no example is there yet.
+    """Measure the whole process, each round in an empty folder, without a recording or examples.
 
     Raises RuntimeError when the command does not end as expected.
     """

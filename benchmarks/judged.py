@@ -1,8 +1,8 @@
-"""Whether judging a program takes longer than running it, but for the first second: of the worst one of many.
+"""Measures whether judging a program takes longer than running it, but for the first second: the worst of many.
 
-Judging is what ``streamrace check --witnesses 0`` takes more than ``streamrace device --trace``; running is what the
-latter takes. From each is taken what the same command takes with an empty program. All in processor time of all their
-processes, medians of some rounds.
+Judging is the time of ``streamrace check --witnesses 0`` less that of ``streamrace device --trace``; running is the
+time of the latter. The time of the same command with an empty program is subtracted from both. Processor time of all
+processes, medians of ``ROUNDS`` rounds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ for index in range(300):
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Of the program for which judging takes the longest, beside running it; of all, and of a training by itself."""
+    """Measure the program whose judging exceeds its running most, among all; and a training on its own."""
     with tempfile.TemporaryDirectory() as folder:
         empty, training, strided = (Path(folder) / f"{name}.py" for name in ("empty", "training", "strided"))
         empty.write_text("import torch\n\ntorch.ones(1, device='cuda')\n")
@@ -81,14 +81,14 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _is_here(one: Entry) -> bool:
-    """Does it run with the packages that are installed?"""
+    """Check whether the entry runs with the installed packages."""
     return one.shown and not one.affected.packages
 
 
 def _spent(
     path: Path, arguments: Sequence[str], ranks: int, folder: str, say: Callable[[str], None]
 ) -> tuple[float, float]:
-    """Seconds that it takes to run and trace it, and to check it."""
+    """Return the seconds of running and tracing the program, and of checking it."""
     say(f"judged: {path.name}")
     words = ("--ranks", str(ranks))
     kept = ("--witnesses", "0", "--runs", f"{folder}/runs", "--name", "judged", "--overwrite")
@@ -104,7 +104,7 @@ def _spent(
 
 
 def _seconds(*words: str, folder: str) -> float:
-    """Of processor time of the command and all that it starts."""
+    """Return the processor time, in seconds, of the command and all processes that it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "streamrace", *words]
     done = subprocess.run(command, cwd=folder, env=shell(), capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What stands in ``benchmarks/results.md``: for each row what was measured last, on which day and which machine.
+"""Keeps the latest measurement of each row for ``benchmarks/results.md``, with its day and its machine.
 
 Rows are measured on different days: some take minutes, some want a quiet machine. ``results.json`` holds them, and the
 page is written from it.
@@ -24,7 +24,7 @@ the old one. The last column says where and when a row was measured: see below t
 
 
 def keep(figures: Sequence[Figure], machine: Mapping[str, str], results: Path = RESULTS) -> Path:
-    """Put the rows of ``figures``, measured on ``machine``, in the place of the old ones; gives the page's path."""
+    """Replace the earlier figures of the rows in ``figures``, measured on ``machine``; return the page's path."""
     rows: dict[str, Any] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     for row in dict.fromkeys(figure.row for figure in figures):
         of_row = [

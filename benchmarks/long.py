@@ -1,6 +1,6 @@
-"""Long runs under ``streamrace check``: their memory, what is left of them, what checking adds to an operation.
+"""Measures long runs under ``streamrace check``: memory, size of the run's folder, time added to an operation.
 
-A training-like loop: a batch that is copied on a stream of its own, memory that comes and goes, a forward and a
+The script is a training-like loop: a batch copied on its own stream, memory allocated and freed, a forward and a
 backward pass, an optimizer, a loss that is read now and then; with several ranks an all-reduce of each gradient. The
 baseline is the same script on the simulated GPU alone (``streamrace device``), in the same run.
 """
@@ -76,8 +76,8 @@ SCRIPT = dedent(
 
 @dataclass(frozen=True)
 class Long:
-    """A run. ``command``: the peak of the command's own process, which judges; ``largest``: of the largest process of
-    all; both resident, in MiB. ``folder``: bytes that the run's folder has in the end. ``seconds``: of processor time.
+    """A measured run. ``command``: peak of the command's own process, which judges; ``largest``: peak of the largest
+    process; both resident, in MiB. ``folder``: final bytes of the run's folder. ``seconds``: of processor time.
     """
 
     command: float
@@ -87,7 +87,7 @@ class Long:
 
 
 def checked(how: str, operations: int, ranks: int, folder: Path, *, witnesses: int = 0) -> Long:
-    """Raises RuntimeError where the check does not end as expected."""
+    """Run a check of the script and measure it. Raises RuntimeError where the check does not end as expected."""
     words = ["-m", "streamrace", "check", "--runs", str(folder / "runs"), "--name", "it", "--witnesses", str(witnesses)]
     words += ["--ranks", str(ranks)] if ranks > 1 else []
     command, largest, seconds = _run(how, operations, folder, words, _STATUS[how])
@@ -96,7 +96,7 @@ def checked(how: str, operations: int, ranks: int, folder: Path, *, witnesses: i
 
 
 def alone(how: str, operations: int, ranks: int, folder: Path) -> float:
-    """Seconds of processor time of the same script on the simulated GPU."""
+    """Return the seconds of processor time of the same script on the simulated GPU."""
     words = ["-m", "streamrace.device", *(["--ranks", str(ranks)] if ranks > 1 else [])]
     return _run(how, operations, folder, words, 0)[2]
 
@@ -129,7 +129,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _added(ranks: int, say: Callable[[str], None]) -> Figure:
-    """From what 90,000 operations more of each rank take, and their all-reduces, with a check and without."""
+    """Measure the time that a check adds, from 90,000 more operations of each rank, and their all-reduces."""
     added: list[float] = []
     for round_ in range(1, ROUNDS + 1):
         say(f"long: what a check adds, {ranks} ranks, round {round_} of {ROUNDS}")
@@ -145,7 +145,7 @@ def _added(ranks: int, say: Callable[[str], None]) -> Figure:
 
 
 def _run(how: str, operations: int, folder: Path, words: list[str], status: int) -> tuple[float, float, float]:
-    """The peaks of the process itself and of the largest one of all, MiB, and the processor time of all, seconds."""
+    """Return the peaks of the process itself and of the largest one, MiB, and the processor time of all, seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
@@ -171,7 +171,7 @@ def _run(how: str, operations: int, folder: Path, words: list[str], status: int)
 
 
 def _family(process: int) -> list[int]:
-    """A process and all that it started."""
+    """Return a process and all of its descendants."""
     found = [process]
     for one in found:  # grows
         with suppress(OSError):
@@ -181,7 +181,7 @@ def _family(process: int) -> list[int]:
 
 
 def _peak(process: int) -> float:
-    """MiB, resident, by now; 0 where it is gone."""
+    """Return the peak resident memory so far, in MiB; 0 where the process has ended."""
     with suppress(OSError):
         if found := re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(encoding="utf-8")):
             return int(found[1]) / 1024

@@ -1,4 +1,4 @@
-"""Memory of the ranks together."""
+"""Measures the memory of the ranks together."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measured(say: Callable[[str], None]) -> list[Figure]:
-    """Two figures, because the ranks are forked and share most of torch's pages.
-
-    The sum of resident sizes counts a shared page once per rank. The proportional size divides it by
-    the processes that share it, the parent among them, so its sum is what the ranks add to the machine.
-    """
+    """Return two figures, because the ranks are forked and share most of torch's pages."""
     say("memory: one simulated run")
     program.preload()
     peaks: dict[int, int] = {}
@@ -58,7 +54,7 @@ def measured(say: Callable[[str], None]) -> list[Figure]:
 
 
 class _Sampler:
-    """Notes the highest sum of the processes' proportional set sizes; 0 where the system does not tell."""
+    """Samples the sum of the processes' proportional set sizes, and keeps the highest; 0 where /proc has none."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -83,9 +79,9 @@ class _Sampler:
 
 
 def _proportional(pid: int) -> int:
-    """Bytes. From the kernel's own sum: reading ``smaps``, as psutil does, takes long with torch's many mappings."""
+    """Return bytes, from the kernel's sum: reading ``smaps``, as psutil does, is slow with torch's many mappings."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:  # it has ended, or this is not Linux
+    except OSError:  # the process has ended, or this is not Linux
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -1,4 +1,4 @@
-"""The page of a long run of many ranks: how long it is built, and until it is drawn in the browser of ``make test``."""
+"""Measures the page of a long run of many ranks: building it, and drawing it in the browser of ``make test``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROWSER = Path(__file__).resolve().parents[1] / ".browser"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """64 ranks, 2000 steps, 1000 parameters. Raises RuntimeError without a browser, or when the page is wrong."""
+    """Measure 64 ranks, 2000 steps, 1000 parameters. Raises RuntimeError without a browser, or when building fails."""
     from streamrace.repro.__main__ import main
 
     if not (BROWSER / "chromium").exists():

@@ -1,4 +1,4 @@
-"""Dry runs of a program: ``streamrace check --dry`` of Llama-2-70B as rank 0 of 64, from command to verdict."""
+"""Measures dry runs of a program: ``streamrace check --dry`` of Llama-2-70B as rank 0 of 64, command to verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOB = "check --dry --nodes 8 --gpus 8 --hardware a100-12.5gbps --name bench"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Whole processes; memory is that of the larger of the two.
+    """Measure whole processes; memory is that of the larger of the two.
 
     Raises RuntimeError where one does not end as expected.
     """
@@ -53,7 +53,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _run(arguments: list[str]) -> int:
-    """Bytes that the command or its child had at most."""
+    """Return the peak memory, in bytes, of the command or its child, whichever is larger."""
     environment = {**shell(), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "streamrace", *arguments]

@@ -1,7 +1,7 @@
-"""A training script as users write it, of a Llama of a published size: ``rehearsed_llama.py SIZE FILE``.
+"""Trains a Llama of a published size, as users write such a script: ``rehearsed_llama.py SIZE FILE``.
 
-ZeRO-3 with hpZ over a node's GPUs, and gradient checkpointing. Nothing in it knows of a simulation; for
-:mod:`benchmarks.rehearsed` it writes to FILE how many seconds it took to get ready, and for each step.
+ZeRO-3 with hpZ over a node's GPUs, and gradient checkpointing. Nothing in the script knows of a simulation; for
+:mod:`benchmarks.rehearsed` it writes to FILE the seconds of its start-up, and of each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Another release against the pinned one: the same command, both installed already."""
+"""Measures another release against the pinned one: the same command, both already installed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RELEASE = "0.13.5"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Command to verdict, in turns. Raises RuntimeError when a command does not end as expected."""
+    """Measure command to verdict, in turns. Raises RuntimeError when a command does not end as expected."""
     pinned: list[float] = []
     other: list[float] = []
-    _seconds(["--deepspeed", RELEASE])  # installs it, and warms the file cache
+    _seconds(["--deepspeed", RELEASE])  # installs the release, and warms the file cache
     for round_ in range(1, ROUNDS + 1):
         say(f"release: round {round_} of {ROUNDS}")
         pinned.append(_seconds([]))

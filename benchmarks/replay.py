@@ -1,8 +1,8 @@
-"""How many timings of a recorded training step can be executed and judged in a second, on one core.
+"""Measures the timings of a recorded training step that are executed and judged in a second, on one core.
 
 The scenario is 'hpz-short': four ranks of stock DeepSpeed, two optimizer steps. The first is settled, so every replay
-executes one. Timings are drawn at random, as a campaign draws them. Each is ordered and judged by itself; what it has
-in common with an earlier one is not computed again (:mod:`streamrace.replay.sharing`).
+executes one. Timings are drawn at random, as a campaign draws them. Each is ordered and judged separately; work shared
+with an earlier timing is not computed again (:mod:`streamrace.replay.sharing`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from streamrace.scenarios.named import named
 
 LIMIT_MS = 4.0  # 250 a second
 LIMIT_CAMPAIGN_S = 60.0
-LIMIT_WORST = 1.2  # times what shares nothing takes
+LIMIT_WORST = 1.2  # times the time of a replay that shares nothing
 ROUNDS = 5
-TIMINGS = 1000  # of a round, none of which it repeats
+TIMINGS = 1000  # of a round, all different
 PLAINLY = 20
 CAMPAIGN = 10_000
 
@@ -42,7 +42,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measured(say: Callable[[str], None]) -> list[Figure]:
-    """Each round begins with nothing known and has timings of its own; processor time of one process, one thread."""
+    """Measure rounds that begin with nothing cached, each with its own timings; processor time of one thread."""
     program.preload()
     say("replay: a live run")
     live, step = _live("hpz-short")
@@ -95,7 +95,7 @@ def measured(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _worst(subject: Subject) -> list[Figure]:
-    """Where no two timings have anything in common: as if each diverged from all others with its first operation."""
+    """Measure timings that share nothing: as if each diverged from all others with its first operation."""
     random = Random(0)
     timings = [subject.timing(draw_timing(random, subject)) for _ in range(PLAINLY)]
     alone, plainly = [], []
@@ -120,7 +120,7 @@ def _worst(subject: Subject) -> list[Figure]:
 
 
 def recorded(name: str, options: Mapping[str, Any] | None = None) -> Subject:
-    """The scenario of that name, ``options`` changed, recorded and made ready; torch is left with one thread."""
+    """Return the scenario of that name, ``options`` changed, recorded and ready to replay; torch keeps one thread."""
     chosen = named(name, options)
     with TemporaryDirectory() as folder:
         program.run(chosen, simulated=True, folder=Path(folder), record=True)
@@ -129,7 +129,7 @@ def recorded(name: str, options: Mapping[str, Any] | None = None) -> Subject:
 
 
 def _live(name: str) -> tuple[float, float]:
-    """Seconds of a run, and of its last step, the slowest rank's."""
+    """Return the seconds of a run, and of the slowest rank's last step."""
     steps: dict[int, float] = {}
 
     def receive(rank: int, report: Report) -> None:
@@ -143,5 +143,5 @@ def _live(name: str) -> tuple[float, float]:
 
 
 def _ms_each(spent: float, count: int) -> float:
-    """Of processor time since then."""
+    """Return the milliseconds of processor time since ``spent``, divided by ``count``."""
     return (time.process_time() - spent) * 1e3 / count

@@ -1,8 +1,8 @@
-"""HO-Ring against a flat and a hierarchical ring: virtual time of 1 GB on 16 to 128 GPUs, in dry runs.
+"""Measures HO-Ring against a flat and a hierarchical ring: virtual time of 1 GB on 16 to 128 GPUs, in dry runs.
 
 The cluster is that of arXiv 2310.06003, which reports 25.2 to 39.7 % less time than a flat ring for the all-gather. The
-flat ring by hand is one ring, over one card. NCCL lays one over each card of a node, to share the blocks: what those
-take (``streamrace/device/hardware/network``) stands beside it, and how much less HO-Ring takes than that.
+flat ring by hand is a single ring, over one network card. NCCL lays a ring over each card of a node, and divides the
+blocks among the rings: its time (``streamrace/device/hardware/network``) and HO-Ring's saving on it are in the note.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from streamrace.scenarios.sharding.topology import Topology
 PROFILE = load_profile("dgx-a100-roce")
 RANKS = (16, 32, 64, 128)
 ELEMENTS = 250_000_000  # 1 GB of float32
-LIMIT = 75.0  # %: the paper's least
+LIMIT = 75.0  # %: the paper's smallest saving
 OPERATIONS = ("all-gather", "reduce-scatter", "all-reduce")
 Times = dict[tuple[str, str], float]
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Nothing is measured but what the simulator's clock says: it is the same on every machine."""
+    """Return the times of the simulator's clock: the same on every machine."""
     say("rings: dry runs")
     command = [sys.executable, "-m", "streamrace.device", "-m", "benchmarks.rings"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -53,14 +53,14 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def nccl_ms(operation: str, ranks: int, group: int = 8) -> float:
-    """Virtual milliseconds of NCCL's own collective of as many bytes."""
+    """Return the virtual milliseconds of NCCL's own collective of as many bytes."""
     members = tuple(range(ranks))
     clock = Clock(HardwareTiming(PROFILE, tuple(rank // group for rank in members)), 0)
     return clock.collective(f"nccl::{operation.replace('-', '_')}", ELEMENTS * 4, members, "nccl", 0, 0) / 1e6
 
 
 def main() -> None:
-    """In a process with a simulated GPU, of which each dry run is a fork."""
+    """Print the times, in a process with a simulated GPU; each dry run is a fork of that process."""
     told = []
     for ranks in RANKS:
         with TemporaryDirectory() as folder:
@@ -70,9 +70,9 @@ def main() -> None:
 
 
 def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) -> Times:
-    """Virtual milliseconds by ring and operation, in a dry run as rank 0 of ``ranks``, a group a node.
+    """Return virtual milliseconds by ring and operation, in a dry run as rank 0 of ``ranks``, one group to a node.
 
-    The process has a simulated GPU. ``folder`` takes the trace.
+    The process has a simulated GPU. ``folder``: receives the trace.
     """
     timing = HardwareTiming(PROFILE, tuple(rank // group for rank in range(ranks)))
 
@@ -89,7 +89,7 @@ def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) ->
 
 
 def virtual_ms(ring: Collectives, operation: str, elements: int, ranks: int) -> float:
-    """From the call to its result, on the caller's lane, when nothing else is going on."""
+    """Measure from the call to its result, on the caller's lane, with no other work in progress."""
     whole, part = (torch.empty(numel, device="cuda") for numel in (elements, elements // ranks))
     torch.cuda.synchronize()
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))

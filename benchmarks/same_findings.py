@@ -1,20 +1,20 @@
-"""``python -m benchmarks.same_findings OLD_CHECKOUT [NEW_CHECKOUT]``: do two versions of this project find the same?
+"""``python -m benchmarks.same_findings OLD_CHECKOUT [NEW_CHECKOUT]``: compares the findings of two versions.
 
-Ten commands run in each checkout, as ``streamrace ...`` of this interpreter. Exit status and everything that a run
-leaves are compared: JSON, CSV, Parquet, and the traces, record by record, as each checkout's own reader decodes them.
-``RENAMED`` says which fields have another name today. Exit status 0 where all is equal, 1 where something differs.
+Ten commands run in each checkout, as ``streamrace ...`` of this interpreter. Exit status and all files of a run are
+compared: JSON, CSV, Parquet, and the traces, record by record, as each checkout's own reader decodes them. ``RENAMED``
+maps fields that have another name today. Exit status 0 where all is equal, 1 where something differs.
 
 Left out, as two versions may differ in it and still find the same:
 
-* what is made of the findings for a person to read: pages, ``report.md``, the terminal;
-* ``logs/`` (DeepSpeed writes the time into them) and Hypothesis' own files (binary, under keys of its own);
+* what is written from the findings for a person: pages, ``report.md``, the terminal;
+* ``logs/`` (DeepSpeed writes the time into them) and Hypothesis' own files (binary, with keys of its own);
 * ``host_s`` of a dry run, which is measured, and the digest that seals a trace, which is over its bytes;
 * absolute paths: the checkout, and the folder in which the command ran, are written as ``CHECKOUT`` and ``FOLDER``;
 * the number of a folder in ``recordings/``, which is a digest of the scenario with the names of its fields;
 * where the project's *own* code stood: file, line and function of frames in its packages, how many of them follow each
   other, and the lines of such files in ``sources.json``; likewise Python's multiprocessing, which starts the ranks.
-  Frames of torch, DeepSpeed, transformers and the program that is checked are compared whole. Stacks are compared where
-  they are used, not by the numbers they have in a file; where they end in the project's own code, they end before it;
+  Frames of torch, DeepSpeed, transformers and the checked program are compared whole. Stacks are compared where they
+  are used, not by their numbers in a file; trailing frames of the project's own code are dropped;
 * whether a field without a value is written as null or not at all, and whether a whole number is written 1 or 1.0.
 """
 
@@ -103,14 +103,14 @@ class Checkout:
         return cls(path, "" if changed else head, frozenset(file.parent.name for file in path.glob("*/__init__.py")))
 
     def python(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """``python WORDS`` in ``folder``, which imports the project from this checkout."""
+        """Run ``python WORDS`` in ``folder``, importing the project from this checkout."""
         environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
         environment |= {"PYTHONPATH": str(self.path)}
         command = [sys.executable, *words]
         return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
     def run(self, name: str, folder: Path) -> Path:
-        """What the scenario left there, which may be of an earlier call for the same commit."""
+        """Run the scenario in ``folder``, unless an earlier call for the same commit has; return the folder."""
         asked = {"words": list(SCENARIOS[name]), "program": _PROGRAM, "revision": self.revision}
         try:
             kept = json.loads((folder / _DONE).read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ _PLACE = re.compile(r"(?P<file>[\w./-]+\.py):(?P<line>\d+)(?: [\w.<>]+)?")
 
 
 class Left:
-    """What a command left in ``folder``, file by file, in a form in which two versions can be compared."""
+    """Files that a command left in ``folder``, in a form in which two versions can be compared."""
 
     def __init__(self, checkout: Checkout, folder: Path, renamed: Mapping[str, str]) -> None:
         self._checkout, self._folder, self._renamed = checkout, folder, renamed
@@ -183,7 +183,7 @@ class Left:
             yield "/".join([*folders, self._renamed.get(name, name)]), file
 
     def _of_traces(self, decoded: Iterable[Path]) -> frozenset[str]:
-        """Places in the project's own code, with the last part of the path alone."""
+        """Return the places in the project's own code, each as file name and line."""
         own: set[str] = set()
         foreign: set[str] = set()
         for file in decoded:
@@ -192,7 +192,7 @@ class Left:
         return frozenset(own - foreign)
 
     def values(self, name: str) -> Iterator[Any]:
-        """The values in a file, one after the other: records of a trace, rows of a table, or the one of a document."""
+        """Yield the values in a file: records of a trace, rows of a table, or a document as a whole."""
         file = self.files[name]
         if file.name == _DONE:
             yield json.loads(file.read_text(encoding="utf-8"))["status"]
@@ -217,7 +217,7 @@ class Left:
             yield file.read_bytes().hex()
 
     def _read(self, text: str) -> Any:
-        """JSON with its numbers to the last digit that is written."""
+        """Parse JSON; other than whole numbers stay as written, to the last digit."""
         return self._comparable(json.loads(self._anywhere(text), parse_float=_number, parse_constant=str))
 
     def _anywhere(self, text: str) -> str:
@@ -227,7 +227,7 @@ class Left:
         return file.removeprefix("CHECKOUT/").partition("/")[0] in self._checkout.packages | {"multiprocessing"}
 
     def _comparable(self, value: Any) -> Any:
-        """With today's names, and without what is left out."""
+        """Return the value with today's names, and without the parts left out."""
         if isinstance(value, dict):
             if isinstance(file := value.get("file"), str) and self._is_own(file):
                 return _OWN
@@ -250,7 +250,7 @@ def _number(text: str) -> int | str:
 
 
 def difference(old: Any, new: Any, where: str = "") -> str:
-    """The first one, and where it is. Empty: there is none."""
+    """Return the first difference and its place; empty where there is none."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
             if found := difference(old.get(name, _NONE), new.get(name, _NONE), f"{where}.{name}" if where else name):
@@ -266,7 +266,7 @@ def difference(old: Any, new: Any, where: str = "") -> str:
 
 
 def compared(old: Left, new: Left) -> str:
-    """The first difference between what two versions left. Empty: there is none."""
+    """Return the first difference between the files of two versions; empty where there is none."""
     for name in {**old.files, **new.files}:
         if name not in old.files or name not in new.files:
             return f"{name}: only the {'new' if name in new.files else 'old'} version writes it"

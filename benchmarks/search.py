@@ -1,6 +1,6 @@
-"""How many timings each search executes until one diverges, in every scenario that has a known race.
+"""Counts the timings that each search executes until one diverges, in every scenario that has a known race.
 
-In a process of its own, which has a simulated GPU: the textbook programs say ``torch.cuda``.
+Runs in a process of its own with a simulated GPU, which the textbook programs use through ``torch.cuda``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS = 50
 MOST = 200  # timings: then a seed gives up
 _RECORDED: Mapping[str, Mapping[str, Any]] = {
     "hpz-short": {},
-    "hpz-falcon": {"slow": {"host": "3000"}},  # or it shows as recorded
+    "hpz-falcon": {"slow": {"host": "3000"}},  # at full speed the race shows in the recording
     "hpz-accumulation": {},
 }
 _SEARCHES: tuple[Search, ...] = (Directed(), RandomTimings(), Pct(1), Pct(2))
@@ -39,7 +39,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measured(say: Callable[[str], None]) -> Iterator[Figure]:
-    """In the process with the GPU: each figure when it is known, as there are many."""
+    """Yield each figure when it is measured, as there are many; runs in the process with the GPU."""
     program.preload()
     for name, subject in _subjects(say):
         for search in _SEARCHES:
@@ -49,7 +49,7 @@ def measured(say: Callable[[str], None]) -> Iterator[Figure]:
 
 
 def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
-    """One at a time: they are not small. Raises RuntimeError for one that shows its race as it was recorded."""
+    """Yield subjects one at a time: they are large. Raises RuntimeError where the recording already shows the race."""
     for name in (*_RECORDED, *TEXTBOOK):
         say(f"search: recording {name}")
         subject = recorded(name, _RECORDED[name]) if name in _RECORDED else Subject(record(TEXTBOOK[name].program))
@@ -60,7 +60,7 @@ def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
 
 
 def _row(name: str, search: Search, subject: Subject) -> tuple[str, float]:
-    seeds = 1 if isinstance(search, Directed) else SEEDS  # it draws nothing
+    seeds = 1 if isinstance(search, Directed) else SEEDS  # it draws nothing at random
     firsts = [_first(search, subject, seed) for seed in range(seeds)]
     numbers = [MOST if first is None else first for first in firsts]
     lost = firsts.count(None)
@@ -77,6 +77,6 @@ def _row(name: str, search: Search, subject: Subject) -> tuple[str, float]:
 
 
 def _first(search: Search, subject: Subject, seed: int) -> int | None:
-    """How many timings the first divergence takes."""
+    """Return the number of timings up to the first divergence; None without a divergence."""
     executed = enumerate(islice(search.timings(subject, seed), MOST), 1)
     return next((number for number, one in executed if one.verdict.diverged), None)

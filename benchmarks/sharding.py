@@ -1,4 +1,4 @@
-"""One optimizer step of our sharded engine against DeepSpeed's ZeRO-3: the same model, ranks and data, on gloo."""
+"""Measures an optimizer step of our sharded engine against DeepSpeed's ZeRO-3: same model, ranks and data, on gloo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRATEGIES = ("GGG", "IIG")
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Rounds of one run each, in turn, so that all meet the same weather."""
+    """Measure rounds of one run each, in turn, so that all see the same load."""
     program.preload()
     theirs: list[float] = []
     ours: dict[str, list[float]] = {name: [] for name in STRATEGIES}

@@ -1,6 +1,6 @@
-"""One optimizer step on the simulated GPU, against the same step on plain gloo.
+"""Measures an optimizer step on the simulated GPU against the same step on plain gloo.
 
-In a process of its own, which has a simulated GPU: plain runs are forks of it too, and touch nothing of it.
+Runs in a process of its own with a simulated GPU; plain runs are forks of that process too, and do not use the GPU.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DROPPED = 2  # caches fill in the first steps: output shapes, call sites, DeepS
 
 
 class Run(NamedTuple):
-    """A run: seconds of its steps (the median of a rank's, then of the ranks'), and processor seconds of all of it."""
+    """Times of a run: seconds of a step (median of a rank's steps, then of the ranks), the run's processor seconds."""
 
     step: float
     processor: float
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Rounds of plain and simulated runs, in turn, so that both meet the same weather."""
+    """Measure rounds of plain and simulated runs, in turn, so that both see the same load."""
     say(f"step: {ROUNDS} rounds")
     done = subprocess.run([sys.executable, "-m", "benchmarks.step"], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -49,7 +49,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def once(steps: int, *, simulated: bool, **options: Any) -> Run:
-    """The main scenario with ``options``, of so many steps."""
+    """Run the main scenario with ``options`` for ``steps`` steps."""
     from streamrace.scenarios import program
     from streamrace.scenarios.messages import Report, StepDone
     from streamrace.scenarios.scenario import scenario
@@ -69,7 +69,7 @@ def once(steps: int, *, simulated: bool, **options: Any) -> Run:
 
 
 def main() -> None:
-    """In the process with the GPU. What starting costs, and the steps in which caches fill, is taken off."""
+    """Measure in the process with the GPU; the cost of starting and of the steps that fill caches is subtracted."""
     from streamrace.device.launch import start
 
     start()

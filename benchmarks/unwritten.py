@@ -1,4 +1,4 @@
-"""How long the shadow of memory that nobody wrote takes for an operation, and whether that grows with the trace."""
+"""Measures the shadow of unwritten memory: its time for an operation, and its growth with the trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW, MANY = 10_000, 100_000
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Of each trace what an operation takes, and how much more in a long one."""
+    """Measure the time of an operation in each trace, and its growth in a long one."""
     traces: list[tuple[Trace, str, float | None]] = [
         (synthetic, "an operation", LIMIT_US),
         (handed_on, "written in place in strides, in memory that is handed on: an operation", None),
@@ -39,7 +39,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _fed(trace: Trace, ops: int) -> float:
-    """Microseconds of processor time for a launch, with its share of the other records, which are made beforehand."""
+    """Return the microseconds of processor time per launch, its share of the other (pre-built) records included."""
     detector, spent, records = UnwrittenReads(), 0.0, trace(ops)
     while batch := list(islice(records, 2000)):
         began = time.process_time()

@@ -1,17 +1,16 @@
-"""What the NaN watch costs a training step, against the same program without it, and beside what else there is.
+"""Measures the NaN watch's cost in a training step, against the same program without it, and against other tools.
 
-Rows ``watch`` (plain, on the CPU, and on a CUDA device if there is one) and ``watch-zero3`` (stock DeepSpeed on the
-CPU). Each is measured in a process of its own (``python -m benchmarks.watch <row>``), because the other rows want one
-thread and the kernels that every processor has, and these want all threads and the best kernels. All variants train
-one and the same model there, in turn: a round is one step of each, the order moves on from round to round, and a
-figure is the median over the rounds of a step against the bare step of the same round, in processor time: wall time
-stands beside. A hook is put on before its step's clock starts, and taken off after it has stopped.
+Rows ``watch`` (plain, on the CPU, and on a CUDA device if available) and ``watch-zero3`` (stock DeepSpeed on the CPU).
+Each is measured in a process of its own (``python -m benchmarks.watch <row>``), because the other rows want one thread
+and the kernels that every processor has, and these want all threads and the best kernels. All variants train the same
+model there, in turn: a round is one step of each, the order rotates from round to round, and a figure is the median
+over the rounds of a step against the bare step of the same round, in processor time, with wall time in the note. A hook
+is put on before its step's clock starts, and taken off after the clock has stopped.
 
-How far the figure can be trusted is measured as well: a second bare step of each round stands among the variants, and
-each median has its error. The processor's own counter of instructions is not there in most containers, and what counts
-them without one (valgrind) takes longer than a bench can wait. Beside stands the time that passes inside the watch's
-own hooks: it is measured within one step, needs no second one to compare with, and leaves out only what torch takes to
-call a hook.
+The noise is measured as well: a second bare step of each round is among the variants, and each median has its error.
+The processor's own counter of instructions is missing in most containers, and counting without it (valgrind) takes
+longer than a benchmark can wait. The time inside the watch's own hooks is reported too: it is measured within one step,
+needs no other step to compare with, and leaves out only torch's overhead of calling a hook.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from streamrace.device import processor
 Say = Callable[[str], None]
 
 VOCABULARY = 16_384
-SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small models are that people train
+SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small models that people train
     "hidden_size": 1024,
     "num_hidden_layers": 6,
     "num_attention_heads": 16,
@@ -44,33 +43,33 @@ SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small model
     "intermediate_size": 2816,
     "vocab_size": VOCABULARY,
 }
-BATCH, SEQUENCE = 4, 1024  # what a small GPU holds of such a model
+BATCH, SEQUENCE = 4, 1024  # as much as a small GPU holds of such a model
 ROUNDS, ROUNDS_ON_CUDA = 8, 40
 WORLD, RANK_BATCH = 2, 2
 DEFAULT_LIMIT, SUMS_LIMIT, CUDA_LIMIT = 2.0, 5.0, 1.0  # % of a step
-COMPARED, FEW_ROUNDS = ("anomaly", "debug"), 3  # what is there beside the watch
+COMPARED, FEW_ROUNDS = ("anomaly", "debug"), 3  # alternatives to the watch
 # A step's memory comes from the system each time anew, at 5 to 10 % of the processor time and never the same twice; and
-# threads with nothing to do wait busily. Both would be counted as work, so memory is kept, and who waits sleeps.
+# idle threads spin. Both would be counted as work, so the allocator keeps memory, and waiting threads sleep.
 _STEADY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-_USUAL = "watch-usual"  # the same on the CPU without that: no limit, as it says as much of the machine
+_USUAL = "watch-usual"  # the same on the CPU, without _STEADY: no limit, as the figure depends on the machine
 
 
 def measure(say: Say) -> list[Figure]:
-    """Raises RuntimeError when the measuring process fails."""
+    """Measure the plain training. Raises RuntimeError when the measuring process fails."""
     return [Figure(**one) for row in ("watch", _USUAL) for one in _in_a_process(row, say)]
 
 
 def measure_zero3(say: Say) -> list[Figure]:
-    """Raises RuntimeError when the measuring process fails."""
+    """Measure ZeRO-3. Raises RuntimeError when the measuring process fails."""
     return [Figure(**one) for one in _in_a_process("watch-zero3", say)]
 
 
 def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
-    """The figures that ``python -m benchmarks.watch <row>`` measures."""
+    """Return the figures that ``python -m benchmarks.watch <row>`` measures."""
     env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS}
     if row != _USUAL:
         env |= _STEADY
@@ -79,7 +78,7 @@ def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
     said: list[str] = []
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
-            if not line.startswith('{"bench": '):  # DeepSpeed and torch speak too
+            if not line.startswith('{"bench": '):  # DeepSpeed and torch print, too
                 said.append(line)
                 continue
             heard = json.loads(line)["bench"]
@@ -100,7 +99,7 @@ def _tell(what: str | list[dict[str, Any]]) -> None:
 
 
 def llama() -> Any:
-    """The model that is trained: random weights, fp32. The same bits each time."""
+    """Build the model to train: random weights, fp32, the same bits each time."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -119,7 +118,7 @@ def batch_of(size: int, sequence: int, device: str = "cpu") -> dict[str, Any]:
 
 
 def plain(device: str, *, usual: bool = False) -> Iterator[Figure]:
-    """The table on one device. ``usual``: allocator and threads are as they come, and nothing is compared with."""
+    """Yield the figures of one device. ``usual``: default allocator and threads, and no alternatives measured."""
     import torch
 
     from benchmarks.watch_memory import memory
@@ -185,14 +184,14 @@ def _anomaly() -> Iterator[None]:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow
+        warnings.simplefilter("ignore")  # it warns of being slow
         with torch.autograd.detect_anomaly(check_nan=True):
             yield
 
 
 @contextmanager
 def _debugged(model: Any) -> Iterator[None]:
-    """It leaves its hooks on the model for good: they are taken away here."""
+    """Enter DebugUnderflowOverflow, and remove its hooks on exit: it would leave them on the model."""
     from transformers.debug_utils import DebugUnderflowOverflow
 
     before = {module: set(module._forward_hooks) for module in model.modules()}
@@ -213,14 +212,14 @@ class RoundBegan(NamedTuple):
 
 
 class RoundsTimed(NamedTuple):
-    """The times of each variant, and the elements of the model."""
+    """The times of each variant, and the number of the model's parameters."""
 
     times: dict[str, list[Any]]
     parameters: int
 
 
 def zero3() -> Iterator[Figure]:
-    """Stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
+    """Measure stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
     import torch
 
     from streamrace.device.ranks.cluster import Rank, run_ranks
@@ -254,7 +253,7 @@ def zero3() -> Iterator[Figure]:
 
 
 def _mean(ranks: Sequence[list[Timed]]) -> list[Timed]:
-    """Step by step."""
+    """Return the mean over the ranks, step by step."""
     steps = zip(*ranks, strict=True)
     return [Timed(*(sum(values) / len(ranks) for values in zip(*step, strict=True))) for step in steps]
 

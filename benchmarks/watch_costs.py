@@ -1,4 +1,4 @@
-"""Variants of a training step in turn, and what each costs beside the bare one: for the rows ``watch``."""
+"""Times variants of a training step in turn, and their cost against the bare step: for the rows ``watch``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOCKS = {"cpu": "processor time", "wall": "wall time"}
 
 
 class Timed(NamedTuple):
-    """One step, in seconds: of the clock, of the process on all its cores, and within the watch's hooks."""
+    """The seconds of one step: of the clock, of the process on all its cores, and within the watch's hooks."""
 
     wall: float
     cpu: float
@@ -35,7 +35,7 @@ Times = dict[str, list[Timed]]  # by variant, round by round
 
 
 class Own:
-    """Times what passes inside a watch's hooks while it is entered; watches made inside are timed."""
+    """Times the hooks of the watches that are created while it is entered."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -55,7 +55,7 @@ class Own:
 
     @property
     def _timed(self) -> Callable[..., Any]:
-        """In ``Board.guard``'s place: what it gives, with a clock around it."""
+        """Return the replacement of ``Board.guard``: its hooks run with a clock around them."""
         guard = self._guard
 
         def timed(board: Any, hook: Callable[..., None]) -> Callable[..., None]:
@@ -86,8 +86,8 @@ def rounds(
     compared: Collection[str] = (),
     few: int = 0,
 ) -> Times:
-    """``count`` rounds after one that only warms up; ``compared`` are in ``few`` of them. ``settled``: waits until the
-    device and the ranks are idle.
+    """Time ``count`` rounds after a warm-up round; ``compared`` variants take part only in the first ``few`` of them.
+    ``settled``: waits until the device and the ranks are idle.
     """
     times: Times = defaultdict(list)
     with Own() as own:
@@ -112,7 +112,7 @@ def rounds(
 def costs(
     row: str, times: Times, limits: Mapping[str, float], where: str = "", *, clock: str = "cpu"
 ) -> Iterator[Figure]:
-    """In % of the bare step of the same round, by the ``clock``; the watch's own in % of what is left of its step."""
+    """Yield costs in % of the bare step of the same round, by ``clock``; the watch's own in % of its step's rest."""
     other = next(name for name in _CLOCKS if name != clock)
     for name in times:
         if name != "bare":
@@ -128,14 +128,14 @@ def costs(
 
 
 class _Against:
-    """A variant's steps against the bare ones of the same rounds, in %."""
+    """A variant's steps against the bare steps of the same rounds, in %."""
 
     def __init__(self, times: Times, name: str, clock: str) -> None:
-        pairs = zip(times[name], times["bare"], strict=False)  # what is only compared is in the first rounds
+        pairs = zip(times[name], times["bare"], strict=False)  # compared variants have only the first rounds
         found = [100 * (getattr(one, clock) / getattr(bare, clock) - 1) for one, bare in pairs]
         self.median = median(found)
         low, _, high = quantiles(found, n=4, method="inclusive")
-        error = 1.2533 * (high - low) / 1.349 / sqrt(len(found))  # of the median, from what half of them lie within
+        error = 1.2533 * (high - low) / 1.349 / sqrt(len(found))  # of the median, from the interquartile range
         self.noise = f"± {error:.1f}, half of them {low:.1f} to {high:.1f}"
 
     def __str__(self) -> str:

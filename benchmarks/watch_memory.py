@@ -1,4 +1,4 @@
-"""What memory the NaN watch takes for itself, beside the memory of the program that it watches."""
+"""Measures the memory that the NaN watch takes, next to the memory of the watched program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STEPS = 4
 
 
 def memory(row: str, model: Any, optimizer: Any, batch: dict[str, Any]) -> Iterator[Figure]:
-    """Python's objects, as ``tracemalloc`` sees them, and the tensors that measurements are written into.
+    """Measure Python's objects, by ``tracemalloc``, and the tensors that measurements are written into.
 
-    Once what is still there after some steps, and once the most within them: while a step runs, what was looked
-    at waits to be read. The same steps without a watch are taken off. The tokens of a step do not count: no tensor of
-    the program is held. Everything has been imported by a watch before.
+    Both the memory left after some steps, and the peak within them: during a step, observations wait to be read. The
+    memory of the same steps without a watch is subtracted. The tokens of a step do not count: the watch holds no tensor
+    of the program. A watch before the measurement has imported everything.
     """
 
     def step() -> None:
@@ -28,7 +28,7 @@ def memory(row: str, model: Any, optimizer: Any, batch: dict[str, Any]) -> Itera
         optimizer.zero_grad()
 
     def traced(since: int) -> tuple[int, int]:
-        """Bytes after some steps, and the most within them, more than there were at first."""
+        """Return the bytes after some steps, and the peak within them, each less ``since``."""
         tracemalloc.reset_peak()
         for _ in range(STEPS):
             step()
@@ -60,7 +60,7 @@ def memory(row: str, model: Any, optimizer: Any, batch: dict[str, Any]) -> Itera
 
 
 def _tensors(watch: NanWatch) -> int:
-    """Bytes of the memory that measurements are written into, on the device and on the host."""
+    """Return the bytes that measurements are written into, on the device and on the host."""
     total = 0
     for lane in watch._board._lanes._lanes.values():
         total += lane.probes.nbytes + lane.sums.nbytes

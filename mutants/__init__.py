@@ -1,1 +1,1 @@
-"""Small errors put into the engine of happens-before, the device and the replay: do the tests notice each?"""
+"""Puts small errors into the engine of happens-before, the device and the replay, and checks that the tests notice."""

@@ -45,7 +45,7 @@ def as_wanted(mutant: Mutant, outcome: str) -> bool:
 
 
 def tried(mutants: list[Mutant], jobs: int) -> dict[Mutant, str]:
-    """What became of each."""
+    """Return the outcome of each mutant."""
     benches: SimpleQueue[Bench] = SimpleQueue()
 
     def trial(mutant: Mutant) -> str:
@@ -74,7 +74,7 @@ def tried(mutants: list[Mutant], jobs: int) -> dict[Mutant, str]:
 
 
 def show(mutants: list[Mutant], results: dict[Mutant, str]) -> None:
-    """How many, and those that are not as they should be."""
+    """Print the counts of each list, and the mutants whose outcome is not the wanted one."""
     table = Table("list", "mutants", "noticed", "argued to be none")
     for listed in dict.fromkeys(one.listed for one in mutants):
         mine = [one for one in mutants if one.listed == listed]

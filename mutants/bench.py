@@ -1,4 +1,4 @@
-"""Where mutants are tried: copies of the checkout, one for each job."""
+"""Runs mutants in copies of the checkout, one for each job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAILED, _NOTHING_RAN = 1, 5
 
 
 class Bench:
-    """A copy of the checkout. What was compiled there stays, so that only what a mutant changes is compiled again."""
+    """A copy of the checkout. Compiled files stay, so that only a mutant's own change is compiled again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Bench:
             )
 
     def passes(self, mutant: Mutant) -> bool:
-        """Whether the mutant's tests pass as things are: else that they fail with it says nothing."""
+        """Check whether the mutant's tests pass without the mutant: otherwise their failure proves nothing."""
         key = (mutant.tests, mutant.environment)
         if key not in self._passed:
             if self._run(mutant) != 0:
@@ -55,10 +55,10 @@ class Bench:
         return "noticed" if status == _FAILED or status is None else "broken"
 
     def _run(self, mutant: Mutant) -> int | None:
-        """pytest's exit status; None where it did not end."""
+        """Return pytest's exit status; None where it did not end in time."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--hypothesis-profile=mutants", "-p", "no:cacheprovider"]
         environment = {**os.environ, **dict(mutant.environment), "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # two writes within a second look alike to who compares times
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # two writes within a second have the same time stamp
         try:
             return subprocess.run(
                 [*command, *mutant.tests], cwd=self.folder, env=environment, capture_output=True, timeout=_LONG_S

@@ -36,13 +36,13 @@ TESTS = (
     "refused",
 )
 _COPIED = ("detectors", "repro", "reports", "scenarios", "streamrace")
-_NOTICED = frozenset({1, 3, -24})  # pytest's words for failures; the signal that comes when the processor's time is up
-_TIMES = 5  # so much longer than the tests take
+_NOTICED = frozenset({1, 3, -24})  # pytest's failure statuses; the signal of a spent CPU limit (SIGXCPU)
+_TIMES = 5  # times the duration of the tests
 _ORIGINAL, _MUTANT = "__mutmut_orig", "__mutmut_"
 
 
 class Survivor(NamedTuple):
-    """``was`` and ``becomes``: the changed lines of ``file``, without their indentation."""
+    """A surviving change. ``was`` and ``becomes``: the changed lines of ``file``, without their indentation."""
 
     name: str
     file: str
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """A copy of the checkout without this package, as mutmut's own folder has its name. What was tried stays."""
+    """Copy the checkout without this package, whose name is that of mutmut's own folder. Earlier results stay."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -106,7 +106,7 @@ def prepare() -> None:
 
 
 def forget(folder: Path) -> None:
-    """Have mutmut try once more what survived and is not argued: there may be a test for it now."""
+    """Have mutmut retry the survivors that are not argued: a test may exist for them now."""
     again = {one.name for one in survivors(folder, Counter()) if not is_argued(one, argued())}
     for said in folder.glob("*.py.meta"):
         kept = json.loads(said.read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ def forget(folder: Path) -> None:
 
 
 def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]:
-    """Those that no test noticed, as mutmut left them in ``folder``. All outcomes are counted."""
+    """Yield the survivors from mutmut's files in ``folder``; count all ``outcomes``."""
     for said in sorted(folder.glob("*.py.meta")):
         source = said.with_suffix("").read_text(encoding="utf-8")
         lines = source.splitlines()
@@ -136,7 +136,7 @@ def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]
 
 
 def function_of(name: str) -> str:
-    """The function that a change is in, by mutmut's name for it (``xǁClassǁfunction__mutmut_3``)."""
+    """Return the function that a change is in, by mutmut's name for it (``xǁClassǁfunction__mutmut_3``)."""
     first, *rest = name.rpartition(".")[2].rpartition(_MUTANT)[0].split("ǁ")
     return ".".join(rest) or first.removeprefix("x_")
 
@@ -147,7 +147,7 @@ def argued(path: Path = ARGUED) -> list[dict[str, str]]:
 
 
 def is_argued(survivor: Survivor, entries: list[dict[str, str]]) -> bool:
-    """One line became another, and an entry says why that is none."""
+    """Check whether the change replaces a single line and an entry argues why nobody can notice it."""
     change = survivor.file, survivor.function, survivor.was, survivor.becomes
     return any(change == (entry["file"], entry["function"], (entry["was"],), (entry["becomes"],)) for entry in entries)
 

@@ -1,4 +1,4 @@
-"""The lists of mutants: TOML files, each with the tests that must notice its mutants."""
+"""Reads the lists of mutants: TOML files, each with the tests that must notice its mutants."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LISTS = Path(__file__).with_name("lists")
 
 @dataclass(frozen=True)
 class Mutant:
-    """``old``, which stands once in ``file``, becomes ``new``; ``tests`` run in ``environment``.
+    """A change of ``old``, which occurs once in ``file``, to ``new``; ``tests`` run in ``environment``.
 
-    ``equivalent``: why nobody can notice it, in one line; empty where the tests must.
+    ``equivalent``: why nobody can notice the change, in one line; empty where the tests must.
     """
 
     listed: str
@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 
 def read(listed: str) -> list[Mutant]:
-    """The mutants of one list."""
+    """Read the mutants of one list."""
     content = tomllib.loads((LISTS / f"{listed}.toml").read_text(encoding="utf-8"))
     environment = tuple(sorted(content.get("environment", {}).items()))
     return [
@@ -51,7 +51,7 @@ def read(listed: str) -> list[Mutant]:
 
 
 def out_of_date(mutant: Mutant, root: Path = ROOT) -> str:
-    """Why the mutant cannot be made, in a sentence; empty where it can."""
+    """Return why the mutant cannot be applied, in a sentence; empty where it can."""
     path = root / mutant.file
     if not path.exists():
         return f"{mutant.file} is not there any more"

@@ -1,8 +1,8 @@
-"""mutmut as :mod:`mutants.every` needs it. A program: its arguments are mutmut's.
+"""Runs mutmut as :mod:`mutants.every` needs it; the program's arguments are mutmut's.
 
-The tests of a change run in the order of how long they take, as the first that notices it is the last that runs. And no
-clock ends them, only the processor's time: mutmut's clock does it by accident where the machine is busy, and long after
-a test has ended, by a number that may be another process's then.
+The tests of a change run in the order of their duration, as the first failure ends the run. And no wall clock ends the
+tests, only a limit of processor time: mutmut's clock ends tests by accident where the machine is busy, and, long after
+a test has ended, kills by process id, which may be another process's by then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CheapestFirst:
 
 
 def main() -> None:
-    sys.path[0] = ""  # the folder that it runs in, not the one of this file
+    sys.path[0] = ""  # the current folder, not this file's
     harness, isolation, state, program = (
         import_module(f"mutmut.{name}") for name in ("runners.harness", "workers.isolation", "state", "__main__")
     )

@@ -1,1 +1,1 @@
-"""The papers of hpZ and PaRO beside what comes out here. ``python -m papers``; nothing of the package imports this."""
+"""Compares the papers of hpZ and PaRO with our results: ``python -m papers``. No module of the package imports this."""

@@ -1,5 +1,6 @@
-"""``python -m papers COMMAND``, from the checkout: what ``make paper``, ``make paro``, ``make reviewers`` and ``make
-network`` run. The commands are run as those of ``streamrace`` are, with the same sentences and exit statuses.
+"""``python -m papers COMMAND``, from the checkout: runs the targets paper, paro, reviewers and network of the Makefile.
+
+The commands run like those of ``streamrace``, with the same messages and exit statuses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAPERS = CommandLine(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line. Raises ``SystemExit`` with the status of what went wrong."""
+    """Run the command line. Raises ``SystemExit`` with the status of the error."""
     line.main(arguments, PAPERS)
 
 

@@ -1,4 +1,4 @@
-"""What a scenario and a job have in common: fields with descriptions and bounds, and which values go together.
+"""Defines what a scenario and a job share: fields with descriptions and bounds, and checks of their combinations.
 
 Both classes list the fields themselves, with their own defaults: pydantic puts inherited fields first, and the order of
 the fields is that of the help, of the files and of the tokens, which may not change.
@@ -23,13 +23,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Only(Enum):
-    """Beside a field: who alone knows it. With the other one it is refused."""
+    """Marks a field that only one of the two engines knows; with the other engine the field is refused."""
 
     DEEPSPEED = "DeepSpeed"
     ENGINE = "our own engine"
 
 
-# No job comes near these. Beyond them a run does not end, or what is computed of it is no number any more.
+# No job comes near these. Beyond them a run does not end, or computed figures overflow.
 MOST_RANKS = 2**20
 MOST_COUNT = 10**6  # of steps, micro-batches, sequences, tokens
 MOST_ELEMENTS = 2**40
@@ -96,7 +96,7 @@ Checkpointing = Annotated[bool, Field(description="Gradient checkpointing."), On
 
 
 class ScenarioError(Exception):
-    """A scenario that cannot be run. One sentence: what is wrong, and what to do."""
+    """A scenario that cannot be run. One sentence: the error, and how to correct it."""
 
 
 class Training(BaseModel):
@@ -145,10 +145,10 @@ class Training(BaseModel):
         return self
 
     def _fits(self) -> None:
-        """What else goes together. Raises ValueError."""
+        """Check the class's other combinations. Raises ValueError."""
 
     def _has_one_engine(self) -> None:
-        """DeepSpeed's options without a strategy, those of our own engine with one."""
+        """Check that DeepSpeed's options come without a strategy, those of our own engine with one."""
         foreign = Only.DEEPSPEED if self.sharding else Only.ENGINE
         for name, field in type(self).model_fields.items():
             usual = 1 if name == "hpz" else field.default
@@ -167,25 +167,25 @@ class Training(BaseModel):
 
     @property
     def sharding_group(self) -> int:
-        """Ranks of a group of our own engine."""
+        """Return the ranks of a group of our own engine."""
         return self.group or self.ranks // self.nodes
 
     def profile(self) -> Profile:
-        """Raises :class:`ScenarioError`."""
+        """Load the hardware profile. Raises :class:`ScenarioError`."""
         try:
             return load_profile(self.hardware)
         except ProfileError as error:
             raise ScenarioError(str(error)) from error
 
     def timing(self) -> HardwareTiming:
-        """What decides durations in this run."""
+        """Return the durations of this run."""
         per_node = self.ranks // self.nodes
         return HardwareTiming(
             profile=self.profile(), nodes_of=tuple(rank // per_node for rank in range(self.ranks)), slow=self.slow
         )
 
     def _deepspeed_config(self, zero: Mapping[str, Any], *, clip: float = 1.0) -> dict[str, Any]:
-        """What ``deepspeed.initialize`` gets. ``zero``: its ``zero_optimization``."""
+        """Return the configuration for ``deepspeed.initialize``. ``zero``: its ``zero_optimization``."""
         return {
             **quantized.communication(qgz=self.qgz),
             "train_micro_batch_size_per_gpu": self.micro_batch,
@@ -197,7 +197,7 @@ class Training(BaseModel):
 
 
 def fitted(model: type[Model], options: Mapping[str, Any]) -> Model:
-    """What the options say; :class:`ScenarioError` with one sentence when they do not fit."""
+    """Build a model from ``options``; raise :class:`ScenarioError` with one sentence when they do not fit."""
     try:
         return model(**options)
     except ValidationError as error:

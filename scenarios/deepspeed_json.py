@@ -1,4 +1,4 @@
-"""A user's DeepSpeed JSON, read: what can be known to be wrong before a rank starts is refused in one sentence."""
+"""Reads a user's DeepSpeed JSON, and refuses detectable errors in one sentence before a rank starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OBJECTS = (
     "torch_autocast", "wandb", "zero_optimization",
 )  # fmt: skip
 _OBJECTS_OR_NULL = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
-_COUNTS = {  # with the least
+_COUNTS = {  # with their minimum
     "train_batch_size": 1,
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
@@ -25,13 +25,13 @@ _COUNTS = {  # with the least
     "zero_optimization.zero_hpz_partition_size": 1,
     "zero_optimization.mics_shard_size": -1,
 }
-_MOST = 1_000_000  # of these
+_MOST = 1_000_000  # the largest of these counts
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 _ABSENT = object()
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The settings, "auto" among them, as they stand there. Raises :class:`ScenarioError`."""
+    """Return the settings as written, "auto" among them. Raises :class:`ScenarioError`."""
     try:
         config = untrusted.read_json(path)
     except OSError as error:

@@ -1,15 +1,15 @@
-"""Models that transformers has not, or not so: a mixture of experts, a convolutional network, Megatron-LM's GPT.
+"""Builds models that transformers lacks, or has differently: Mixtral, a convolutional network, Megatron-LM's GPT.
 
-* **Mixtral** (Jiang et al. 2024, arXiv 2401.04088): each token goes to two of eight experts. Which ones is known when
-  the router has computed it. transformers' own loop asks the device which experts were hit (``nonzero``), in each
-  layer: the host waits there, and a wait hides races; and in a dry run, which has no values, it is refused by name. So
-  a live scenario takes transformers' ``batched_mm``, which reads nothing, and a model of full size the *balanced*
-  routing of :func:`balanced`: each expert gets the same number of tokens, which is what its auxiliary loss trains it
-  to. Its experts are one parameter in one module (transformers 5), so DeepSpeed gathers all of them whichever are hit:
-  ``set_z3_leaf_modules``, which older models need lest ranks with other experts wait for each other forever, is not.
-* **ConvNeXt** (Liu et al. 2022, arXiv 2201.03545), which sees the bytes of a question as a picture, and is to say which
-  of A, B, C and D is right: real text, and a convolutional network's operators.
-* **Megatron-LM's GPT** (Shoeybi et al. 2019, arXiv 1909.08053) has no module for the output: the model multiplies with
+* **Mixtral** (Jiang et al. 2024, arXiv 2401.04088): each token goes to two of eight experts, which the router
+  computes. transformers' own loop asks the device which experts were hit (``nonzero``), in each layer: the host waits
+  there, and a wait hides races; and a dry run, which has no values, refuses ``nonzero`` by name. So a live scenario
+  takes transformers' ``batched_mm``, which reads nothing, and a model of full size the *balanced* routing of
+  :func:`balanced`: each expert gets the same number of tokens, which its auxiliary loss trains it for. Its experts are
+  one parameter in one module (transformers 5), so DeepSpeed gathers all of them whichever are hit:
+  ``set_z3_leaf_modules``, without which older models can deadlock when ranks hit different experts, is not needed.
+* **ConvNeXt** (Liu et al. 2022, arXiv 2201.03545) reads the bytes of a question as a picture, and predicts which of
+  A, B, C and D is right: real text, and a convolutional network's operators.
+* **Megatron-LM's GPT** (Shoeybi et al. 2019, arXiv 1909.08053) has no module for the output: the model multiplies by
   the embedding's weight itself (``parallel_lm_logits`` in ``megatron/model/language_model.py``). So DeepSpeed takes it
   for a parameter of the whole model, and keeps it gathered from the beginning of the forward pass to the end of the
   backward pass: a part of ``stage3_max_live_parameters`` that prefetching then lacks.
@@ -32,17 +32,17 @@ from transformers import (
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 BALANCED = "balanced"
-MEGATRON = "output_of_embedding"  # an entry of a configuration: the model is to be as :func:`as_megatron` makes it
+MEGATRON = "output_of_embedding"  # an entry of a configuration: :func:`as_megatron` is applied to the model
 CHOSEN = 2  # experts of a token
 HEIGHT = 8  # of a picture, in bytes
 _FIRST = ord("A")
 
 
 def balanced(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """As transformers' experts compute, but with as many tokens for each expert. Reads no value.
+    """Compute as transformers' experts do, but with equally many tokens for each expert. Reads no value.
 
-    ``hidden_states``: [tokens, hidden]; ``top_k_index`` and ``top_k_weights``: [tokens, experts of a token]. Sorted by
-    expert, the pairs are cut into equal parts, wherever the next expert's begin: right where the routing is balanced.
+    ``hidden_states``: [tokens, hidden]; ``top_k_index`` and ``top_k_weights``: [tokens, experts of a token]. The pairs,
+    sorted by expert, are cut into equal parts wherever the next expert begins: correct where the routing is balanced.
     """
     chosen, experts = top_k_index.size(-1), self.num_experts
     order = torch.argsort(top_k_index.reshape(-1), stable=True)
@@ -58,14 +58,14 @@ def balanced(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
 
 
 def offer_balanced() -> None:
-    """Let transformers know :func:`balanced` by its name."""
+    """Register :func:`balanced` with transformers, by its name."""
     ALL_EXPERTS_FUNCTIONS.register(BALANCED, balanced)
 
 
 def as_megatron(model: GPTNeoXForCausalLM) -> GPTNeoXForCausalLM:
-    """``model``, whose output is tied to its embedding, without a module for it: the same values."""
+    """Return ``model``, whose output is tied to its embedding, without a module for the output: the same values."""
     del model.lm_head
-    vars(model)["lm_head"] = partial(_output, model)  # found like the module that it replaces, and is none
+    vars(model)["lm_head"] = partial(_output, model)  # an attribute in place of the module, but no module
     return model
 
 
@@ -76,7 +76,7 @@ def _output(model: GPTNeoXForCausalLM, hidden: Tensor) -> Tensor:
 def mixtral(
     *, layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, experts: int, vocab: int, attention: str
 ) -> MixtralForCausalLM:
-    """A small one, whose experts read no value."""
+    """Build a small Mixtral whose experts read no value."""
     config = MixtralConfig(
         vocab_size=vocab,
         hidden_size=hidden,
@@ -113,12 +113,14 @@ class TextAsPicture(nn.Module):
         self.network = ConvNextForImageClassification(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
-        """``input_ids``: [batch, sequence], of which the last but one token that is none of padding is the answer's
-        letter. It is taken out of the picture. No value is read."""
+        """Run on ``input_ids``, [batch, sequence], whose last token but one before the padding is the answer's letter.
+
+        The letter is taken out of the picture. Reads no value.
+        """
         answers = attention_mask.sum(dim=1, keepdim=True) - 2
         letters = input_ids.gather(1, answers).squeeze(1) - _FIRST
         seen = input_ids.scatter(1, answers, torch.zeros_like(answers)) * attention_mask
-        width = max(4, -(-seen.size(1) // (2 * HEIGHT)) * 2)  # it is halved twice
+        width = max(4, -(-seen.size(1) // (2 * HEIGHT)) * 2)  # even, as it is halved twice
         pixels = nn.functional.pad(seen, (0, HEIGHT * width - seen.size(1))).view(-1, 1, HEIGHT, width)
         dtype = next(self.parameters()).dtype
         return self.network(pixel_values=(pixels / 256).to(dtype), labels=letters.clamp(0, 3))

@@ -1,4 +1,4 @@
-"""Full-size models for dry runs: published shapes by name, a transformers configuration, or a function of the user's.
+"""Builds full-size models for dry runs: published shapes by name, a transformers configuration, or a user's function.
 
 Nothing is downloaded and nothing is computed: on a dry device the weights have addresses, not values.
 """
@@ -35,29 +35,29 @@ MakeModel = Callable[[], nn.Module]
 
 
 class ModelError(Exception):
-    """A model that is not known or cannot be built. One sentence: what is wrong, and what to do."""
+    """A model that is not known or cannot be built. One sentence: the error, and how to correct it."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained. ``make``: the model; ``batch(micro_batch, sequence)``: its keyword arguments."""
+    """A model to train. ``make``: builds the model; ``batch(micro_batch, sequence)``: returns its keyword arguments."""
 
     name: str
     make: MakeModel
     batch: MakeBatch
-    hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is taken from
-    layers: int | None = None  # how many it has by itself; None: they cannot be told, or changed
+    hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is computed from
+    layers: int | None = None  # the model's own number; None: unknown, and fixed
 
 
 def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
-    """``model``: a name of :data:`FULL_SIZE`, a transformers configuration (a ``config.json`` or
-    a folder that holds one), or ``module:function``.
+    """Look up ``model``: a name of :data:`FULL_SIZE`, a transformers configuration, or ``module:function``.
 
-    The function takes nothing and returns a module that takes ``input_ids``, ``attention_mask`` and ``labels`` and
-    returns a loss (by itself, first of a tuple, or as ``.loss``); or a pair of such a module and a function
-    ``batch(micro_batch, sequence)`` that returns the module's keyword arguments.
+    A configuration is a ``config.json`` or a folder with one. The function takes nothing and returns a module that
+    takes ``input_ids``, ``attention_mask`` and ``labels`` and returns a loss (as the result, first of a tuple, or as
+    ``.loss``); or a pair of that module and a function ``batch(micro_batch, sequence)`` that returns the module's
+    keyword arguments.
 
-    ``layers``: how many the model is to have, instead of its own number. A function's model keeps its own.
+    ``layers``: replaces the model's own number of layers. A function's model keeps its own.
 
     Raises :class:`ModelError`.
     """
@@ -75,7 +75,7 @@ def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -
         )
     try:
         config = AutoConfig.from_pretrained(str(path), attn_implementation=attention, local_files_only=True)
-    except Exception as error:  # transformers raises what it likes
+    except Exception as error:  # transformers raises exceptions of many kinds
         raise ModelError(f"{path} is not a transformers configuration: {_line(error)}") from error
     config.use_cache = False
     if isinstance(config, MixtralConfig):
@@ -85,7 +85,7 @@ def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -
 
 
 def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
-    """The transformers configuration of a published shape. No dropout, no cache."""
+    """Return the transformers configuration of a published shape. No dropout, no cache."""
     common: dict[str, Any] = {
         "vocab_size": model.vocab,
         "hidden_size": model.hidden,
@@ -137,7 +137,7 @@ def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
 
 
 def loss_of(output: Any) -> Tensor:
-    """The loss in what a model returns. Raises :class:`ModelError`."""
+    """Return the loss in a model's output. Raises :class:`ModelError`."""
     found = getattr(output, "loss", None)
     if found is None:
         found = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -167,7 +167,7 @@ def _of_config(name: str, config: PretrainedConfig, layers: int | None) -> Train
 
 
 def _tokens(micro_batch: int, sequence: int) -> ModelBatch:
-    """Whole sequences without padding, which is what packed training data is."""
+    """Return whole sequences without padding, like packed training data."""
     ones = torch.ones(micro_batch, sequence, dtype=torch.int64)
     return {"input_ids": ones, "attention_mask": ones.clone(), "labels": ones.clone()}
 

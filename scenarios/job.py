@@ -1,4 +1,4 @@
-"""What a dry run looks at: a full-size model, a cluster, and a DeepSpeed configuration, the user's own or made here."""
+"""Defines the job of a dry run: a full-size model, a cluster, and a DeepSpeed configuration."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Job(Training):
         self._is_released()
 
     def _is_released(self) -> None:
-        """A release runs as it was released; where it has the synchronisation, without it too. Raises ValueError."""
+        """Check the options for a release: it runs as released, or without its synchronisation. Raises ValueError."""
         if self.graft.into and self.deepspeed not in self.graft.into:
             raise ValueError(
                 f"the graft {self.graft} is for DeepSpeed {', '.join(self.graft.into)}, not for {self.deepspeed}"
@@ -112,7 +112,7 @@ class Job(Training):
 
     @property
     def ordered_by(self) -> str:
-        """What orders the secondary copy, in words."""
+        """Return what orders the secondary copy, in words."""
         if self.deepspeed == PINNED:
             told = f"fix: {self.fix}"
         elif self.fix is Fix.NONE:
@@ -126,10 +126,10 @@ class Job(Training):
         return profile if self.network is None else profile.on_network(self.network)
 
     def check(self) -> None:
-        """What can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
+        """Check for errors that are detectable before a rank starts. Raises :class:`ScenarioError`."""
         self.profile()
         if self.sharding:
-            from streamrace.scenarios.models import FULL_SIZE  # here: it imports transformers
+            from streamrace.scenarios.models import FULL_SIZE  # here, as it imports transformers
 
             known = FULL_SIZE.get(self.model)
             if known is not None and known.family == "gpt":
@@ -137,12 +137,12 @@ class Job(Training):
                     f"{self.model} multiplies by its embedding's weight outside of the embedding, and our own engine "
                     "gathers what a module owns for that module alone: choose another --model, or leave out --sharding"
                 )
-        self.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
+        self.deepspeed_config(1)  # with any width: each "auto" has a value, or is refused
 
     def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:
-        """What ``deepspeed.initialize`` gets. ``hidden``: the model's width, where it is known.
+        """Return the configuration for ``deepspeed.initialize``. ``hidden``: the model's width, where it is known.
 
-        Raises :class:`ScenarioError` for a file that is no configuration, or says otherwise than an option.
+        Raises :class:`ScenarioError` for a file that is no configuration, or contradicts an option.
         """
         if self.config is None:
             return self._made()
@@ -162,7 +162,7 @@ class Job(Training):
         return self._deepspeed_config(zero)
 
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
-        """Put values for "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
+        """Replace each "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
         known: dict[str, Any] = {
             **{path: getattr(self, option) for path, option in _BATCHES.items()},
             "gradient_clipping": 1.0,
@@ -192,12 +192,12 @@ class Job(Training):
         for path, option in _BATCHES.items():
             if option in self.model_fields_set:
                 config.setdefault(path, getattr(self, option))
-        if "train_batch_size" not in config:  # else DeepSpeed finds out itself what it leaves open
+        if "train_batch_size" not in config:  # else DeepSpeed derives it
             config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
         self._agree(config)
 
     def _agree(self, config: dict[str, Any]) -> None:
-        """An option that was given may not say otherwise than the file."""
+        """Check that no given option contradicts the file."""
         zero = config.get("zero_optimization", {})
         for option, path, found in (
             *((option, path, config.get(path)) for path, option in _BATCHES.items()),
@@ -215,12 +215,12 @@ class Job(Training):
 
 
 def job(**options: Any) -> Job:
-    """A job from options; :class:`ScenarioError` with one sentence when they do not fit."""
+    """Build a job from options; raise :class:`ScenarioError` with one sentence when they do not fit."""
     return fitted(Job, options)
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:
-    """None: the file says nothing of it."""
+    """Return the precision that the file sets; None: it sets none."""
     on = {name: section.get("enabled") for name in ("bf16", "fp16") if isinstance(section := config.get(name), dict)}
     return next((name for name, enabled in on.items() if enabled), "fp32") if on else None
 

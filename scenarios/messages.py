@@ -1,4 +1,4 @@
-"""What the ranks of a scenario and of a dry run report while they run. Clocks are virtual nanoseconds."""
+"""Defines the reports of the ranks of a scenario and of a dry run. Clocks are virtual nanoseconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class TrainingBegan(NamedTuple):
-    """All is initialised. ``seconds``: that took; ``blocked``: the host stood still for so long."""
+    """The end of the initialisation. ``seconds``: its duration; ``blocked``: how long the host was blocked."""
 
     seconds: float
     clock: int
@@ -14,11 +14,11 @@ class TrainingBegan(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """What has become known at the end of a step.
+    """The values known at the end of a step.
 
-    ``losses``: step, micro-batch and loss. ``parameters``: each use, as step, micro-batch, phase, name, a checksum
-    for each part, ``bad`` (values that are not finite) and how far it moved between forward and backward pass.
-    ``norms``: step and norm of the gradients of all ranks.
+    ``losses``: step, micro-batch and loss. ``parameters``: each use, as step, micro-batch, phase, name, a checksum for
+    each part, ``bad`` (values that are not finite) and how far it moved between forward and backward pass. ``norms``:
+    step and norm of the gradients of all ranks.
     """
 
     step: int
@@ -31,26 +31,26 @@ class StepDone(NamedTuple):
 
 
 class Validated(NamedTuple):
-    """The losses of the held-out batches of this rank, evaluated after ``step`` (0: before the first)."""
+    """The losses of the held-out batches of this rank, evaluated after ``step``."""
 
     step: int
     losses: list[float]
 
 
 class WatchFound(NamedTuple):
-    """The NaN watch has found something (:class:`streamrace.detectors.live.finding.Finding`), the same on each rank."""
+    """A finding of the NaN watch (:class:`streamrace.detectors.live.finding.Finding`), the same on each rank."""
 
     finding: dict[str, Any]
 
 
 class CallsCounted(NamedTuple):
-    """Calls that order something: the fields of a :class:`Site`, and how often in the last step."""
+    """The calls that order something: the fields of a :class:`Site`, and their number in the last step."""
 
     calls: list[tuple[str, str, int, str, int]]
 
 
 class TrainingEnded(NamedTuple):
-    """``final``: the checksum of each partition. ``memory``: the rank's peak, in bytes."""
+    """The end of the training. ``final``: the checksum of each partition. ``memory``: the rank's peak, in bytes."""
 
     final: dict[str, int]
     clock: int
@@ -63,7 +63,7 @@ Report = TrainingBegan | StepDone | Validated | WatchFound | CallsCounted | Trai
 
 
 class ModelBuilt(NamedTuple):
-    """In a dry run. Elements; ``sizes``: of the parameters, each size once."""
+    """The model of a dry run, in elements; ``sizes``: of the parameters, each size once."""
 
     parameters: int
     trained: int
@@ -71,14 +71,14 @@ class ModelBuilt(NamedTuple):
 
 
 class RehearsalBegan(NamedTuple):
-    """The framework is initialised, with these sizes of its own."""
+    """The framework's initialisation, with the sizes that it derived."""
 
     micro_batch: int
     accumulation: int
 
 
 class StepRehearsed(NamedTuple):
-    """``operations``: so far; floating point operations of this step."""
+    """A step of a dry run. ``operations``: up to now; ``flops``, ``forward_flops``: of this step."""
 
     step: int
     operations: int
@@ -87,14 +87,14 @@ class StepRehearsed(NamedTuple):
 
 
 class RehearsalEnded(NamedTuple):
-    """``seconds`` it took, and the operations of all steps."""
+    """The end of a dry run: its ``seconds``, and the operations of all steps."""
 
     seconds: float
     operations: int
 
 
 class RehearsalRefused(NamedTuple):
-    """What cannot be rehearsed, in a sentence."""
+    """The reason why a job cannot be rehearsed, in a sentence."""
 
     sentence: str
 

@@ -1,11 +1,10 @@
-"""Questions in MMLU's format: where they come from, and the text they become.
+"""Reads questions in MMLU's format, and turns them into text.
 
-MMLU (Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding",
-arXiv 2009.03300) has multiple choice questions with four choices over 57 subjects. It comes as a
-folder ``dev/ val/ test/`` of files ``<subject>_<split>.csv`` without a header, six columns each:
-question, four choices, the letter of the answer; or as the dataset ``cais/mmlu`` of the
-``datasets`` package. Both are read here. A small sample in the same format, written for this
-project and not taken from MMLU, stands in :data:`SAMPLE`.
+MMLU (Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding", arXiv 2009.03300) has multiple choice
+questions with four choices over 57 subjects. It comes as a folder ``dev/ val/ test/`` of files
+``<subject>_<split>.csv`` without a header, six columns each: question, four choices, the letter of the answer; or as
+the dataset ``cais/mmlu`` of the ``datasets`` package. Both are read here. :data:`SAMPLE` is a small sample in the same
+format, written for this project and not taken from MMLU.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ DATASET = "cais/mmlu"
 
 SPLITS = ("dev", "val", "test")
 LETTERS = "ABCD"
-_THEIRS = {"val": "validation"}  # of the datasets package
+_THEIRS = {"val": "validation"}  # names in the datasets package
 
 
 class DataError(Exception):
-    """The questions cannot be read. One sentence says which file, what is wrong and what to do."""
+    """The questions cannot be read. One sentence: the file, the error, and how to correct it."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Question:
 
     @property
     def letter(self) -> str:
-        """The right choice as A, B, C or D."""
+        """Return the right choice as A, B, C or D."""
         return LETTERS[self.answer]
 
 
 def prompt(question: Question) -> str:
-    """The text that MMLU's authors give to a model, ending with the letter of the answer."""
+    """Return the text that MMLU's authors give to a model, ending with the letter of the answer."""
     choices = "".join(f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, question.choices, strict=True))
     subject = question.subject.replace("_", " ")
     return (
@@ -58,12 +57,10 @@ def prompt(question: Question) -> str:
 
 
 def load(source: str | Path, splits: Sequence[str] = SPLITS) -> list[Question]:
-    """The questions of a source, in the same order each time: by split (dev, val, test), then subject.
+    """Load the questions of a source, in the same order each time: by split (dev, val, test), then subject.
 
-    ``source`` is a folder in MMLU's format, or ``"cais/mmlu"`` for the copy that the ``datasets``
-    package has on this machine. Nothing is downloaded.
-
-    Raises :class:`DataError` when the source is missing, empty or damaged.
+    ``source`` is a folder in MMLU's format, or ``"cais/mmlu"`` for the copy that the ``datasets`` package has on this
+    machine. Nothing is downloaded. Raises :class:`DataError` when the source is missing, empty or damaged.
     """
     return _load_dataset(splits) if str(source) == DATASET else _load_folder(Path(source), splits)
 
@@ -100,7 +97,7 @@ def _read(file: Path, subject: str) -> Iterator[Question]:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of the line on which it begins."""
+    """Yield the rows that are not blank, each with the number of the line on which it begins."""
     line = 1
     try:
         # newline="": a new line within quotes belongs to the field. utf-8-sig: spreadsheets begin a file with a mark.

@@ -1,6 +1,6 @@
-"""Questions become batches of tokens, each rank its own part.
+"""Turns questions into batches of tokens, each rank's own part.
 
-The tokenizer needs no download: a token is a byte. Nothing here touches the global random state.
+The tokenizer needs no download: a token is a byte. The global random state is not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class ByteTokenizer:
-    """The 256 bytes of UTF-8 text, and three tokens that are no text."""
+    """A tokenizer of the 256 bytes of UTF-8 text, and three special tokens."""
 
     bos = 256
     eos = 257
@@ -27,11 +27,11 @@ class ByteTokenizer:
     vocab_size = 259
 
     def encode(self, text: str) -> list[int]:
-        """``bos``, the bytes, ``eos``. Raises UnicodeEncodeError for half a surrogate pair, which UTF-8 has not."""
+        """Encode as ``bos``, the bytes, ``eos``. Raises UnicodeEncodeError for half a surrogate pair (not UTF-8)."""
         return [self.bos, *text.encode(), self.eos]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of the bytes among ``tokens``; a character that was cut in two becomes U+FFFD."""
+        """Decode the bytes among ``tokens``; a character that was cut in two becomes U+FFFD."""
         return bytes(token for token in tokens if token < self.bos).decode(errors="replace")
 
 
@@ -44,20 +44,19 @@ def batches(
     world: int,
     seed: int,
 ) -> Iterator[Batch]:
-    """One rank's micro-batches, without end and the same each time.
+    """Return one rank's micro-batches, without end and the same each time.
 
-    A batch has ``input_ids``, ``attention_mask`` (1 on text, 0 on padding) and ``labels`` (the input,
-    :data:`IGNORED` on padding; the model shifts them), each int64 of shape ``[micro_batch, sequence]``.
-    A prompt that is too long loses its beginning, as its answer is at the end; a short one is padded
-    at the end.
+    A batch has ``input_ids``, ``attention_mask`` (1 on text, 0 on padding) and ``labels`` (the input, :data:`IGNORED`
+    on padding; the model shifts them), each int64 of shape ``[micro_batch, sequence]``. A prompt that is too long loses
+    its beginning, as its answer is at the end; a short one is padded at the end.
 
-    The epochs, each shuffled anew, are one endless list that is dealt out in turn: ``micro_batch`` to
-    rank 0, ``micro_batch`` to rank 1, and so on. So each question comes once per epoch, on one rank; no
-    question is left out when their number does not divide; and the ranks together see what a single
-    rank with a ``world`` times larger batch sees.
+    The epochs, each shuffled anew, are one endless list that is dealt out in turn: ``micro_batch`` to rank 0,
+    ``micro_batch`` to rank 1, and so on. So each question comes once per epoch, on one rank; no question is left out
+    when their number does not divide; and the ranks together see the same questions as a single rank with a ``world``
+    times larger batch.
 
-    Raises ValueError, before the first batch, for no questions, a size below 1 (``sequence``: below 2,
-    as one token predicts nothing), or a rank outside the world.
+    Raises ValueError, before the first batch, for no questions, a size below 1 (``sequence``: below 2, as one token
+    predicts nothing), or a rank outside the world.
     """
     if not questions:
         raise ValueError("There is no question to make batches of.")

@@ -1,7 +1,7 @@
-"""The models that a scenario trains, and the full-size models that they stand for.
+"""Builds the models that a scenario trains, and lists the full-size models that they stand for.
 
-Built by transformers' own configuration and model classes, with random weights: nothing is ever
-downloaded. The shapes are those of
+Models are built by transformers' own configuration and model classes, with random weights: nothing is ever downloaded.
+The shapes are those of
 
 * Llama 2 (Touvron et al. 2023, arXiv 2307.09288),
 * LLaMA 30B and 65B (Touvron et al. 2023, arXiv 2302.13971),
@@ -10,10 +10,10 @@ downloaded. The shapes are those of
 * Mixtral (Jiang et al. 2024, arXiv 2401.04088), a mixture of experts, and ConvNeXt, a convolutional
   network (:mod:`streamrace.scenarios.families`).
 
-Give the models an ``attention_mask`` and keep attention ``"eager"`` and the host never waits for a
-value in forward or backward. Otherwise Llama does, once per forward (transformers 5.23.0,
-``masking_utils.py``): without a mask it looks for packed sequences, with ``"sdpa"`` it asks whether
-the mask is all ones. Such a read is a host synchronisation, and a synchronisation hides races.
+With an ``attention_mask`` and attention ``"eager"`` the host never waits for a value in forward or backward. Without
+them, Llama reads a value once per forward (transformers 5.23.0, ``masking_utils.py``): without a mask it looks for
+packed sequences, with ``"sdpa"`` it checks whether the mask is all ones. Such a read is a host synchronisation, and a
+synchronisation hides races.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FullModel:
 
     @property
     def matrix_parameters(self) -> int:
-        """Elements of the matrices that a token is multiplied with: two experts, and the output embedding included."""
+        """Count the elements of the matrices that a token is multiplied by: two experts, and the output embedding."""
         return self._matrices(CHOSEN if self.experts else 1)
 
     def _matrices(self, experts: int) -> int:
@@ -99,7 +99,7 @@ class FullModel:
 
     @property
     def parameters(self) -> int:
-        """Trainable elements, a shared embedding counted once."""
+        """Count the trainable elements, a shared embedding once."""
         norms = self.layers * self.norms_per_layer + 1
         if self.family in ("llama", "mixtral"):  # an input embedding of its own; root mean square norms have no bias
             return self._matrices(self.experts or 1) + self.vocab * self.hidden + norms * self.hidden
@@ -109,12 +109,12 @@ class FullModel:
         return self.matrix_parameters + norms * 2 * self.hidden
 
     def forward_flops(self, tokens: int, sequence: int) -> int:
-        """Floating point operations of one forward pass over ``tokens`` tokens in sequences of ``sequence``.
+        """Count the floating point operations of one forward pass over ``tokens`` tokens in sequences of ``sequence``.
 
-        Two per element of every matrix and token; and for attention ``4 * sequence * hidden`` per
-        layer and token (scores, and their product with the values). The whole square of scores
-        counts, as eager attention computes it; a causal kernel does half of that. Norms, rotary
-        positions and activations are left out. Backward takes twice as many.
+        Two per element of every matrix and token; and for attention ``4 * sequence * hidden`` per layer and token
+        (scores, and their product with the values). The whole square of scores counts, as eager attention computes it;
+        a causal kernel does half of that. Norms, rotary positions and activations are left out. Backward takes twice as
+        many.
 
         Raises ValueError when a count is negative, or ``tokens`` is no multiple of ``sequence``.
         """
@@ -136,8 +136,8 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
         FullModel("gpt-1.2b", "gpt", 40, 1536, 4 * 1536, 16, 16, 51200),  # Megatron-LM's smallest (arXiv 1909.08053)
-        # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, such that DeepSpeed can quantize
-        # all of it on 384 ranks (scenarios/quantized.py).
+        # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, chosen such that DeepSpeed can
+        # quantize all parameters on 384 ranks (scenarios/quantized.py).
         FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50304),
         FullModel("gpt-49b", "gpt", 48, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-91b", "gpt", 89, 9216, 4 * 9216, 72, 72, 50304),
@@ -160,20 +160,19 @@ def build(
     attention: str = "eager",
     gradient_checkpointing: bool = False,
 ) -> nn.Module:
-    """A small model in training mode, of language but for ``convnext``: the same bits for the same arguments.
+    """Build a small model in training mode, with the same bits for the same arguments.
 
-    Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape
-    ``[batch, sequence]``, it gives an output whose ``loss`` is a float32 scalar (mean over the labels
-    that are not -100) and whose ``logits`` have shape ``[batch, sequence, vocab_size]`` (of ``convnext``,
-    which tells letters: ``[batch, 4]``). No dropout,
-    no cache. Weights are drawn in float32 and then rounded to ``dtype``; buffers stay float32. The
-    global random state is as it was before.
+    Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape [batch, sequence], a
+    language model (all but ``convnext``) returns an output whose ``loss`` is a float32 scalar (mean over the labels
+    that are not -100) and whose ``logits`` have shape [batch, sequence, vocab_size]; those of ``convnext``, which
+    predicts letters, have shape [batch, 4]. No dropout, no cache. Weights are drawn in float32 and then rounded to
+    ``dtype``; buffers stay float32. The global random state is left unchanged.
 
-    ``frozen`` are patterns of parameter names, as in a shell (``*``, ``?``, ``[ab]``); what they
-    match does not require a gradient. A parameter with two names (Falcon's embedding) has both.
+    ``frozen`` are patterns of parameter names, as in a shell (``*``, ``?``, ``[ab]``); matching parameters do not
+    require a gradient. A parameter with two names (Falcon's embedding) has both.
 
-    Raises ValueError for an unknown family, size or attention, a vocabulary without words, a pattern
-    that matches no parameter, patterns that leave nothing to train, or gradient checkpointing of ``convnext``.
+    Raises ValueError for an unknown family, size or attention, a vocabulary without words, a pattern that matches no
+    parameter, patterns that leave nothing to train, or gradient checkpointing of ``convnext``.
     """
     shape = _shape(family, size)
     if attention not in ATTENTIONS:
@@ -263,7 +262,7 @@ _MAKERS: dict[Family, Callable[[ModelSize, int, str], Any]] = {
 
 
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    # Both names of a shared parameter, so that lm_head.weight can be said of Falcon.
+    # Both names of a shared parameter, so that lm_head.weight matches Falcon's.
     named = list(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
         matched = [parameter for name, parameter in named if fnmatchcase(name, pattern)]
@@ -278,5 +277,5 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 @cache
 def parameters(family: str, size: str, *, vocab_size: int) -> int:
-    """Elements of a small model, a shared embedding counted once."""
+    """Count the elements of a small model, a shared embedding once."""
     return sum(parameter.numel() for parameter in build(family, size, vocab_size=vocab_size, seed=0).parameters())

@@ -1,4 +1,4 @@
-"""Scenarios by name: what a token says instead of a dozen options, and what can be fuzzed."""
+"""Names scenarios: for tokens, where a name replaces a dozen options, and for fuzzing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamrace.scenarios.scenario import Scenario, scenario
 
 
 class NamedScenario(NamedTuple):
-    """A scenario's options, and what it is for."""
+    """A scenario's options, and its purpose."""
 
     options: Mapping[str, Any]
     description: str
@@ -37,14 +37,14 @@ NAMED: dict[str, NamedScenario] = {
 
 
 def named(name: str, options: Mapping[str, Any] | None = None) -> Scenario:
-    """The scenario of that name, with ``options`` changed. Raises :class:`ScenarioError`."""
+    """Return the scenario of that name, with ``options`` changed. Raises :class:`ScenarioError`."""
     if name not in NAMED:
         raise ScenarioError(f"there is no scenario '{name}': choose one of {', '.join(NAMED)}")
     return scenario(**{**NAMED[name].options, **(options or {})})
 
 
 def difference(name: str, chosen: Scenario) -> dict[str, str]:
-    """The options by which ``chosen`` differs from the scenario of that name, as a token says them."""
+    """Return the options by which ``chosen`` differs from the scenario of that name, as a token has them."""
     base = named(name).model_dump(mode="json")
     return {field: _text(value) for field, value in chosen.model_dump(mode="json").items() if value != base[field]}
 
@@ -58,7 +58,7 @@ def _text(value: Any) -> str:
 
 
 def from_text(options: Mapping[str, str]) -> dict[str, Any]:
-    """What :func:`difference` said, as options. Raises :class:`ScenarioError`."""
+    """Parse the result of :func:`difference` into options. Raises :class:`ScenarioError`."""
     found: dict[str, Any] = {}
     for name, text in options.items():
         if name not in Scenario.model_fields:

@@ -1,4 +1,4 @@
-"""What each rank does: the training program, the same line for line on the simulated GPU and on the CPU."""
+"""Trains a scenario in each rank: the same program, line for line, on the simulated GPU and on the CPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HELD_OUT = "val"  # MMLU's validation split
 
 
 def preload() -> None:
-    """Do once, in the process that will be forked, what each rank would do at its start."""
+    """Do, once, in the process that will be forked, the start-up work of every rank."""
     framework.warm_up()
     relax_gc()
 
@@ -73,20 +73,20 @@ def run(
 ) -> None:
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
-    ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``receive`` gets what the ranks
-    report (:mod:`streamrace.scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of
+    ``folder`` receives logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``receive`` gets the ranks'
+    reports (:mod:`streamrace.scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of
     ``parts``).
 
-    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
-    that do something else, besides the fix. ``calls``: count the calls that order something. ``validate_every``: so
-    many steps, and before the first, the loss of MMLU's validation split, which is then not trained on; 0: never.
+    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls that
+    are replaced, besides the fix. ``calls``: count the calls that order something. ``validate_every``: the number of
+    steps between evaluations of MMLU's validation split, which is then not trained on; 0: never.
 
     Raises RuntimeError where there is no simulated GPU, and :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
     trace = folder / "trace"
     if simulated:
-        functions()  # there has to be a GPU
+        functions()  # raises without a GPU
         trace.mkdir(parents=True, exist_ok=True)
 
     def target(me: Rank) -> None:
@@ -113,9 +113,9 @@ def run(
 
 
 def rehearse(scenario: Scenario, *, folder: Path) -> None:
-    """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
+    """Dry-run the scenario's program as rank 0: its trace is that of a live run, without values.
 
-    This process needs a simulated GPU, which it may not have used. Raises
+    This process needs a simulated GPU that has not been used. Raises
     :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
@@ -159,7 +159,7 @@ def _train(
     counts: dict[Site, int] | None = None,
     validate_every: int = 0,
 ) -> None:
-    """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
+    """Train on this rank. ``checkpoints``: the folder for checkpoints; None: none are saved (the reference run)."""
     began = time.perf_counter()
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
@@ -198,7 +198,7 @@ def _train(
         held_out = list(islice(_batches(me, scenario, questions), rounds))
     done = _resumed(scenario, training)
     data = islice(data, done * scenario.accumulation, None)
-    # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
+    # Garbage collection depends on the machine, and a tensor freed by it would be an event of the trace.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -212,7 +212,7 @@ def _train(
             watch.phase(step, micro_batch, "forward")
             batch = _moved(next(data), device)
             loss = loss_of(training.forward(batch))
-            del batch  # after the outputs: the order of frees stands in the trace
+            del batch  # after the outputs: the order of frees is in the trace
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)
@@ -225,7 +225,7 @@ def _train(
             watch.phase(step, scenario.accumulation, "edit")
             training.edit(watch.parameter)
         saves = scenario.checkpoint_every and step % scenario.checkpoint_every == 0
-        if saves and checkpoints is not None and isinstance(training, Sharded):  # of others it is refused
+        if saves and checkpoints is not None and isinstance(training, Sharded):  # others are refused
             training.save(checkpoints, step)
         if validate_every and step % validate_every == 0:
             watch.phase(step, scenario.accumulation, "validation")
@@ -271,14 +271,14 @@ def _batches(me: Rank, scenario: Scenario, questions: Sequence[mmlu.Question]) -
 
 
 def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, Tensor]:
-    """To the GPU, without a wait of the host: its own memory is copied when the copy is issued."""
+    """Copy to the GPU without a wait of the host: its own memory is read when the copy is issued."""
     if device is None:
         return batch
     return {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()}
 
 
 def _resumed(scenario: Scenario, training: Trainer) -> int:
-    """Steps that are done, of which the checkpoint has the state. A dry run has none, and goes on all the same."""
+    """Load the checkpoint to resume from, if any; return its step. A dry run, without values, only reads the step."""
     if not scenario.resume:
         return 0
     path = Path(scenario.resume)
@@ -286,7 +286,7 @@ def _resumed(scenario: Scenario, training: Trainer) -> int:
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:
-    """The watch that a user would run, on the same streams as training; not beside the reference."""
+    """Start the watch that a user would run, on the same streams as training; not in the reference run."""
     if scenario.watch == "blocking":
         framework.probe_copies(engine)
     if scenario.watch in ("off", "blocking") or device is None:
@@ -300,7 +300,7 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
 
 
 class _Watch:
-    """Notes the loss and each parameter that is used, when its value is there. Orders nothing."""
+    """Notes the loss and each used parameter, when its value is known. Orders nothing."""
 
     def __init__(self, me: Rank, device: Device | None, parts: int) -> None:
         self._me = me
@@ -329,13 +329,13 @@ class _Watch:
         if self._device is None:
             note(loss.detach())
         else:
-            # Not a probe: training does not use it, and a recording need not have it.
+            # No probe: training does not use it, and a recording need not have it.
             self._device.observe([loss.detach()], lambda values: note(values[0]))
 
     def norm(self, step: int, norm: Tensor | float | None) -> None:
-        """A tensor, where DeepSpeed left it on the device; a number, where it has read it or skipped the step."""
+        """Note the norm: a tensor, if left on the device; a number, where DeepSpeed has read it or skipped the step."""
         if isinstance(norm, Tensor) and self._device is not None:
-            # Not a probe: training does not use it, and a recording need not have it.
+            # No probe: training does not use it, and a recording need not have it.
             self._device.observe([norm.detach()], lambda values: self._norms.append((step, float(values[0]))))
         elif norm is not None:
             self._norms.append((step, float(norm)))
@@ -353,7 +353,7 @@ class _Watch:
         self._probe("parameter", name, parameter, note)
 
     def _distance(self, phase: str, name: str, value: Tensor) -> float:
-        """How far a parameter in the backward pass is from what it was in the forward pass: it should not move."""
+        """Return how far a parameter in the backward pass is from its forward value: it should not move."""
         if phase == "forward":
             self._forward[name] = value.float().clone()
         before = self._forward.get(name)

@@ -1,14 +1,15 @@
-"""qwZ and qgZ: what DeepSpeed's configuration says for them, and the sizes that it cannot quantize.
+"""Configures qwZ and qgZ in DeepSpeed, and refuses sizes that it cannot quantize.
 
-Found in DeepSpeed 0.19.8, and refused here before a rank starts, as there it ends in an assertion inside a rank,
-or in no error and wrong numbers:
+Found in DeepSpeed 0.19.8, and refused here before a rank starts, as DeepSpeed fails with an assertion inside a rank, or
+not at all, with wrong numbers:
 
-* ``CUDAQuantizer.quantize`` (partition_parameters.py) asserts that what it quantizes is a multiple of 8 elements:
+* ``CUDAQuantizer.quantize`` (partition_parameters.py) asserts that it quantizes a multiple of 8 elements:
   a parameter's partition, where it is gathered alone. A padded partition does not pass either, as
   ``_all_gather_sequential`` cuts the padding off before it dequantizes, and then blocks and scales no longer match.
-* ``all_to_all_quant_reduce`` (coalesced_collectives.py) makes as many blocks as the gradient's longer side is long,
-  and takes it that they divide among the ranks: the kernel leaves the rest unwritten. So qgZ pads the vocabulary.
-* It looks up its process groups by node, and ``__avg_scatter_grads`` (stage3.py) reduces without quantizing on one.
+* ``all_to_all_quant_reduce`` (coalesced_collectives.py) creates as many blocks as the gradient's longer side is long,
+  and assumes that they divide among the ranks: the kernel leaves the rest unwritten. So qgZ pads the vocabulary.
+* ``all_to_all_quant_reduce`` looks up its process groups by node, and ``__avg_scatter_grads`` (stage3.py) reduces
+  without quantizing on one node.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MULTIPLE = 8
 
 
 def options(*, qwz: bool, qgz: bool) -> dict[str, Any]:
-    """What stands in DeepSpeed's configuration, in "zero_optimization"; nothing for what is not asked for."""
+    """Return the entries of DeepSpeed's "zero_optimization"; none for options that are off."""
     return {
         **({"zero_quantized_weights": True} if qwz else {}),
         **({"zero_quantized_gradients": True} if qgz else {}),
@@ -30,14 +31,14 @@ def options(*, qwz: bool, qgz: bool) -> dict[str, Any]:
 
 
 def communication(*, qgz: bool) -> dict[str, Any]:
-    """What stands beside it. The quantizer reads gradients as float16 whatever they are, and DeepSpeed's default
-    communicates them in the parameters' dtype: bfloat16 gradients would be read as other numbers.
+    """Return the entries next to "zero_optimization". The quantizer reads gradients as float16 whatever their dtype,
+    and DeepSpeed by default communicates them in the parameters' dtype: bfloat16 gradients would be misread.
     """
     return {"communication_data_type": "fp16"} if qgz else {}
 
 
 def refusal(parameters: Iterable[tuple[str, nn.Parameter]], *, ranks: int, qwz: bool, qgz: bool) -> str | None:
-    """Why these parameters cannot be quantized: one sentence, or None if they can."""
+    """Return why these parameters cannot be quantized: one sentence, or None if they can."""
     for name, parameter in parameters:
         elements = parameter.numel()
         if qwz and elements % (ranks * _MULTIPLE):

@@ -1,4 +1,4 @@
-"""The dry run of a job: stock DeepSpeed trains one rank of many, on a simulated GPU that computes nothing."""
+"""Runs a job dry: stock DeepSpeed trains one rank of many, on a simulated GPU that computes nothing."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from streamrace.trace.files import file_of
 
 Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
-_OURS = "streamrace: "  # how the simulated GPU's own sentences begin
+_OURS = "streamrace: "  # prefix of the simulated GPU's own error messages
 
 
 def preload() -> None:
-    """Do once, in the process that will be forked, what the rank would do at its start."""
+    """Do, once, in the process that will be forked, the start-up work of the rank."""
     framework.warm_up()
     relax_gc()
 
@@ -62,18 +62,17 @@ def run(
     layers: int | None = None,
     started: Callable[[], None] = lambda: None,
 ) -> None:
-    """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
+    """Rehearse ``job``. ``folder`` receives the log and ``trace/rank0.trace``, which records all events.
 
-    ``receive`` gets what the rank reports (:mod:`streamrace.scenarios.messages`).
+    ``receive`` gets the rank's reports (:mod:`streamrace.scenarios.messages`).
 
-    ``ranks``: as which of the job's ranks, each in a process of its own; they do not meet. What rank 0 broadcasts is
-    kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of those that it has.
-    ``started`` is called once these processes are there: what forks more does it then.
+    ``ranks``: the job's ranks to run as, each in a process of its own; they do not communicate. Rank 0's broadcasts are
+    kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of its own number.
+    ``started``: called once these processes exist; a caller that forks further processes does so in it.
 
-    ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU, which it may not have
-    used.
+    ``answers``: see :func:`streamrace.device.dry.install`. This process needs a simulated GPU that has not been used.
 
-    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
+    Raises :class:`ScenarioError` with a sentence for a job that cannot be rehearsed, :class:`RankFailed`.
     """
     if job.deepspeed != framework.VERSION and not job.sharding:
         raise ScenarioError(f"this is DeepSpeed {framework.VERSION}, and the job is for {job.deepspeed}")
@@ -111,19 +110,19 @@ def run(
 
 
 def layers_of(job: Job) -> int | None:
-    """How many layers its model has. None: that cannot be told, or changed, or there is no such model."""
+    """Return the number of layers of the job's model; None: unknown, fixed, or no such model."""
     found = _described(job)
     return None if found is None else found.layers
 
 
 def hidden_of(job: Job) -> int | None:
-    """How wide its model is. None: that cannot be told, or there is no such model."""
+    """Return the width of the job's model; None: unknown, or no such model."""
     found = _described(job)
     return None if found is None else found.hidden
 
 
 def parameters_of(job: Job, layers: int) -> int:
-    """How many its model has with so many layers, elements: of one whose layers can be told (:func:`layers_of`).
+    """Count the elements of the job's model with ``layers`` layers; only for models with :func:`layers_of`.
 
     Raises :class:`ScenarioError` for a model that cannot be built.
     """
@@ -133,15 +132,15 @@ def parameters_of(job: Job, layers: int) -> int:
 
 def _described(job: Job) -> TrainedModel | None:
     if ":" in job.model:
-        return None  # a function of the user's own runs in the rank, not here
+        return None  # a user's function runs in the rank, not here
     try:
         return subject(job.model, attention=job.attention)
     except ModelError:
-        return None  # the dry run says so
+        return None  # reported by the dry run
 
 
 def refusal(error: BaseException) -> str | None:
-    """The sentence for something that cannot be rehearsed; None: the dry run itself broke."""
+    """Return the sentence for a job that cannot be rehearsed; None: the dry run itself failed."""
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith(_OURS):
         return text.removeprefix(_OURS)
@@ -158,10 +157,10 @@ def dry_gpu(
     rank: int = 0,
     heard: Heard | None = None,
 ) -> Device:
-    """The simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
+    """Return the simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, and make it a dry one.
 
-    Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers`` and ``heard``: see
-    :func:`streamrace.device.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
+    Its trace goes into ``folder``, with ``info`` about the run. ``answers`` and ``heard``: see
+    :func:`streamrace.device.dry.install`. It may allocate more memory than the machine has: metrics report its need.
     """
     world = dry.World(len(timing.nodes_of), per_node, rank=rank)
     dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=heard)
@@ -173,7 +172,7 @@ def dry_gpu(
 
 def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (streamrace.device.dry.environment)
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # torchrun's other variables: streamrace.device.dry.environment
     info = {"job": job.model_dump(mode="json")}
     heard = Heard(folder / "broadcasts", me.rank)
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
@@ -207,7 +206,7 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
             del loss
         gc.collect()
         if step == 1:
-            training.label_state()  # Adam's moments come with the first step
+            training.label_state()  # Adam's moments are created in the first step
         device.flush()
         me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
@@ -215,12 +214,12 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
 
 
 def _moved(batch: ModelBatch) -> ModelBatch:
-    """To the GPU, once for all steps: reading data is no part of a dry run."""
+    """Copy to the GPU, once for all steps: reading data is no part of a dry run."""
     return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
 def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
-    """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
+    """Return the trainer, the size of a micro-batch, and the number of micro-batches in a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
     _report_sizes(me, model)
@@ -228,7 +227,7 @@ def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[T
     optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
     try:
         engine = framework.initialize(model=model, optimizer=optimizer, config=config)
-    except Exception as error:  # DeepSpeed and pydantic raise what they like
+    except Exception as error:  # DeepSpeed and pydantic raise exceptions of many kinds
         if isinstance(error, MemoryError) or refusal(error):
             raise
         which = f" {job.config}" if job.config else ""
@@ -288,13 +287,13 @@ def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module
 
 @contextmanager
 def _on_the_gpu(config: dict[str, Any]) -> Iterator[None]:
-    """Where a model is made on the GPU at once: the host's memory would not hold it."""
+    """Build models on the GPU at once, inside this context: the host's memory would not hold them."""
     with torch.device("cuda"), framework.sharded(config):
         yield
 
 
 def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
-    """DeepSpeed asserts some sizes, and takes others for granted (:mod:`streamrace.scenarios.quantized`)."""
+    """Refuse sizes that DeepSpeed asserts or assumes not to occur (:mod:`streamrace.scenarios.quantized`)."""
     zero = config.get("zero_optimization", {})
     qwz = zero.get("zero_quantized_weights", False)
     qgz = zero.get("zero_quantized_gradients", False)
@@ -310,7 +309,7 @@ def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
 
 
 def _optimizer(job: Job, trained: list[nn.Parameter], config: dict[str, Any]) -> torch.optim.Optimizer:
-    """torch's fused AdamW: one kernel, as DeepSpeed's own FusedAdam is, which needs a CUDA compiler."""
+    """Return torch's fused AdamW: one kernel, like DeepSpeed's own FusedAdam, which needs a CUDA compiler."""
     section = config.pop("optimizer", None) or {"type": "AdamW"}
     if str(section.get("type", "")).lower() not in OPTIMIZERS:
         raise ScenarioError(
@@ -321,6 +320,6 @@ def _optimizer(job: Job, trained: list[nn.Parameter], config: dict[str, Any]) ->
 
 
 def _sentence(error: BaseException) -> str:
-    """The first line that says something."""
+    """Return the first three non-empty lines of the error, as a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (" ".join(lines[:3]) if lines else type(error).__name__).rstrip(".") + ": correct it"

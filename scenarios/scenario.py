@@ -1,4 +1,4 @@
-"""What to run: model, sharding, cluster, data, steps, timing. One value per run, checked before any rank starts."""
+"""Defines a scenario: model, sharding, cluster, data, steps, timing. It is checked before any rank starts."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Scenario(Training):
     @model_validator(mode="before")
     @classmethod
     def _alone(cls, options: Any) -> Any:
-        """hpZ is DeepSpeed's: with our own engine it is off, and asking for it is refused."""
+        """Switch hpZ off by default with our own engine, which refuses it: hpZ is DeepSpeed's."""
         if isinstance(options, Mapping) and options.get("sharding") and "hpz" not in options:
             return {**options, "hpz": 1}
         return options
@@ -162,9 +162,9 @@ class Scenario(Training):
 
     @property
     def vocabulary(self) -> int:
-        """Words of the model: those of the tokenizer, and with qgZ as many more as divide them among the ranks.
+        """Return the words of the model: the tokenizer's, with qgZ padded to a multiple of the ranks.
 
-        Vocabularies are padded everywhere; here only where it is needed, as it changes the weights that are drawn.
+        Vocabularies are padded everywhere; here only where needed, as padding changes the weights that are drawn.
         """
         if self.words is not None:
             return self.words
@@ -173,7 +173,7 @@ class Scenario(Training):
 
     @property
     def batch(self) -> int:
-        """Sequences of a step, on all ranks."""
+        """Return the sequences of a step, on all ranks."""
         return self.ranks * self.micro_batch * self.accumulation
 
     def timing(self) -> HardwareTiming:
@@ -183,7 +183,7 @@ class Scenario(Training):
         return mmlu.load(mmlu.SAMPLE if self.data == "sample" else self.data, splits)
 
     def _scale(self) -> Scale:
-        """Layer by layer: so a launch still costs the host what it does in front of the full layer."""
+        """Return the scale per layer, so that the host's cost of a launch keeps its proportion to a layer's work."""
         if self.stands_for == "itself":
             return Scale()
         full = FULL_SIZE[self.stands_for]
@@ -197,9 +197,9 @@ class Scenario(Training):
         )
 
     def _layer(self) -> int:
-        """Elements of one layer's matrices."""
+        """Count the elements of one layer's matrices."""
         size = SIZES[self.model, self.size]
-        if self.model == "convnext":  # of the second stage: 7 x 7 in depth, then to four times the width and back
+        if self.model == "convnext":  # of the second stage: 7 x 7 depthwise, then to four times the width and back
             width = 2 * size.hidden
             return 49 * width + 8 * width * width
         attention = 2 * size.hidden * size.hidden + 2 * size.hidden * size.hidden * size.kv_heads // size.heads
@@ -207,11 +207,11 @@ class Scenario(Training):
         return attention + (max(1, size.experts) * matrices * size.intermediate + size.experts) * size.hidden
 
     def deepspeed_config(self) -> dict[str, Any]:
-        """What ``deepspeed.initialize`` gets.
+        """Return the configuration for ``deepspeed.initialize``.
 
-        DeepSpeed's defaults in proportion to Llama-2-7B, as with its absolute ones a small model is never
-        released after use, nothing is fetched again, and hpZ has nothing to do: buckets in proportion to
-        a layer; what may be gathered at once, and for how long, in proportion to the model (but a layer fits).
+        DeepSpeed's defaults in proportion to Llama-2-7B: with the absolute defaults a small model is never released
+        after use, nothing is fetched again, and hpZ has nothing to do. Buckets are in proportion to a layer; the limits
+        of live parameters and of reuse in proportion to the model (but a layer fits).
         """
         full = FULL_SIZE["llama-2-7b"]
         model = parameters(self.model, self.size, vocab_size=self.vocabulary) / full.parameters
@@ -233,7 +233,7 @@ class Scenario(Training):
         return self._deepspeed_config(zero, clip=self.clip)
 
     def check(self) -> None:
-        """Everything that can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
+        """Check for all errors that are detectable before a rank starts. Raises :class:`ScenarioError`."""
         found = installed()
         if found is None:
             raise ScenarioError("DeepSpeed is not installed: run 'make setup'")
@@ -264,7 +264,7 @@ class Scenario(Training):
                 raise ScenarioError(str(error)) from None
 
     def _check_checkpoint(self) -> None:
-        """What each rank would find out for itself, and that the data can go on where they were."""
+        """Check what each rank would check, and that the data can continue where they stopped."""
         folder = checkpoints.newest(Path(self.resume))
         index = checkpoints.read(folder)
         model = build(self.model, self.size, vocab_size=self.vocabulary, seed=self.seed, frozen=self.frozen)
@@ -272,7 +272,7 @@ class Scenario(Training):
         index.refuse_other(folder, checkpoints.forms(model, dtype), "AdamW")
         if index.step >= self.steps:
             raise ShardingError(f"{folder} has done {index.step} steps already: give more --steps than that")
-        of_run = folder.parent.parent / "scenario.json"  # a checkpoint that was put elsewhere has none
+        of_run = folder.parent.parent / "scenario.json"  # missing for a checkpoint that was moved elsewhere
         before = load(of_run) if of_run.is_file() else self
         if before.batch != self.batch:
             raise ShardingError(
@@ -282,7 +282,7 @@ class Scenario(Training):
 
 
 def scenario(**options: Any) -> Scenario:
-    """A scenario from options; :class:`ScenarioError` with one sentence when they do not fit."""
+    """Build a scenario from options; raise :class:`ScenarioError` with one sentence when they do not fit."""
     return fitted(Scenario, options)
 
 
@@ -291,7 +291,7 @@ def save(chosen: Scenario, path: Path) -> None:
 
 
 def load(path: Path) -> Scenario:
-    """Read what :func:`save` wrote. Raises :class:`ScenarioError`."""
+    """Read a file of :func:`save`. Raises :class:`ScenarioError`."""
     try:
         options = untrusted.read_json(path)
     except OSError as error:

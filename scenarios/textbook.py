@@ -1,6 +1,6 @@
-"""Small programs of one rank, each with a race that real code has had, and the same without it.
+"""Defines small programs of one rank, each with a race that real code has had, and the same without it.
 
-They say ``torch.cuda``. Nothing shows as recorded: on an idle device no kernel is late by itself. Give one to
+They use ``torch.cuda``. No race manifests as recorded: on an idle device no kernel is late. Pass a program to
 :func:`streamrace.replay.record.record`, and execute the recording under other timings.
 """
 
@@ -21,7 +21,7 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Textbook:
-    """``program`` races, ``fixed`` does not. ``depth``: the number of pairs that have to come in a certain order."""
+    """A pair of programs: ``program`` races, ``fixed`` does not. ``depth``: how many pairs have to be in order."""
 
     program: Callable[[Device], None]
     fixed: Callable[[Device], None]
@@ -146,7 +146,7 @@ def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
 
 
 def _behind(device: Device, name: str) -> Stream:
-    """A stream that comes after all that has been issued so far."""
+    """Create a stream ordered after all work issued so far."""
     made = Stream()
     device.name_stream(made, name)
     made.wait_stream(current_stream())
@@ -154,7 +154,7 @@ def _behind(device: Device, name: str) -> Stream:
 
 
 def _look(device: Device, used: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:
-    """What training uses in the end. The host waits for all streams, as a training loop does when it prints."""
+    """Probe the value that training uses in the end. The host waits for all streams, as to print a loss."""
     with stream(used):
         device.probe(kind, name, value, _nothing)
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""A plain training step, whose peak memory torch's own tracker and the simulated GPU both tell.
+"""Runs a plain training step whose peak memory both torch's own tracker and the simulated GPU report.
 
 :mod:`streamrace.studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and
 under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages::
@@ -8,9 +8,9 @@ under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages
 
 The latter with ``--dry --world N`` for FSDP2 on N ranks.
 
-``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, and tracked of what, as JSON.
-Tracked, too, it is run by ``streamrace device``, whose ``torch.cuda`` makes torch choose the same work; fake tensors
-take none of its memory.
+``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, by tracked kind, as JSON. With
+``--tracked`` it runs under ``streamrace device`` too, whose ``torch.cuda`` makes torch choose the same work; fake
+tensors take none of its memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from typing import Any
 
 SAID = "PEAK "
-"""What that line begins with."""
+"""Prefix of that line."""
 
 
 @dataclass(frozen=True)
 class TrackedCase:
-    """``model``: as :func:`streamrace.scenarios.full_size.subject` takes it. ``layers``: instead of its own number.
+    """A training step. ``model``: as in :func:`streamrace.scenarios.full_size.subject`; ``layers``: replaces its own.
 
     ``precision``: of parameters, gradients and moments (``bf16``, ``fp32``). ``attention``: ``eager`` or ``sdpa``.
-    ``micro_batch``: sequences of ``sequence`` tokens. ``steps``: two, as Adam's moments are there from the end of the
-    first on. ``ranks``: one GPU, or rank 0 of so many under FSDP2, a unit for each layer (of a model like Llama).
+    ``micro_batch``: sequences of ``sequence`` tokens. ``steps``: two, as Adam's moments exist from the end of the first
+    on. ``ranks``: one GPU, or rank 0 of so many under FSDP2, a unit for each layer (of a model like Llama).
     """
 
     model: str
@@ -46,9 +46,9 @@ class TrackedCase:
 
 
 def train(case: TrackedCase, track: Any = None) -> Any:
-    """The program: builds the model on the GPU, trains it, and reads nothing.
+    """Build the model on the GPU and train it; read nothing.
 
-    ``track``: makes what counts, of model, optimizer and batch. Gives that.
+    ``track``: creates a tracker from model, optimizer and batch, which is returned.
     """
     import torch
     from torch.distributed.fsdp import fully_shard
@@ -57,12 +57,12 @@ def train(case: TrackedCase, track: Any = None) -> Any:
     from streamrace.scenarios.full_size import loss_of, subject
 
     if case.attention == "sdpa":
-        # The kernel knows what is causal. transformers asks first whether the mask is all ones, and a fake tensor
-        # cannot say: it would get the mask, and another kernel with it.
+        # The kernel handles causality itself. transformers first checks whether the mask is all ones, and a fake tensor
+        # cannot tell: the model would get the mask, and another kernel with it.
         vars(llama.modeling_llama)["create_causal_mask"] = lambda *_, **__: None
     torch.set_default_dtype({"bf16": torch.bfloat16, "fp32": torch.float32}[case.precision])
     subjected = subject(case.model, attention=case.attention, layers=case.layers)
-    with torch.device("meta"):  # how it is initialised is no part of a step
+    with torch.device("meta"):  # initialisation is no part of a step
         model: Any = subjected.make().train()
     if case.ranks > 1:
         torch.distributed.init_process_group("nccl")
@@ -76,13 +76,13 @@ def train(case: TrackedCase, track: Any = None) -> Any:
         batch = subjected.batch(case.micro_batch, case.sequence)
     if case.checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
-    # As torch chooses by itself on a GPU; for a fake tensor it would go through the parameters one by one.
+    # torch's own choice on a GPU; for a fake tensor it would go through the parameters one by one.
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
     tracker: Any = track(model, optimizer, batch) if track else nullcontext()
     with tracker:
         for _ in range(case.steps):
             if track:
-                tracker.reset_mod_stats()  # it takes one step for all there is
+                tracker.reset_mod_stats()  # takes one step for the whole run
             loss_of(model(**batch)).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -90,7 +90,7 @@ def train(case: TrackedCase, track: Any = None) -> Any:
 
 
 def _materialise(model: Any) -> None:
-    """On the GPU. Not ``model.to_empty()``, which swaps a fake tensor's parts while others hold on to them."""
+    """Allocate on the GPU. Not ``model.to_empty()``, which swaps a fake tensor's parts while others refer to them."""
     import torch
 
     made: dict[Any, Any] = {}  # a shared one once
@@ -104,7 +104,7 @@ def _materialise(model: Any) -> None:
 
 
 def tracked(case: TrackedCase) -> dict[str, int]:
-    """Bytes on the GPU at the peak as torch's tracker has them: by its kinds, and ``Total``."""
+    """Return the bytes on the GPU at the peak by torch's tracker: by its kinds, and ``Total``."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
@@ -128,7 +128,7 @@ def tracked(case: TrackedCase) -> dict[str, int]:
 
 
 def counted(case: TrackedCase) -> dict[str, int]:
-    """The same as the GPU's own allocator has it: ``Total`` alone."""
+    """Return the bytes at the peak by the GPU's own allocator: ``Total`` alone."""
     import torch
 
     train(case)
@@ -136,7 +136,7 @@ def counted(case: TrackedCase) -> dict[str, int]:
 
 
 def main(words: list[str]) -> None:
-    """The command line."""
+    """Run the command line."""
     case = TrackedCase(**json.loads(words[-1]))
     print(f"\n{SAID}{json.dumps(tracked(case) if words[0] == '--tracked' else counted(case))}", flush=True)
 

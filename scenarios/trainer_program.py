@@ -1,6 +1,6 @@
-"""A user's training program: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
+"""Trains as a user's program: transformers' Trainer with DeepSpeed's hpZ, on a Llama of eight layers.
 
-As those of DeepSpeed issue 5059 had it, but for the size. :mod:`streamrace.studies.trainer` runs it under several
+As in the programs of DeepSpeed issue 5059, but for the size. :mod:`streamrace.studies.trainer` runs it under several
 releases::
 
     streamrace device --ranks 4 -m streamrace.scenarios.trainer_program STEPS
@@ -17,14 +17,14 @@ import tempfile
 from typing import Any
 
 SAID = "LOSS "
-"""What such a line begins with."""
+"""Prefix of these lines."""
 ZERO = {
     "stage": 3,
     "overlap_comm": True,
     "contiguous_gradients": True,
     "zero_hpz_partition_size": 2,
     "reduce_bucket_size": 500_000,
-    # In proportion to the model, as DeepSpeed's are to one of 7B: with those a small one is never released.
+    # In proportion to the model, as DeepSpeed's are to 7B: with the defaults a small model is never released.
     "stage3_prefetch_bucket_size": 40_000,
     "stage3_param_persistence_threshold": 200,
     "stage3_max_live_parameters": 900_000,
@@ -33,14 +33,14 @@ ZERO = {
 
 
 def main(steps: int) -> None:
-    """The program, as one of the ranks."""
+    """Train as one of the ranks."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     from streamrace.frameworks.deepspeed import stock  # noqa: F401 - gives an old release what it needs to start
 
     class Counting(torch.utils.data.Dataset[Any]):
-        """Sequences that count up in threes, each from a number of its own."""
+        """Sequences that count up in threes, each from its own number."""
 
         def __len__(self) -> int:
             return 256

@@ -1,4 +1,4 @@
-"""What trains a scenario's model: stock DeepSpeed, or our own sharded engine. The program does not ask which."""
+"""Trains a scenario's model by stock DeepSpeed, or by our own sharded engine, behind the same interface."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from streamrace.scenarios.sharding.topology import Topology
 from streamrace.scenarios.sharding.units import Piece
 
 framework: Framework = adapter
-"""The stock framework whose training is judged. Our own engine (:class:`Sharded`) runs beside it."""
+"""The stock framework whose training is judged; our own engine (:class:`Sharded`) is the alternative."""
 
 
 def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
-    """Of the scenario's kind, with the model in it."""
+    """Return the scenario's kind of trainer, with the model in it."""
     if scenario.sharding:
         return Sharded(
             model,
@@ -40,8 +40,8 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
             clip=scenario.clip,
             without=scenario.without,
         )
-    # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
-    # own memory, but here would wait for the device.
+    # Fused, like DeepSpeed's own Adam: the plain one reads its step counter, which on a GPU is the host's own memory,
+    # but here would wait for the device.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
     engine = framework.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
@@ -98,10 +98,10 @@ class Sharded:
         self.engine.parameters.listener = see
 
     def label(self) -> None:
-        """The engine labels its memory itself."""
+        """Do nothing: the engine labels its memory itself."""
 
     def label_state(self) -> None:
-        """The same."""
+        """Do nothing: the engine labels its memory itself."""
 
     def edit(self, probe: Probe) -> None:
         raise NotImplementedError("a scenario with an edit is refused before it gets here")
@@ -110,11 +110,11 @@ class Sharded:
         return self.engine.partitions()
 
     def save(self, run: Path, step: int) -> None:
-        """A checkpoint in the run's folder, after ``step``."""
+        """Save a checkpoint in the run's folder, after ``step``."""
         checkpoint.save(self.engine, of_step(run, step), step)
         if self.engine.topology.rank == 0:
-            drop_older(run, keep=2)  # should the last one turn out to be damaged, there is another
+            drop_older(run, keep=2)  # should the last one be damaged, there is another
 
     def load(self, path: Path) -> int:
-        """Go on from a checkpoint, or a run's last one. Gives the steps that are done."""
+        """Resume from a checkpoint, or a run's last one. Returns the steps done."""
         return checkpoint.load(self.engine, newest(path))

@@ -1,1 +1,1 @@
-"""What the Makefile asks for that is better said in Python. It runs before anything is installed, on any Python 3."""
+"""Contains the Makefile's Python programs, which run before anything is installed, on any Python 3."""

@@ -1,7 +1,7 @@
-"""``python tools/budget.py``: has each room of the product at most the lines that ``pyproject.toml`` gives it?
+"""``python tools/budget.py``: checks that each room of the product keeps to its number of lines in ``pyproject.toml``.
 
-Exit status 0 if so; 1 and a sentence for each room that has more. A room that needs more says why in the commit that
-raises its number. One that has become smaller by more than a fiftieth is told too, so that its number follows it.
+Exit status 0 if so; 1 and a sentence for each room that has more. The commit that raises a room's number explains why.
+A room that has shrunk by more than a fiftieth is reported too, so that its number follows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _COUNTED = {".py", ".cpp", ".h", ".toml", ".html", ".css", ".md", ".j2", ".js"}
 
 
 def lines(room: str) -> int:
-    """Of all that is written in the room."""
+    """Count the lines of all text files in the room."""
     files = [path for path in (_ROOT / room).rglob("*") if path.suffix in _COUNTED] or [_ROOT / room]
     return sum(len(path.read_bytes().splitlines()) for path in files)
 
 
 def wrong(budget: dict[str, int]) -> list[str]:
-    """A sentence for each room that does not keep to its number."""
+    """Return a sentence for each room that does not keep to its number."""
     told = []
     for room, most in budget.items():
         has = lines(room)

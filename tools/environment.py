@@ -1,13 +1,13 @@
-"""``python tools/environment.py COMMAND FOLDER``: is the virtual environment in FOLDER the one that this checkout made?
+"""``python tools/environment.py COMMAND FOLDER``: checks whether this checkout made the virtual environment in FOLDER.
 
 A set-up leaves a stamp in the environment: the checkout, as the project is installed there in place, and a hash of the
-files that say what is installed. Contents are compared and no times: a checkout that only touches its files installs
-nothing again, and an environment that somebody else made, or that is a link to one, is never changed.
+files that determine what is installed. Contents are compared and no times: a checkout that only touches its files
+installs nothing again, and an environment that somebody else made, or that is a link to one, is never changed.
 
-``ready``: exit status 0, the environment has what the files ask for; 1, the set-up has to run; 2, the environment is
-not ours to change, and a sentence on standard error says what to do. ``begin`` marks the environment as ours before
-anything is installed, so that a set-up that was interrupted goes on; ``done`` writes what is installed; ``ours`` asks
-whether the environment may be removed.
+``ready``: exit status 0, the environment is up to date; 1, the set-up has to run; 2, the environment is not ours to
+change, and a sentence on standard error says what to do. ``begin`` marks the environment as ours before anything is
+installed, so that a set-up that was interrupted goes on; ``done`` writes the hash of the installed files; ``ours``
+checks whether the environment may be removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGUN = "begun"
 
 
 def wanted() -> str:
-    """A hash of what the set-up of this checkout installs."""
+    """Return a hash of the files that determine what this checkout's set-up installs."""
     content = hashlib.sha256()
     for name in _SAID_BY:
         with open(os.path.join(_ROOT, name), "rb") as file:
@@ -33,9 +33,9 @@ def wanted() -> str:
 
 
 def stamp(folder: str) -> tuple[str, str] | None:
-    """What the last set-up has left in ``folder``: a hash, and its checkout; None where no set-up has been there.
+    """Read the last set-up's stamp in ``folder``: a hash, and its checkout; None without a stamp.
 
-    Stamps were empty before: one in a folder of this checkout is of this checkout.
+    Stamps were empty before: an empty one in a folder of this checkout is of this checkout.
     """
     try:
         with open(os.path.join(folder, _STAMP), encoding="utf-8", errors="surrogateescape") as file:
@@ -48,7 +48,7 @@ def stamp(folder: str) -> tuple[str, str] | None:
 
 
 def foreign(folder: str) -> str | None:
-    """Why ``folder`` is not to be changed, as a sentence that says what to do; None where it is ours, or not there."""
+    """Return why ``folder`` is not to be changed, as a sentence with what to do; None where it is ours, or missing."""
     what_to_do = "nothing is changed there: run make VENV=FOLDER, for an environment in another folder, or remove"
     left = stamp(folder)
     if os.path.islink(folder):
@@ -65,7 +65,7 @@ def foreign(folder: str) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; gives the exit status."""
+    """Run the command line; return the exit status."""
     if len(arguments) != 2 or arguments[0] not in ("ready", "begin", "done", "ours"):
         print("usage: python tools/environment.py ready|begin|done|ours FOLDER", file=sys.stderr)
         return 2

@@ -1,1 +1,1 @@
-"""The commands of ``python -m papers``."""
+"""Implements the commands of ``python -m papers``."""

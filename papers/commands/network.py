@@ -1,4 +1,4 @@
-"""``network``: what others measured of collectives, beside what the model of the network says."""
+"""``network``: compares published measurements of collectives with the model of the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``paper``: the claims, side by side with what we get."""
+"""``paper``: compares the papers' claims with our results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``paro``: PaRO's strategies, trained live beside DDP and the formulas; the paper's figures beside dry runs."""
+"""``paro``: trains PaRO's strategies live, against DDP and the formulas; compares the paper's figures with dry runs."""
 
 from __future__ import annotations
 

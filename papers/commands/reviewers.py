@@ -1,4 +1,4 @@
-"""``reviewers``: what the reviewers of both papers ask for, and the papers do not have."""
+"""``reviewers``: answers the questions of both papers' reviewers that the papers leave open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.frames import among
 
-_BY_FORMULA = {"pareto", "failure"}  # which need no run
+_BY_FORMULA = {"pareto", "failure"}  # parts that need no run
 _TEXT = "What to answer, with commas"
 PARTS = ("validation", "batches", "pareto", "failure")
 

@@ -1,1 +1,1 @@
-"""Pictures of these studies, as PNG files."""
+"""Draws these studies as PNG files."""

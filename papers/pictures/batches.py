@@ -1,4 +1,4 @@
-"""How many times as fast hpZ is at the largest micro-batch that fits, by number of GPUs and network."""
+"""Draws hpZ's speed-up at the largest micro-batch that fits, by number of GPUs and network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST, _MOST = 0.5, 1.5  # where colours end
 
 
 def draw(gained: pd.DataFrame, path: Path) -> None:
-    """A PNG of :func:`gains`' frame: a row of panels for each card, a panel for each model."""
+    """Write a PNG of :func:`gains`' frame: a row of panels for each card, a panel for each model."""
     models, cards = list(dict.fromkeys(gained.model)), sorted(set(gained.card))
     networks, ranks = sorted(set(gained.network)), sorted(set(gained.ranks))
     figure, axes = panels(len(cards), len(models), 4.4 * len(models), 0.9 + (1.2 + 0.32 * len(networks)) * len(cards))

@@ -1,4 +1,4 @@
-"""The throughput that interruptions cost, by checkpoint interval: closed form, and event by event."""
+"""Draws the throughput that interruptions cost, by checkpoint interval: closed form, and event by event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {"GGG": "ZeRO-3, and hpZ: from storage", "III": "state in each group (I
 
 
 def draw(events: pd.DataFrame, path: Path) -> None:
-    """A PNG: a panel for each model of :func:`papers.studies.failure.events`' frame, a line for each strategy."""
+    """Write a PNG: a panel for each model of :func:`papers.studies.failure.events`' frame, a line for each strategy."""
     models = list(dict.fromkeys(events.model))
     strategies = list(dict.fromkeys(events.strategy))
     figure, (axes,) = panels(1, len(models), 4.6 * len(models), 4.2)

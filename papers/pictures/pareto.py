@@ -1,4 +1,4 @@
-"""Memory against communication: all ways to shard, the front of them, and below it what none can reach."""
+"""Draws memory against communication: all ways to shard, their Pareto front, and the lower bound."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COSTS = (
     ("crossing", 1e9, "GB that leave a node in a step"),
     ("communication_s", 1.0, "seconds of communication in a step"),
 )
-_NAMED = ("hpZ", "III", "NNN")  # which are named though they are dominated
+_NAMED = ("hpZ", "III", "NNN")  # labelled although dominated
 _FRONT, _OTHER, _BOUND = "#e4572e", "#8d99ae", "#274c77"
 
 
 def draw(frame: pd.DataFrame, path: Path, cases: list[TradeCase]) -> None:
-    """A PNG of :func:`study`'s frame: a row of panels for each of ``cases``, one for each cost."""
+    """Write a PNG of :func:`study`'s frame: a row of panels for each of ``cases``, a panel for each cost."""
     figure, axes = panels(len(cases), len(_COSTS), 13.5, 4.0 * len(cases) + 0.5)
     for case, line in zip(cases, axes, strict=True):
         rows = frame[(frame.model == case.model) & (frame.trained == case.trained) & (frame.ranks == case.ranks)]
@@ -39,7 +39,7 @@ def draw(frame: pd.DataFrame, path: Path, cases: list[TradeCase]) -> None:
             axis.tick_params(which="minor", labelbottom=False, labelleft=False)
             best = rows[rows[f"front_{name}"]].sort_values("memory")
             axis.step(best["memory"] / 1e9, best[name] / unit, where="post", color=_FRONT, linewidth=1.0)
-            places: dict[tuple[str, str], list[str]] = {}  # of those that come to lie upon each other
+            places: dict[tuple[str, str], list[str]] = {}  # labels, joined where points coincide
             for row in rows.sort_values("memory").to_dict("records"):
                 on = bool(row[f"front_{name}"])
                 x, y = row["memory"] / 1e9, row[name] / unit
@@ -48,7 +48,7 @@ def draw(frame: pd.DataFrame, path: Path, cases: list[TradeCase]) -> None:
                     place = (f"{math.log10(x):.1f}", f"{math.log10(y):.1f}")
                     places.setdefault(place, []).append(row["strategy"])
             for number, ((at, height), names) in enumerate(places.items()):
-                below = number % 2  # neighbours apart
+                below = number % 2  # alternate, to keep neighbours apart
                 axis.annotate(
                     ", ".join(names), (10 ** float(at), 10 ** float(height)), xytext=(0, -14 if below else 7),
                     textcoords="offset points", fontsize=8, color=TEXT, ha="center", zorder=6,

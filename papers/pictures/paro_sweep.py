@@ -1,4 +1,4 @@
-"""Where each way to shard pays: a picture of gains by bandwidth and network cards, and from where on it does."""
+"""Draws and tabulates the gain of each way to shard by bandwidth and network cards, and where it begins to pay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
-mpl.use("Agg")  # no display is needed, nor looked for
+mpl.use("Agg")  # without a display
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 from rich.console import Console
@@ -22,7 +22,7 @@ _MOST = 20.0  # times as fast, where colours end
 
 
 def draw(frame: pd.DataFrame, path: Path, *, title: str) -> Path:
-    """A panel for each number of cards: what by ratio, with the gain in each field; grey where it does not pay."""
+    """Draw a panel for each number of cards: rows by ratio, the gain in each field; grey where it does not pay."""
     rows = frame[frame.what != frame.against]
     cards, ratios, names = sorted(set(rows.cards)), sorted(set(rows.ratio)), list(dict.fromkeys(rows.what))
     figure, panels = plt.subplots(
@@ -55,7 +55,7 @@ def draw(frame: pd.DataFrame, path: Path, *, title: str) -> Path:
 
 
 def show(console: Console, frame: pd.DataFrame) -> None:
-    """From which ratio on it pays."""
+    """Print from which ratio on each row pays."""
     begins = begins_to_pay(frame)
     console.print(
         f"From which ratio on (Gbit/s within a node over those of a network card) it is {PAYS:g} times as fast, by "

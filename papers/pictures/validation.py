@@ -1,4 +1,4 @@
-"""Losses in training and on a held-out split, by step: with hpZ, without, and with its race."""
+"""Draws losses in training and on a held-out split, by step: with hpZ, without, and with its race."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _STYLES: tuple[tuple[str, Any, float], ...] = (
     ("#274c77", (0, (4, 3)), 1.8),
     ("#e4572e", "-", 1.8),
 )
-"""Colour, line, and width: what lies upon another is thinner and broken."""
+"""Colour, line, and width: a line drawn over another is thinner and broken."""
 
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
-    """A PNG of :func:`study`'s frame. A cross stands where a loss is no number any more."""
+    """Write a PNG of :func:`study`'s frame. A cross marks where a loss becomes NaN."""
     figure, (axes,) = panels(1, 2, 10.0, 4.2, sharey=True)
     handles = []
     for (name, rows), (colour, line, width) in zip(frame.groupby("configuration", sort=False), _STYLES, strict=False):

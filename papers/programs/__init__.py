@@ -1,1 +1,1 @@
-"""Programs that the studies run and the package does not: torch's own DDP, a ring by itself."""
+"""Contains programs that only the studies run: torch's own DDP, and a ring on its own."""

@@ -1,8 +1,7 @@
-"""A scenario's model, data and optimizer under torch's DistributedDataParallel, on plain gloo: what sharding may not
-change.
+"""Trains a scenario's model under torch's DistributedDataParallel, on plain gloo: the reference for sharded training.
 
-DDP keeps all of everything on each rank, and sums gradients in an order of its own. So losses agree bit for bit until
-the first step, and later but for the rounding of sums.
+DDP keeps all states on each rank, and sums gradients in an order of its own. So losses agree bit for bit until the
+first step, and later but for the rounding of sums.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from streamrace.scenarios.models import build
 from streamrace.scenarios.scenario import Scenario
 
 Losses = dict[tuple[int, int, int], float]
-"""By rank, step and micro-batch, the latter two from 1."""
+"""Losses by rank, step and micro-batch, the latter two from 1."""
 
 
 class DdpTrained(NamedTuple):
-    """What a rank reports at its end: step, micro-batch and loss."""
+    """The report of a rank at its end: step, micro-batch and loss."""
 
     losses: list[tuple[int, int, float]]
 
@@ -35,7 +34,7 @@ _KEPT: list[DistributedDataParallel] = []
 
 
 def run(scenario: Scenario, *, folder: Path) -> Losses:
-    """Train the scenario, whose sharding plays no part. ``folder`` takes the ranks' output.
+    """Train the scenario, ignoring its sharding. ``folder`` receives the ranks' output.
 
     Raises :class:`ScenarioError` for a precision that is not fp32: DDP has no fp32 master of a bf16 parameter.
     """
@@ -79,7 +78,7 @@ def _train(me: Rank, scenario: Scenario) -> None:
             torch.nn.utils.clip_grad_norm_(trained, scenario.clip)
         optimizer.step()
         optimizer.zero_grad()
-    # What DDP holds is left to the end of the process. Taken apart here, its reducer may be the last to own gloo's
-    # threads, and would end them while it holds the interpreter's lock, which such a thread may be waiting for.
+    # DDP's objects live until the end of the process. Released here, its reducer may be the last owner of gloo's
+    # threads, and would join them while it holds the interpreter's lock, which such a thread may be waiting for.
     _KEPT.append(wrapped)
     me.report(DdpTrained(losses))

@@ -1,4 +1,4 @@
-"""The dry run of one all-gather, by a ring of :mod:`streamrace.scenarios.sharding.rings`, as rank 0 of many."""
+"""Runs one all-gather dry, by a ring of :mod:`streamrace.scenarios.sharding.rings`, as rank 0 of many."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Result = TypeVar("Result")
 
 
 class RingDone(NamedTuple):
-    """What a program gave."""
+    """The report of a program's return value."""
 
     result: Any
 
 
 def gather(ring: str, timing: HardwareTiming, *, group: int, nbytes: int, folder: Path) -> None:
-    """All-gather ``nbytes`` in all, of float32, on ``timing``'s ranks in groups of ``group``; nothing else goes on.
+    """All-gather ``nbytes`` in total, of float32, on ``timing``'s ranks in groups of ``group``, with no other work.
 
-    ``ring``: one of :data:`RINGS`. ``folder`` takes the log and ``trace/rank0.trace``, in which the all-gather is step
-    1, and what comes before it step 0. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    ``ring``: one of :data:`RINGS`. ``folder`` receives the log and ``trace/rank0.trace``, in which the all-gather is
+    step 1, and everything before it step 0. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     numel = nbytes // 4 // len(timing.nodes_of)
 
@@ -54,11 +54,10 @@ def gather(ring: str, timing: HardwareTiming, *, group: int, nbytes: int, folder
 def rehearsed(
     timing: HardwareTiming, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]
 ) -> Result:
-    """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
+    """Return the value of ``program`` (serialisable by msgpack), in a dry run as rank 0 of ``timing``'s ranks.
 
-    In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
-    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises
-    :class:`streamrace.device.ranks.cluster.RankFailed`.
+    Runs in a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` receives the log
+    and ``trace/rank0.trace``, which begins with ``info``. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])

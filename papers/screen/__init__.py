@@ -1,1 +1,1 @@
-"""The tables that a person reads in the terminal."""
+"""Prints the studies' tables in the terminal."""

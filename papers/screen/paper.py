@@ -1,4 +1,4 @@
-"""What a person sees of the papers' figures beside ours: rows with errors, what would explain them, what hpZ gains."""
+"""Prints the papers' figures against ours: rows with errors, unknowns that would explain them, hpZ's gains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs", "samples": "samples/s"
 
 
 def show_rows(console: Console, frame: pd.DataFrame) -> None:
-    """Each row that says how long a step takes, by cluster, and the mean absolute errors at the end."""
+    """Print each row that reports a step time, by cluster, and the mean absolute errors at the end."""
     for cluster, found in frame.groupby("cluster", sort=False):
         cells = [
             [
@@ -45,7 +45,7 @@ def show_rows(console: Console, frame: pd.DataFrame) -> None:
 
 
 def cluster_sentences(frame: pd.DataFrame) -> list[str]:
-    """Of the rows of one cluster: their mean errors, and whether ours is within what they report."""
+    """Return, for the rows of one cluster, their mean errors, and the rows where ours is within the reported range."""
     told = [f"Mean absolute error of step time: {frame.error.abs().mean():.1%} from the facts alone"]
     known = frame[frame.calibrated_error.notna()]
     if len(known):
@@ -60,7 +60,7 @@ def cluster_sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
-    """What all rows come to."""
+    """Summarise all rows."""
     one = frame.calibrated_error.where(frame.calibrated_error.notna(), frame.error)
     off, far = frame[frame.error.abs() > EXPLAINED], frame[frame.error.abs() > OFF]
     found = [
@@ -78,7 +78,7 @@ def sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def show_candidates(console: Console, frame: pd.DataFrame, all_rows: pd.DataFrame) -> None:
-    """By cluster, what each unknown would have to be; and for each row that is off, which one explains it."""
+    """Print, by cluster, the value that each unknown would need; and for each row that is off, its explanation."""
     for cluster, found in frame.groupby("cluster", sort=False):
         cells = [
             [
@@ -118,7 +118,7 @@ def show_candidates(console: Console, frame: pd.DataFrame, all_rows: pd.DataFram
 
 
 def show_gains(console: Console, frame: pd.DataFrame) -> None:
-    """What hpZ gains on the paper's cluster, and where that is the 98 % of its abstract."""
+    """Print hpZ's gain on the paper's cluster, and where it reaches the 98 % of the abstract."""
     for model, found in frame.groupby("model", sort=False):
         cells = []
         for batch, those in found.groupby("micro_batch", sort=False):
@@ -142,7 +142,7 @@ def show_gains(console: Console, frame: pd.DataFrame) -> None:
 
 
 def gain_sentences(frame: pd.DataFrame) -> list[str]:
-    """Where the claim comes out, and what does not fit the cards."""
+    """Return where the claim is reached, and which models do not fit the cards."""
     found = []
     for model, those in frame.groupby("model", sort=False):
         fitting = those[those.fits & those.zero3_fits]
@@ -173,5 +173,5 @@ def _error(value: float, sign: str = "+") -> Cell:
 
 
 def _rows(frame: pd.DataFrame) -> list[Any]:
-    """Which columns they have no type says."""
+    """Return the rows untyped: their columns are dynamic."""
     return list(frame.itertuples())

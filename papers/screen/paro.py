@@ -1,4 +1,4 @@
-"""What a person sees of PaRO's strategies: trained live beside DDP and the formulas."""
+"""Prints PaRO's strategies, trained live, against DDP and the formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADS = ("", "loss\ndiffers\nby", "para-\nmeters", "grad-\nients", "state", "se
 
 
 def show(console: Console, frame: pd.DataFrame, *, title: str, reference: str) -> None:
-    """The table, what its figures are, and what is wrong. ``reference``: what losses are compared with."""
+    """Print the table, its legend, and any errors. ``reference``: baseline of the losses."""
     console.print(title, highlight=False, markup=False)
     console.print(_table(frame))
     console.print(
@@ -27,7 +27,7 @@ def show(console: Console, frame: pd.DataFrame, *, title: str, reference: str) -
 
 
 def sentence(frame: pd.DataFrame) -> str:
-    """Whether all is as it should be."""
+    """Summarise whether all strategies are as the formulas say."""
     wrong = _wrong(frame)
     if not wrong:
         return f"All {len(frame)} are as the formulas say, and none has a race."
@@ -40,7 +40,7 @@ def sentence(frame: pd.DataFrame) -> str:
 
 
 def _wrong(frame: pd.DataFrame) -> dict[str, tuple[Any, int]]:
-    """By strategy, the figures that differ, and how many races there are."""
+    """Return, by strategy, the figures that differ, and the number of races."""
     return {row.strategy: (differs(row), row.races) for row in _rows(frame) if differs(row) or row.races}
 
 

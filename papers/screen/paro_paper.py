@@ -1,4 +1,4 @@
-"""What a person sees of PaRO's figures beside ours: speed-ups, scaling, and what speaks for which network."""
+"""Prints PaRO's figures against ours: speed-ups, scaling, and the network that would explain them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CARD = 80  # GiB of a GPU
 
 
 def show_gains(console: Console, frame: pd.DataFrame) -> None:
-    """The table of speed-ups, and what it comes to."""
+    """Print the table of speed-ups, and its summary."""
     ranks = ", ".join(f"{count} GPUs" for count in sorted(set(frame.ranks)))
     console.print(
         f"How many times as fast, PaRO (arXiv 2310.06003) and dry runs: {ranks}, {ACCUMULATION} micro-batches of "
@@ -45,7 +45,7 @@ def show_gains(console: Console, frame: pd.DataFrame) -> None:
 
 
 def show_scaling(console: Console, frame: pd.DataFrame) -> None:
-    """Throughput per GPU, with more GPUs."""
+    """Print throughput per GPU, with more GPUs."""
     counts = sorted(set(frame.ranks))
     console.print(
         f"Throughput per GPU, relative to {counts[0]} GPUs (7B, all trained, as much on each GPU)", highlight=False
@@ -80,7 +80,7 @@ def show_scaling(console: Console, frame: pd.DataFrame) -> None:
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
-    """What the speed-ups come to."""
+    """Summarise the speed-ups."""
     told = frame[frame.theirs.notna()]
     found = []
     if len(told):
@@ -135,12 +135,12 @@ def sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def name(row: Any) -> str:
-    """Of a claim."""
+    """Return the name of a claim."""
     return f"{_model(row.model)} {row.trained} {row.strategy}:{row.against}"
 
 
 def _rows(frame: pd.DataFrame) -> list[Any]:
-    """Which columns they have no type says."""
+    """Return the rows untyped: their columns are dynamic."""
     return list(frame.itertuples())
 
 
@@ -149,7 +149,7 @@ def _model(text: str) -> str:
 
 
 def _value(row: Any, name: str) -> Any:
-    """A figure as the tables have it: errors as shares with a colour, rates whole."""
+    """Format a figure for the tables: errors as coloured shares, rates as whole numbers."""
     value = getattr(row, name)
     if "error" in name and not math.isnan(value):
         return Cell(f"{value:+.0%}", "good" if abs(value) <= NEAR else "warn")

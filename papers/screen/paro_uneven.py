@@ -1,4 +1,4 @@
-"""What a person sees of PaRO beyond its paper: HO-Ring's figure, a slow node, nodes of other sizes, larger models."""
+"""Prints PaRO beyond its paper: HO-Ring's figure, a slow node, nodes of different sizes, larger models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrace.reports.table import Column, Table
 
 
 def show_rings(console: Console, frame: pd.DataFrame) -> None:
-    """HO-Ring beside the paper's figure, and what the flat ring would have to have."""
+    """Print HO-Ring against the paper's figure, and the bandwidth that the flat ring would need."""
     cells = [
         [f"{row.ranks}", row.flat_s * 1e3, row.ho_ring_s * 1e3, f"{row.less:.1%}", f"{row.error:+.0%}",
          f"{row.needs_gbit:.0f}", f"{row.needs_flows:.1f}"]
@@ -34,7 +34,7 @@ def show_rings(console: Console, frame: pd.DataFrame) -> None:
 
 
 def show_slow_node(console: Console, frame: pd.DataFrame) -> None:
-    """A step where one node has less network than the others."""
+    """Print a step where one node has less network than the others."""
     cells = [[row.strategy, f"{row.share:g}", row.step_s, row.slower, row.gain, row.closed] for row in _rows(frame)]
     columns = [
         "", Column("one node has", right=True), Column("s a step", ".2f"), Column("times as long", ".2f"),
@@ -44,7 +44,7 @@ def show_slow_node(console: Console, frame: pd.DataFrame) -> None:
 
 
 def show_sizes(console: Console, frame: pd.DataFrame) -> None:
-    """Nodes of several sizes, in closed form."""
+    """Print nodes of several sizes, in closed form."""
     cells = [[row.strategy, row.step_s, row.gain] for row in _rows(frame)]
     columns = ["", Column("s a step", ".2f"), Column("as fast as ZeRO-3", ".2f")]
     row = frame.iloc[0]
@@ -53,7 +53,7 @@ def show_sizes(console: Console, frame: pd.DataFrame) -> None:
 
 
 def show_large(console: Console, frame: pd.DataFrame) -> None:
-    """Which strategies' states fit 80 GB, the fastest first."""
+    """Print the strategies whose states fit 80 GB, the fastest first."""
     cells = []
     for (model, ranks), found in frame.groupby(["model", "ranks"], sort=False):
         fits = found[found.fits].sort_values("step_s")
@@ -75,5 +75,5 @@ SHOWN: dict[str, Callable[[Console, pd.DataFrame], None]] = {
 
 
 def _rows(frame: pd.DataFrame) -> list[Any]:
-    """Which columns they have no type says."""
+    """Return the rows untyped: their columns are dynamic."""
     return list(frame.itertuples())

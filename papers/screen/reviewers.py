@@ -1,4 +1,4 @@
-"""What the reviewers asked for, as tables on the screen."""
+"""Prints the answers to the reviewers as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamrace.reports.table import Cell, Column, Table
 
 
 def validation(console: Console, frame: pd.DataFrame) -> None:
-    """A row for each evaluation, a column for each configuration."""
+    """Print a row for each evaluation, a column for each configuration."""
     names = list(dict.fromkeys(frame.configuration))
     held_out: Any = frame.pivot(index="step", columns="configuration", values="validation_loss")[names]
     rows = [
@@ -28,7 +28,7 @@ def validation(console: Console, frame: pd.DataFrame) -> None:
 
 
 def pareto(console: Console, frame: pd.DataFrame) -> None:
-    """For each case the ways to shard that none dominates, by each cost."""
+    """Print for each case the undominated ways to shard, by each cost."""
     costs = {
         "sent": "by bytes that a GPU sends",
         "crossing": "by bytes that leave a node",
@@ -48,7 +48,7 @@ def pareto(console: Console, frame: pd.DataFrame) -> None:
 
 
 def failure(console: Console, frame: pd.DataFrame, events: pd.DataFrame) -> None:
-    """A row for each case and strategy, at the rate of failures of Llama 3; and how well both ways to compute agree."""
+    """Print a row for each case and strategy, at Llama 3's failure rate; and the agreement of both computations."""
     rows = [
         [
             f"{row['model']}, {row['ranks']:,}",
@@ -74,7 +74,7 @@ def failure(console: Console, frame: pd.DataFrame, events: pd.DataFrame) -> None
 
 
 def batches(console: Console, gained: pd.DataFrame, crossings: pd.DataFrame) -> None:
-    """How many times as fast hpZ is, and from how many GPUs on it is faster."""
+    """Print hpZ's speed-up, and the number of GPUs from which on it is faster."""
     networks = sorted(set(gained.network))
     for (model, card), found in gained.groupby(["model", "card"], sort=False):
         table: Any = found.pivot(index="ranks", columns="network", values="gain")

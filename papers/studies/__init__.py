@@ -1,6 +1,6 @@
-"""The questions of the papers. They give pandas frames."""
+"""Computes the answers to the papers' questions, as pandas frames."""
 
 from pathlib import Path
 
 FACTS = Path(__file__).with_name("facts.toml")
-"""What the papers leave open and was taken here: of :func:`streamrace.device.hardware.facts.fact`."""
+"""Assumptions where the papers leave something open, read by :func:`streamrace.device.hardware.facts.fact`."""

@@ -1,13 +1,13 @@
-"""At which scale hpZ's memory costs more than it gains: throughput at the largest micro-batch that fits.
+"""Finds the scale at which hpZ's memory costs more than it gains: throughput at the largest micro-batch that fits.
 
 The reviewers of arXiv 2407.01614 ask for it. The secondary copy takes 2 bytes x parameters / group of each GPU, however
-many GPUs there are, so ZeRO-3 without it has room for a larger micro-batch, which hides as much communication. Dry
-runs of stock DeepSpeed: for each model, number of GPUs and card the largest micro-batch that fits is found for ZeRO-3
-and for hpZ, and the step is timed on each network.
+many GPUs there are, so ZeRO-3 without it has room for a larger micro-batch, which hides as much communication. Dry runs
+of stock DeepSpeed: for each model, number of GPUs and card the largest micro-batch that fits is found for ZeRO-3 and
+for hpZ, and the step is timed on each network.
 
-What fits is what torch allocates at most, as in :mod:`streamrace.studies.memory`. Its part by the number of GPUs is
-exact (the model states are cut in so many parts), so it is measured with one number of them; that by the micro-batch is
-a straight line, as far as it goes, and what it says is recorded, and made smaller until it fits.
+Whether a job fits is decided by torch's peak of allocated memory, as in :mod:`streamrace.studies.memory`. The part that
+depends on the number of GPUs is exact (model states divided by the ranks), so it is measured at one number of GPUs. The
+part that depends on the micro-batch is nearly linear: the predicted micro-batch is recorded, and reduced until it fits.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ RANKS = (16, 64, 256)
 NETWORKS = (12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 GPUS = GROUP = 8
 JOB: dict[str, Any] = {"gpus": GPUS, "checkpointing": True, "hardware": "a100-100gbps", "steps": 2}
-MOST = 256  # sequences of a micro-batch: more no one trains with
+MOST = 256  # sequences of a micro-batch: nobody trains with more
 COLUMNS = ("model", "ranks", "card", "hpz", "micro_batch", "peak_gib", "network", "step_s", "tokens_per_second")
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 _MEASURED = 64, (2, 8)  # GPUs, and micro-batches, at which memory is measured first
 _STATES = 16.0  # bytes a parameter: weights, gradients, fp32 copy and Adam's moments, cut into as many parts as ranks
 
 
 class BatchCase(NamedTuple):
-    """``hpz``: of the group; 1 is ZeRO-3 without it."""
+    """A model and its sharding. ``hpz``: size of the group; 1 is ZeRO-3 without hpZ."""
 
     model: str
     hpz: int
 
 
 class Timed(NamedTuple):
-    """One largest micro-batch; 0: not even one sequence fits."""
+    """The largest micro-batch that fits, timed; 0: not even one sequence fits."""
 
     micro_batch: int
     peak: float
@@ -66,11 +66,11 @@ def study(
     progress: OnProgress = quiet,
     **options: Any,
 ) -> pd.DataFrame:
-    """One row for each model, number of GPUs, card (GiB), sharding and network. ``options``: of the job.
+    """Return one row for each model, number of GPUs, card (GiB), sharding and network. ``options``: of the job.
 
-    Columns: the case's; ``hpz``, the group (1: ZeRO-3); ``micro_batch``, the largest that fits (0: none does, and what
-    follows is not a number), ``peak_gib`` of it; ``network``, Gbit/s of a node; ``step_s``; ``tokens_per_second`` of
-    all GPUs.
+    Columns: the case's; ``hpz``, the group (1: ZeRO-3); ``micro_batch``, the largest that fits (0: none does, and the
+    following are NaN), ``peak_gib`` of it; ``network``, Gbit/s of a node; ``step_s``; ``tokens_per_second`` of all
+    GPUs.
 
     :func:`streamrace.scenarios.rehearsal.preload` must have been called. Raises
     :class:`streamrace.scenarios.base.ScenarioError`.
@@ -87,8 +87,9 @@ def study(
 
 
 def gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """hpZ beside ZeRO-3. Columns: ``model``, ``card``, ``network``, ``ranks``; ``zero3_batch``, ``hpz_batch``;
-    ``gain``: how many times as fast hpZ is; 0 where it alone does not fit, not a number where neither does."""
+    """Compare hpZ with ZeRO-3. Columns: ``model``, ``card``, ``network``, ``ranks``; ``zero3_batch``, ``hpz_batch``;
+    ``gain``: throughput of hpZ over ZeRO-3's; 0 where only hpZ does not fit, NaN where neither does.
+    """
     keys = ["model", "card", "network", "ranks"]
     zero3, hpz = (frame[frame.hpz == 1] if one else frame[frame.hpz > 1] for one in (True, False))
     both = zero3.merge(hpz, on=keys, suffixes=("_zero3", "_hpz"))
@@ -102,10 +103,10 @@ def gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossings(gained: pd.DataFrame) -> pd.DataFrame:
-    """By model, card and network: from how many GPUs on hpZ pays (:data:`PAYS`) at the largest micro-batch that fits.
+    """Find, by model, card and network, from how many GPUs on hpZ pays (:data:`PAYS`) at its largest micro-batch.
 
     Columns: ``model``, ``card``, ``network``; ``fits_from``, GPUs from which on ZeRO-3 fits at all; ``pays_from``, GPUs
-    from which on hpZ pays; ``most_lost``: the least gain where hpZ fits. Not a number: at none of those tried.
+    from which on hpZ pays; ``most_lost``: the least gain where hpZ fits. NaN: at no tried number of GPUs.
     """
     rows = []
     for (model, card, network), found in gained.groupby(["model", "card", "network"], sort=False):
@@ -135,7 +136,7 @@ def _largest(
     networks: tuple[float, ...],
     options: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """All rows of a model with or without hpZ, as they share what is measured first."""
+    """Compute all rows of a model with or without hpZ; they share the first measurements."""
     mine = folder / f"{case.model}-{case.hpz}"
     variations = [Variation(network=one) for one in networks]
     first_ranks, (few, more) = _MEASURED

@@ -1,16 +1,16 @@
-"""What a failure costs: recovery time and lost throughput, by checkpoint interval, strategy and scale.
+"""Computes the cost of a failure: recovery time and lost throughput, by checkpoint interval, strategy and scale.
 
 The reviewers of arXiv 2310.06003 ask for it. A checkpoint is the bf16 weights and the fp32 state, 14 bytes a parameter,
-once, however many groups have a copy; storage grows with the GPUs. How often something fails, and what a restart takes,
-is published for other runs (``facts.toml``, section failure); the costs are
-:mod:`papers.studies.outages`'.
+stored once however many groups have a copy; storage bandwidth grows with the GPUs. The rate of failures and the time of
+a restart are published for other runs (``facts.toml``, section failure); the costs are computed by
+:mod:`papers.studies.outages`.
 
 * **ZeRO-3** reads the checkpoint back: each part is in one place.
 * **hpZ** does the same. Its secondary copy is in no checkpoint and need not be: DeepSpeed drops it with each
-  optimizer step, and the next forward pass makes it again. Nor does it help: it has no optimizer state.
-* **PaRO** with the state in each group (I, or N) loses with a host what other groups still have: the host that takes
-  its place reads it from a peer over the network, and nothing is rolled back. What is of many hosts (software, network)
-  still is. That takes memory: a group has to hold everything, so groups are as small as fits.
+  optimizer step, and the next forward pass creates it again. Nor does it help: it has no optimizer state.
+* **PaRO** with the state in each group (I, or N) loses with a host what other groups still have: the replacing host
+  reads it from a peer over the network, and nothing is rolled back. Failures that affect many hosts (software, network)
+  still roll back. That takes memory: a group has to hold all states, so groups are as small as fits.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from streamrace.scenarios.sharding.schemes import Cluster, Scheme, scheme
 HARDWARE = "dgx-a100-roce"
 GPUS = 8
 STRATEGIES = ("GGG", "hpZ", "IIG", "III")
-RATES = ("llama3", "opt", "bloom")  # of interruptions, by whose they are
+RATES = ("llama3", "opt", "bloom")  # of interruptions, by the training run that reports it
 HOURS = (0.25, 0.5, 1.0, 3.0, 6.0)  # between checkpoints, besides the best
-FREE = 0.8  # of a GPU's memory for model states, at most; the rest is for activations and what is gathered
+FREE = 0.8  # of a GPU's memory for model states, at most; the rest is for activations and gathered parameters
 _EVENTS = 4000
 COLUMNS = (
     "model", "ranks", "strategy", "group", "state_gb", "peer", "rate", "between_h", "checkpoint_s", "rollback_s",
     "repair_s", "young_s", "best_s", "lost_best", *(f"lost_{hours:g}h" for hours in HOURS), "recovery_s",
 )  # fmt: skip
-"""Of the frame: see :func:`study`."""
+"""Columns of the frame: see :func:`study`."""
 
 
 class FailureCase(NamedTuple):
-    """``parameters``: of the model; ``batch``: tokens of a step, whose work may be lost."""
+    """A training run. ``parameters``: of the model; ``batch``: tokens of a step, whose work may be lost."""
 
     model: str
     parameters: float
@@ -63,21 +63,21 @@ CASES = (
 def study(
     cases: Sequence[FailureCase] = CASES, strategies: Sequence[str] = STRATEGIES, rates: Sequence[str] = RATES
 ) -> pd.DataFrame:
-    """One row for each case, strategy and published rate of failures; a strategy that fits in no group is left out.
+    """Return one row for each case, strategy and published failure rate, without strategies that fit in no group.
 
-    Columns: the case's and the ``strategy``; ``group``, ranks of one: the fewest nodes in which it fits, ``state_gb``,
-    model states of a GPU; ``peer``: a lost host's state is in another group; ``rate``: whose, ``between_h``: hours
-    between interruptions; ``checkpoint_s`` to write one, ``rollback_s`` and ``repair_s``: downtimes (the latter NaN
-    without a peer); ``young_s`` and ``best_s`` between checkpoints; ``lost_best`` and ``lost_``: the part of the
-    throughput that is lost with the best and with other intervals; ``recovery_s``: from an interruption until training
-    is where it was, on average, with the best interval.
+    Columns: the case's and the ``strategy``; ``group``, its ranks: the fewest nodes in which the states fit,
+    ``state_gb``, model states of a GPU; ``peer``: another group has a lost host's state; ``rate``: its source,
+    ``between_h``: hours between interruptions; ``checkpoint_s`` to write a checkpoint, ``rollback_s`` and ``repair_s``:
+    downtimes (the latter NaN without a peer); ``young_s`` and ``best_s`` between checkpoints; ``lost_best`` and
+    ``lost_``: the part of the throughput that is lost with the best and with other intervals; ``recovery_s``: from an
+    interruption until training is where it was, on average, with the best interval.
     """
     rows = [_row(*one, whose) for one in _fitting(cases, strategies) for whose in rates]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _fitting(cases: Sequence[FailureCase], strategies: Sequence[str]) -> Iterator[tuple[FailureCase, Scheme, int]]:
-    """Each case under each strategy, in the smallest group in which it fits; where it fits in none it is left out."""
+    """Yield each case under each strategy, with the smallest group in which it fits; skip it where no group does."""
     for case in cases:
         for one in map(scheme, strategies):
             if (group := smallest_group(one, case)) is not None:
@@ -87,16 +87,16 @@ def _fitting(cases: Sequence[FailureCase], strategies: Sequence[str]) -> Iterato
 def events(
     cases: Sequence[FailureCase] = CASES, strategies: Sequence[str] = ("GGG", "III"), whose: str = RATES[0]
 ) -> pd.DataFrame:
-    """The closed form beside what comes out event by event, by case, strategy and interval.
+    """Compare the closed form with a simulation event by event, for each case, strategy and interval.
 
     Columns: ``model``, ``strategy``, ``interval_s``, ``closed`` and ``played``, the part of the throughput that is
-    lost, ``deviation``: how many standard errors lie between them.
+    lost, ``deviation``: the difference in standard errors.
     """
     rows = []
     for case, one, group in _fitting(cases, strategies):
         found = outages(case, one, group, whose)
         for interval in (found.best, *(3600 * hours for hours in HOURS)):
-            # So many intervals that some thousand interruptions come.
+            # Enough intervals for some dozens of interruptions in each of played's 100 runs, thousands in all.
             intervals = max(20, round(_EVENTS / 100 * found.between / (interval + found.write)))
             closed = found.lost(interval)
             counted, error = played(found, interval, intervals=intervals)
@@ -114,7 +114,7 @@ def events(
 
 
 def smallest_group(one: Scheme, case: FailureCase) -> int | None:
-    """Ranks of the smallest group of whole nodes in which the model states fit; None: in none."""
+    """Return the ranks of the smallest group of whole nodes in which the model states fit; None: no group does."""
     capacity = load_profile(HARDWARE).memory_gbytes * 1e9 * FREE
     for nodes in range(1, case.ranks // GPUS + 1):
         group = nodes * GPUS
@@ -124,12 +124,12 @@ def smallest_group(one: Scheme, case: FailureCase) -> int | None:
 
 
 def outages(case: FailureCase, one: Scheme, group: int, whose: str) -> Outages:
-    """What happens to it. ``whose``: one of :data:`RATES`."""
+    """Return the rates and downtimes of a case under a strategy. ``whose``: one of :data:`RATES`."""
     profile = load_profile(HARDWARE)
     storage = fact("failure.storage", FACTS) * 1e9 * case.ranks  # bytes a second
     whole = fact("failure.checkpoint_bytes", FACTS) * case.parameters
     restart = fact("failure.restart", FACTS)
-    # What several groups hold is read by each of them, or by one that passes it on over the network.
+    # State that several groups hold is read by each of them, or by one group that passes it on over the network.
     copies = case.ranks * _saved(one, case, group) / whole
     passed_on = _from_peer(one, case, group, profile)
     load = min(copies * whole / storage, whole / storage + passed_on)
@@ -149,7 +149,7 @@ def outages(case: FailureCase, one: Scheme, group: int, whose: str) -> Outages:
 
 
 def recovers(one: Scheme, case: FailureCase, group: int) -> bool:
-    """Is all that a lost host had on others too? Its optimizer state may not be; parameters are made of that."""
+    """Check whether other hosts have a lost host's optimizer state; parameters are computed from that."""
     parts = one.strategy.state.parts(case.ranks, group)
     return case.ranks // parts > 1
 
@@ -159,13 +159,13 @@ def _memory(one: Scheme, case: FailureCase, group: int) -> float:
 
 
 def _saved(one: Scheme, case: FailureCase, group: int) -> float:
-    """Bytes of a rank that a checkpoint brings back: its parameters and its state."""
+    """Return the bytes of a rank that a checkpoint restores: its parameters and its state."""
     held = memory(one, Size(case.parameters, case.parameters), Cluster(case.ranks, group, GPUS))
     return held.parameters + held.state
 
 
 def _from_peer(one: Scheme, case: FailureCase, group: int, profile: Profile) -> float:
-    """Seconds in which a node gets what its GPUs had over its network: fp32 copy, moments, and weights."""
+    """Return the seconds in which a node receives its GPUs' fp32 copy, moments and weights over its network."""
     node = GPUS * profile.flow_gbits_per_s(GPUS) * 1e9 / 8  # bytes a second
     return GPUS * _saved(one, case, group) / node
 

@@ -1,4 +1,4 @@
-"""What a small model's losses are, live on the simulated GPU."""
+"""Trains a small model live on the simulated GPU and collects its losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamrace.scenarios.scenario import Scenario
 
 
 def losses_of(scenario: Scenario, folder: Path) -> dict[int, list[float]]:
-    """Rank 0's losses by step, one for each micro-batch. ``folder`` is removed again."""
+    """Return rank 0's losses by step, one for each micro-batch. ``folder`` is removed afterwards."""
     losses: dict[int, list[float]] = {}
 
     def receive(rank: int, report: Report) -> None:

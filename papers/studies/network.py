@@ -1,7 +1,7 @@
-"""Whether the model of NCCL's collectives says what others measured: nccl-tests on machines that they describe.
+"""Compares the model of NCCL's collectives with published measurements: nccl-tests on described machines.
 
-Of each row the machine is described from its maker's figures (``network.toml``), and the collective timed as any other
-is: nothing is fitted. Beside the published rows HO-Ring of arXiv 2310.06003 against NCCL's own ring.
+The machine of each row is described from its maker's figures (``network.toml``), and the collective timed as any other:
+nothing is fitted. HO-Ring of arXiv 2310.06003 is compared with NCCL's own ring as well.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ ROWS = Path(__file__).with_name("network.toml")
 COLUMNS = (
     "machine", "collective", "bytes", "way", "reported", "ours", "unit", "error", "simai", "why", "source",
 )  # fmt: skip
-"""Of the frame. ``reported`` and ``ours`` in ``unit``; ``error``: how much faster ours is, as a part of the reported
-rate (of our time, where a time is reported); ``simai``: GB/s that SimAI has."""
+"""Columns of the frame. ``reported`` and ``ours`` in ``unit``; ``error``: how much faster ours is, relative to the
+reported rate (to our time, where a time is reported); ``simai``: GB/s that SimAI has.
+"""
 
 
 def bus_bytes(collective: str, nbytes: int, ranks: int) -> float:
-    """What nccl-tests counts (its doc/PERFORMANCE.md): the bytes that each link of a ring would carry."""
+    """Return the bytes that nccl-tests counts (its doc/PERFORMANCE.md): those that each link of a ring would carry."""
     part = (ranks - 1) / ranks
     return nbytes * {"all_reduce": 2 * part, "broadcast": 1.0}.get(collective, part)
 
 
 def study(rows: list[dict[str, Any]] | None = None) -> pd.DataFrame:
-    """A row for each of ``network.toml``: :data:`COLUMNS`."""
+    """Return a row for each of ``network.toml``: :data:`COLUMNS`."""
     found = published() if rows is None else rows
     return pd.DataFrame([_predicted(row) for row in found], columns=list(COLUMNS))
 
 
 def published() -> list[dict[str, Any]]:
-    """The rows as they are written down."""
+    """Read the rows of ``network.toml``."""
     return list(tomllib.loads(ROWS.read_text(encoding="utf-8"))["row"])
 
 
 def machine(row: dict[str, Any]) -> Profile:
-    """The machine of a row."""
+    """Return the machine of a row."""
     profile = load_profile(row["profile"])
     return replace(
         profile,
@@ -79,15 +80,16 @@ RING_RANKS = (16, 32, 64, 128)
 PIECE = 1 << 24  # bytes that HO-Ring sends at once, streamrace.scenarios.sharding.rings.CHUNK of fp32
 REPORTED_SAVING = (0.252, 0.397)  # arXiv 2310.06003: HO-Ring's all-gather of 1 GB on 16 to 128 GPUs, least and most
 RING_COLUMNS = ("ranks", "cards", "nccl_ms", "ho_ms", "saved", "nccl_gbytes", "needed_least", "needed_most")
-"""Of :func:`rings`. ``nccl_gbytes``: GB/s that NCCL's rings have together; ``needed_least``, ``needed_most``: what they
-would have to have for HO-Ring to save the most and the least of what is reported."""
+"""Columns of :func:`rings`. ``nccl_gbytes``: GB/s of NCCL's rings together; ``needed_least``, ``needed_most``: the GB/s
+they would need for HO-Ring to save the most and the least of the reported range.
+"""
 
 
 def rings() -> pd.DataFrame:
-    """NCCL's all-gather beside HO-Ring's on the cluster of arXiv 2310.06003, by how many cards NCCL's rings use.
+    """Compare NCCL's all-gather with HO-Ring's on the cluster of arXiv 2310.06003, by how many cards NCCL's rings use.
 
-    HO-Ring takes (g-1) hops between groups over all cards, and the last block's turn within the group: what its dry
-    runs take (``tests/sharding/test_ring_times.py``), but for two launches.
+    HO-Ring takes (g-1) hops between groups over all cards, and the last block's turn within the group: as long as in
+    its dry runs (``tests/sharding/test_ring_times.py``), but for two launches.
     """
     profile = load_profile("dgx-a100-roce")
     assert profile.network is not None

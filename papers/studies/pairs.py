@@ -1,8 +1,8 @@
-"""Two unknown figures at once, for rows that no single one explains: one of them is more for each parameter.
+"""Fits two unknown figures at once, for rows that no single one explains; the second is the time per parameter.
 
-That one is added to a step whatever else is otherwise (:class:`papers.studies.varied.Variation`), so a pair takes
-no timing of its own. Two figures can make up for more than one can, and so prove less: within their plausible ranges
-alone are they looked for, and as with one, a row is explained only where what the *others* need brings it about as far.
+The second is added to a step independently of everything else (:class:`papers.studies.varied.Variation`), so a pair
+needs no timing of its own. Two figures can explain more than one can, and so prove less: they are searched only within
+their plausible ranges, and a row counts as explained only where the values that the *others* need predict it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from papers.studies.unknowns import AGREES, UNKNOWNS, Curve, UnknownFigure, Valu
 
 PARAMETER = next(one for one in UNKNOWNS if one.key == "parameter")
 FIRST = tuple(one for one in UNKNOWNS if one.name != PARAMETER.name)
-"""What is paired with :data:`PARAMETER`."""
-_FEWEST = 2  # others, below which two figures fit anything
-_STEPS = 61  # values of each that are tried, from the least plausible one to the most
+"""The unknowns that are paired with :data:`PARAMETER`."""
+_FEWEST = 2  # other rows, at least: two figures fit any fewer
+_STEPS = 61  # values of each that are tried, from the least plausible to the most
 
 
 class TwoFigures(NamedTuple):
-    """``value``: what a row would need of ``first``; ``parameter_ps``: and of :data:`PARAMETER`; NaN for nothing.
-
-    Of all that would do, what lies nearest to what the others need. ``seconds``: the row's, with what they need.
+    """A pair of values. ``value``: the value of ``first`` that a row needs; ``parameter_ps``: that of
+    :data:`PARAMETER`; NaN where no pair does. Of several pairs, the nearest to the others' pair. ``seconds``: the row's
+    step time with the pair that the other rows need.
     """
 
     first: UnknownFigure
@@ -35,7 +35,7 @@ class TwoFigures(NamedTuple):
 
 
 def two_figures(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float]) -> list[list[TwoFigures]]:
-    """By row of a cluster and by pair, in the order of :data:`FIRST`. ``theirs``: seconds of each row."""
+    """Return the pairs by row of a cluster, in the order of :data:`FIRST`. ``theirs``: seconds of each row."""
     found: list[list[TwoFigures]] = [[] for _ in theirs]
     if len(theirs) <= _FEWEST:
         return found
@@ -52,7 +52,7 @@ def two_figures(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float]) 
 
 
 def best_two(found: Sequence[Sequence[TwoFigures]], theirs: Sequence[float], at: int) -> TwoFigures | None:
-    """Which pair explains the row at ``at``: of those that do, what explains its cluster best; or None."""
+    """Return the pair that explains the row at ``at``: of those that do, the best for its whole cluster; or None."""
     able = [
         place
         for place, one in enumerate(found[at])
@@ -72,7 +72,7 @@ def _between(unknown: UnknownFigure) -> Values:
 
 
 def _seconds(of: Mapping[str, Curve], first: UnknownFigure, values: Values, more: Values) -> Values:
-    """Of a step, by the value of each: shape (values, more)."""
+    """Return the seconds of a step, by the value of each: shape (values, more)."""
     alone, parameter = of[first.key].at_all(values), of[PARAMETER.key]
     beside: Values = parameter.at_all(more) - parameter.at(0.0)
     found: Values = alone[:, None] + beside[None, :]
@@ -80,7 +80,7 @@ def _seconds(of: Mapping[str, Curve], first: UnknownFigure, values: Values, more
 
 
 def _needed(took: Values, seconds: float, values: Values, more: Values, others: tuple[int, int]) -> tuple[float, float]:
-    """The pair with which a step takes ``seconds`` that lies nearest to ``others`` (places among the tried ones)."""
+    """Return the pair with which a step takes ``seconds`` and which is nearest to ``others``, a pair of indices."""
     slope = (took[:, -1] - took[:, 0]) / (more[-1] - more[0])
     needed = more[0] + (seconds - took[:, 0]) / slope
     able = (needed >= more[0]) & (needed <= more[-1])

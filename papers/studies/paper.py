@@ -1,8 +1,7 @@
-"""What the papers and the threads report, beside what dry runs give: step times, speed-ups, losses.
+"""Compares the reports of papers and threads with dry runs: step times, speed-ups, losses.
 
-Nothing is fitted. Beside what comes out of the hardware's facts stands what comes out where *one* figure of a cluster
-is taken from the other rows of that cluster (:mod:`papers.studies.unknowns`), never from the row that is predicted
-with it.
+Nothing is fitted. Next to the prediction from the hardware's facts is one where *one* figure of a cluster is taken from
+the other rows of that cluster (:mod:`papers.studies.unknowns`), never from the predicted row itself.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ OFF = 0.25  # relative error of a step's time that has to be explained
 
 
 class RecordedRow(NamedTuple):
-    """What is recorded for a row; rows of models that differ in their depth alone share it."""
+    """The key of a recording; rows of models that differ only in their depth share it."""
 
     cluster: str
-    shape: FullModel  # with one number of layers for all of a width
+    shape: FullModel  # with one number of layers for all depths of a width
     setting: str
 
 
@@ -54,7 +53,7 @@ def recorded_of(row: Published) -> RecordedRow:
 
 
 def job_of(row: Published, folder: Path | None = None) -> Job:
-    """The job of a row that says a time. ``folder`` takes its DeepSpeed configuration, where the setting has one.
+    """Return the job of a row that reports a time. ``folder`` receives the setting's DeepSpeed configuration, if any.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`.
     """
@@ -88,14 +87,14 @@ class TimedRow:
 
     @property
     def in_range(self) -> bool:
-        """Is ours within what they report? (Nowhere, where they report no range.)"""
+        """Check whether ours is within the reported range (never, where none is reported)."""
         return self.low <= self.ours <= self.high
 
 
 def timed_rows(
     chosen: Sequence[Published], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
 ) -> list[TimedRow]:
-    """Time the rows that say a time. Raises :class:`ScenarioError`, and as :func:`shortened`."""
+    """Time the rows that report a time. Raises :class:`ScenarioError`, and as :func:`shortened`."""
     wanted: dict[RecordedRow, list[Published]] = {}
     for row in chosen:
         if row.is_time:
@@ -141,14 +140,14 @@ def _timed(row: Published, found: Shortened) -> TimedRow:
 
 
 def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
-    """A row each: theirs and ours in seconds of a step, with errors, and what explains them.
+    """Return a row each: theirs and ours in seconds of a step, with errors, and their explanations.
 
-    ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best for
-    its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
-    ``explained_by``: the unknown that explains an error of more than 10 % (:func:`papers.studies.unknowns.best`),
-    ``needs``: at which value, ``fits_others``: the error of the row at what the others need of it. Where none does
-    alone, two may (:mod:`papers.studies.pairs`): ``also`` is the other one, ``needs_also`` at which value.
-    ``theirs`` and ``ours``: in the row's own quantity.
+    ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``value`` (NaN: no other rows), the
+    other rows' value of the unknown ``by``, which predicts the cluster best in this way. ``explained_by``: the unknown
+    that explains an error of more than 10 % (:func:`papers.studies.unknowns.best`), ``needs``: the needed value,
+    ``fits_others``: the error of the row at the value that the others need. Where no unknown explains alone, two may
+    (:mod:`papers.studies.pairs`): ``also`` is the second unknown, ``needs_also`` its value. ``theirs`` and ``ours``: in
+    the row's own quantity.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):
@@ -201,11 +200,11 @@ def _row(
 
 
 def candidates(timed: Sequence[TimedRow]) -> pd.DataFrame:
-    """By cluster and unknown: what its rows would need, and how well one value does for all of them.
+    """Return, by cluster and unknown, the values that its rows would need, and how well one value does for all of them.
 
-    ``rows``: of the cluster; ``explained``: how many come out at some value, to a tenth; ``plausible``: of those, at a
-    plausible one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with
-    what the others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
+    ``rows``: of the cluster; ``explained``: how many some value explains, to a tenth; ``plausible``: of those, how many
+    a plausible value does; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row
+    predicted with the others' value; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):
@@ -246,12 +245,12 @@ def gains(
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, eager attention: hpZ 8 against ZeRO-3.
+    """Compare hpZ 8 with ZeRO-3 on 2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, eager attention.
 
     Attention is eager: the threads' transformers 4.35 computes the scores one by one (flash attention came later).
-    ``gain``: how many times as fast hpZ is; ``derived``: 3s/(s+1), where communication is all that counts.
-    ``claimed_at``: the accumulation at which 98 % would be gained (a real number; NaN: at none), the same for all rows
-    of a model and micro-batch. ``peak_gib``, ``zero3_peak_gib``: of a GPU; ``fits``: does hpZ's fit?
+    ``gain``: how many times as fast hpZ is; ``derived``: 3s/(s+1), where only communication counts. ``claimed_at``: the
+    accumulation at which 98 % would be gained (a real number; NaN: never), the same for all rows of a model and
+    micro-batch. ``peak_gib``, ``zero3_peak_gib``: of a GPU; ``fits``: whether hpZ's fits.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, and as :func:`papers.studies.shortened.shortened`.
     """
@@ -295,9 +294,9 @@ def gains(
 
 
 def gained_at(times: Sequence[tuple[float, float]], gain: float) -> float:
-    """The accumulation at which ``gain`` is reached. ``times``: hpZ's and ZeRO-3's with 1 and with 2, seconds.
+    """Return the accumulation that reaches ``gain``. ``times``: hpZ's and ZeRO-3's with accumulation 1 and 2, seconds.
 
-    Both are linear in it, so it is where (c + d s) = gain (a + b s). NaN: at none, not even at very many; 1: at once.
+    Both are linear in it, so the result solves (c + d s) = gain (a + b s). NaN: never reached; 1: already at 1.
     """
     (first, other_first), (second, other_second) = times
     slope, other_slope = second - first, other_second - other_first
@@ -316,7 +315,7 @@ def _gain(item: Job, *, folder: Path) -> Shortened:
 
 
 def losses(folder: Path, *, steps: int = 4) -> pd.DataFrame:
-    """The loss of each step with hpZ and without: a small model, live on the simulated GPU, rank 0's mean."""
+    """Return the loss of each step with hpZ and without: a small model, live on the simulated GPU, rank 0's mean."""
     columns = {}
     for name, hpz in (("zero3", 1), ("hpz", 2)):
         found = losses_of(scenario(hpz=hpz, steps=steps, size="tiny", accumulation=2), folder / name)

@@ -1,8 +1,8 @@
-"""PaRO's strategies by what they take and what they cost: which are on the Pareto front, and how far above the bound.
+"""Compares PaRO's strategies by memory and cost: which are on the Pareto front, and how far above the lower bound.
 
 The reviewers of arXiv 2310.06003 ask for a lower bound of the trade of memory against communication. The bound is
-:mod:`papers.studies.trade`'s; here are all ways to shard beside it, for the cases of the paper: Llama 7B
-and 65B, all, 1/16 or 0.1 % trained, on 32 GPUs of its cluster, 10 micro-batches a step.
+computed by :mod:`papers.studies.trade`; this module compares all ways to shard with it, for the cases of the paper:
+Llama 7B and 65B, all, 1/16 or 0.1 % trained, on 32 GPUs of its cluster, 10 micro-batches a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamrace.scenarios.sharding.schemes import Cluster, Scheme, schemes
 MODELS = ("llama-2-7b", "llama-65b")
 RANKS = 32
 COSTS = ("sent", "crossing", "communication_s", "step_s")
-"""What is set against memory: bytes that a GPU sends in a step, bytes that leave a node, seconds."""
+"""The costs compared with memory: bytes that a GPU sends in a step, bytes that leave a node, seconds."""
 BOUNDED = ("sent", "crossing", "communication_s")
 COLUMNS = (
     "model", "trained", "ranks", "strategy", "title", "memory", *COSTS, *(f"least_{name}" for name in BOUNDED),
@@ -39,7 +39,7 @@ _SAME = 1e-9  # relative: sums of the same terms in another order differ in the 
 
 
 class TradeCase(NamedTuple):
-    """``trained``: one of :data:`papers.studies.paro_paper.TRAINED`."""
+    """A model and its trained part. ``trained``: one of :data:`papers.studies.paro_paper.TRAINED`."""
 
     model: str
     trained: str = "all"
@@ -47,16 +47,16 @@ class TradeCase(NamedTuple):
 
 
 def cases(models: Sequence[str] = MODELS, trained: Sequence[str] = TRAINED) -> list[TradeCase]:
-    """Each model with each part trained."""
+    """Return each model with each part trained."""
     return [TradeCase(model, part) for model in models for part in trained]
 
 
 def study(todo: Sequence[TradeCase]) -> pd.DataFrame:
-    """One row for each case and way to shard, hpZ among them; by memory.
+    """Return one row for each case and way to shard, hpZ among them; sorted by memory.
 
     Columns: the case's; ``strategy``, ``title``; ``memory``, bytes of a GPU; :data:`COSTS` in bytes and seconds;
-    ``least_``: the bound of that cost with this memory; ``front_``: no other way of this case takes no more memory
-    and costs no more of it, one of the two less.
+    ``least_``: the bound of that cost with this memory; ``front_``: no other way of this case has at most this memory
+    and this cost, and less of one of the two.
     """
     frames = []
     for case in todo:
@@ -68,7 +68,7 @@ def study(todo: Sequence[TradeCase]) -> pd.DataFrame:
 
 
 def front(memories: Sequence[float], costs: Sequence[float]) -> list[bool]:
-    """Which are dominated by none. Equal ones do not dominate each other."""
+    """Return, for each pair, whether no other dominates it. Equal pairs do not dominate each other."""
     pairs = list(zip(memories, costs, strict=True))
 
     def dominated(one: tuple[float, float]) -> bool:
@@ -82,7 +82,7 @@ def front(memories: Sequence[float], costs: Sequence[float]) -> list[bool]:
 
 
 def traded(case: TradeCase) -> TradedStep:
-    """What is traded in a case."""
+    """Return the traded step of a case."""
     return TradedStep(sizes(case.model, case.trained), Cluster(case.ranks, GPUS, GPUS), ACCUMULATION)
 
 
@@ -111,9 +111,9 @@ def _row(case: TradeCase, one: Scheme) -> dict[str, Any]:
 
 
 def bound(case: TradeCase, points: int = 200) -> pd.DataFrame:
-    """The bounds of a case, from the least memory to what DDP takes. Columns: ``memory``, ``least_`` of each cost."""
+    """Return the bounds of a case, from the least memory to DDP's. Columns: ``memory``, ``least_`` of each cost."""
     step, profile = traded(case), load_profile(HARDWARE)
-    # GB apart by the same factor; and the corners, where more memory begins to be worth less.
+    # Memory in geometric steps; and the corners, where more memory begins to be worth less.
     most = step.whole + step.mine + STATE_BYTES * step.size.trained
     memories = {step.least_memory * (most / step.least_memory) ** (at / (points - 1)) for at in range(points)}
     every, group = step.cluster.ranks, step.cluster.group

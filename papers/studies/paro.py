@@ -1,8 +1,7 @@
-"""The strategies of PaRO (arXiv 2310.06003), live: what our sharded engine keeps, sends and computes, beside what it
-should.
+"""Trains under PaRO's strategies (arXiv 2310.06003), live, and compares our sharded engine with its specification.
 
-A small model trains on the simulated GPU, once under each strategy. Its losses stand beside those of torch's
-DDP on plain gloo; its memory and bytes, counted in the traces, beside the formulas
+A small model trains on the simulated GPU, once under each strategy. Its losses are compared with those of torch's DDP
+on plain gloo; its memory and bytes, counted in the traces, with the formulas
 (:mod:`streamrace.scenarios.sharding.formulas`).
 """
 
@@ -39,31 +38,31 @@ FIGURES = (*KINDS, "within", "between")
 
 
 def strategies(names: Sequence[str]) -> tuple[Strategy, ...]:
-    """By letters or names, each once; all 14 without any. Raises :class:`ShardingError`."""
+    """Parse letters or names, each once; all 14 without any. Raises :class:`ShardingError`."""
     return tuple(dict.fromkeys(strategy(name) for name in names)) or legal()
 
 
 def scenarios(
     chosen: Sequence[Strategy], *, precision: str = "fp32", steps: int = 3, without: Sequence[str] = (), **more: Any
 ) -> list[Scenario]:
-    """The named scenario 'paro' under each strategy.
+    """Return the named scenario 'paro' under each strategy.
 
-    Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations that are
-    taken away. ``more``: further options of a scenario. Raises :class:`streamrace.scenarios.base.ScenarioError`.
+    Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations to remove.
+    ``more``: further options of a scenario. Raises :class:`streamrace.scenarios.base.ScenarioError`.
     """
     options = {"precision": precision, "steps": steps, "without": tuple(without), "clip": 0.0, **more}
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
 def live(todo: Sequence[Scenario], folder: Path, progress: OnProgress = quiet) -> pd.DataFrame:
-    """One row for each scenario, all of one model, data and precision.
+    """Return one row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
-    reference's, ``begins_equal``: in the first step, before the first update, there is none; :data:`FIGURES`, in bytes,
-    of the first rank that differs from the formula, if one does, and the formula's; ``step_ns``: virtual time of the
-    last step, of the slowest rank; ``races``: how many, ``manifested``: how many of them this timing reverses.
+    reference's, ``begins_equal``: there is no difference in the first step, before the first update; :data:`FIGURES`,
+    in bytes, of the first rank that differs from the formula, if any, and the formula's; ``step_ns``: virtual time of
+    the last step, of the slowest rank; ``races``: their number, ``manifested``: the number that this timing reverses.
 
-    ``folder`` takes what the ranks print; traces are removed again. Raises
+    ``folder`` receives the ranks' output; traces are removed afterwards. Raises
     :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     first = todo[0]
@@ -77,25 +76,25 @@ def live(todo: Sequence[Scenario], folder: Path, progress: OnProgress = quiet) -
 
 
 def reference_title(one: Scenario) -> str:
-    """What losses are compared with."""
+    """Return the name of the baseline of the losses."""
     if one.precision == "fp32":
         return "torch's DistributedDataParallel on CPU with gloo"
     return f"our engine under NNN on CPU with gloo, as DDP does not train in {one.precision} with fp32 state"
 
 
 def differs(row: Any) -> tuple[str, ...]:
-    """Which of a row's figures are not what they should be; ``loss`` among them."""
+    """Return the names of a row's figures that differ from their formulas; ``loss`` among them."""
     wrong = [name for name in FIGURES if getattr(row, name) != getattr(row, f"{name}_formula")]
     return (*wrong, *(() if row.begins_equal else ("loss",)))
 
 
 def wrong(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows are not as they should be: a figure is not, or there is a race."""
+    """Mark the rows with a wrong figure, or with a race."""
     return pd.Series([bool(differs(row) or row.races) for row in frame.itertuples()], index=frame.index)
 
 
 class Expected(NamedTuple):
-    """What the formulas say of a scenario: bytes."""
+    """The formulas' bytes for a scenario."""
 
     parameters: int
     gradients: int
@@ -105,7 +104,7 @@ class Expected(NamedTuple):
 
 
 def expected(one: Scenario) -> Expected:
-    """Of one GPU; what it sends is of a step. Units are padded for all ranks, as the engine does."""
+    """Compute the formulas for one GPU; sent bytes are of a step. Units are padded for all ranks, as in the engine."""
     cluster = Cluster(one.ranks, one.sharding_group, one.ranks // one.nodes)
     chosen = Scheme(strategy(one.sharding))
     model = build(one.model, one.size, vocab_size=one.vocabulary, seed=one.seed, frozen=one.frozen)
@@ -127,7 +126,7 @@ def expected(one: Scenario) -> Expected:
 
 @dataclass
 class _Found:
-    """Of a run: what its ranks said and their traces hold, by rank."""
+    """The results of a run, from its ranks' reports and traces."""
 
     losses: Losses = field(default_factory=dict)
     figures: list[tuple[int, ...]] = field(default_factory=list)  # as FIGURES

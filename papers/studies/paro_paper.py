@@ -1,16 +1,16 @@
-"""What PaRO (arXiv 2310.06003) reports, beside dry runs of our engine and the closed forms.
+"""Compares the figures of PaRO (arXiv 2310.06003) with dry runs of our engine and with closed forms.
 
 The paper's cluster is the profile ``dgx-a100-roce``: nodes of 8 A100, 100 Gbit/s a flow, 448 Gbit/s a node. It does not
-say what a collective over all ranks reaches there. One ring passes a node's network in one flow: 100. NCCL may lay
+say what rate a collective over all ranks reaches there. One ring passes a node's network in one flow: 100. NCCL may lay
 several rings, over several cards, up to 448 together. So each speed-up is computed for both, and for rates between; the
 rate at which ours would equal theirs is given as well. Collectives between groups have 8 flows and 56 Gbit/s each, in
 any case.
 
-Each dry run is of micro-batches of 4 x 512 tokens, 10 a step on each GPU whatever the number of GPUs (the paper says so
+Each dry run has micro-batches of 4 x 512 tokens, 10 a step on each GPU whatever the number of GPUs (the paper says so
 of 32), without gradient checkpointing. *Everything* is trained, or 1/16 of the parameters, as the query projections of
-so many layers, evenly spread and with the first one (the paper does not say which), so that the backward pass goes
-through all layers, as the paper's formulas have it. *PEFT* is the query projection of the first layer alone: 0.1 to
-0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here, nor for 70B on 128 GPUs.
+some layers, evenly spread and with the first one (the paper does not say which), so that the backward pass goes through
+all layers, as in the paper's formulas. *PEFT* is the query projection of the first layer alone: 0.1 to 0.3 %, as LoRA
+trains (arXiv 2106.09685); the paper gives no figure for it here, nor for 70B on 128 GPUs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PaperCase(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """``theirs``: how many times as fast ``strategy`` is as ``against``; None: nothing is reported."""
+    """A speed-up. ``theirs``: how many times as fast ``strategy`` is as ``against``; None: nothing is reported."""
 
     model: str
     trained: str
@@ -74,7 +74,7 @@ class Claim(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """``theirs``: throughput with ``many`` GPUs over that with ``few``, as a part of what it would be if linear."""
+    """A scaling. ``theirs``: throughput with ``many`` GPUs over that with ``few``, relative to linear scaling."""
 
     strategy: str
     theirs: float
@@ -103,13 +103,13 @@ SCALINGS = tuple(
 )
 STEPS = (16, 32, 64, 128)  # GPUs of a scaling's rows
 FACTS = 1.0
-"""The machine as its profile has it: ``hardware.network`` says how many rings there are, over which cards."""
+"""Key of the machine as profiled: ``hardware.network`` decides how many rings there are, over which cards."""
 SHARES = (0.85, 0.7, 0.5, 0.35, 0.25)
-"""Of what a node's network gives: where a switch gives less, or one node has less than the others."""
+"""Parts of a node's network: where a switch gives less, or one node has less than the others."""
 
 
 def job_of(case: PaperCase, *, accumulation: int = ACCUMULATION) -> Job:
-    """The dry run of a case. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
+    """Return the dry run of a case. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
     return job(
         model=case.model,
         nodes=case.ranks // GPUS,
@@ -125,7 +125,7 @@ def job_of(case: PaperCase, *, accumulation: int = ACCUMULATION) -> Job:
 
 
 def frozen(model: str, trained: str) -> tuple[str, ...]:
-    """Patterns of what is not trained, of a Llama. ``trained``: one of :data:`TRAINED`."""
+    """Return patterns of a Llama's parameters that are not trained. ``trained``: one of :data:`TRAINED`."""
     if trained == "all":
         return ()
     learning = learners(model, trained)
@@ -135,14 +135,14 @@ def frozen(model: str, trained: str) -> tuple[str, ...]:
 
 
 def learners(model: str, trained: str) -> frozenset[int]:
-    """The layers whose query projections are trained: so many as come nearest to 1/16, or the first one."""
+    """Return the layers whose query projections are trained: as many as come nearest to 1/16, or the first one."""
     full = FULL_SIZE[model]
     count = round(full.parameters / 16 / full.hidden**2) if trained == "1/16" else 1
     return frozenset(at * full.layers // count for at in range(count))
 
 
 def sizes(model: str, trained: str) -> Size:
-    """Elements, in all and trained."""
+    """Return the elements, in all and trained."""
     full = FULL_SIZE[model]
     return Size(
         full.parameters, full.parameters if trained == "all" else len(learners(model, trained)) * full.hidden**2
@@ -155,7 +155,7 @@ def sizes(model: str, trained: str) -> Size:
 def times(
     cases: Sequence[PaperCase], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
 ) -> dict[PaperCase, StepTimes[float]]:
-    """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
+    """Run the cases dry, on flows of :data:`RATES`, several side by side; the longest first.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -168,14 +168,14 @@ def times(
 
 
 def machines() -> dict[float, Profile]:
-    """By the Gbit/s of one flow; below 1: where nodes have that part of their network; :data:`FACTS`: the profile's."""
+    """Return the machines by Gbit/s of one flow; by the nodes' network share (below 1); as profiled: :data:`FACTS`."""
     profile = load_profile(HARDWARE)
     parts = {share: slowed(on_flow(profile, ONE_FLOW), share) for share in SHARES}
     return {FACTS: profile, **parts, **{rate: on_flow(profile, rate) for rate in RATES}}
 
 
 def slowed(profile: Profile, share: float) -> Profile:
-    """All nodes have this part of their network; or one of them has, as every ring between nodes waits for it."""
+    """Reduce all nodes' network to ``share``; also models one slow node, as every ring between nodes waits for it."""
     together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
     flow = profile.inter_node_gbits_per_s * share
     return replace(profile, inter_node_gbits_per_s=flow, node_gbits_per_s=together * share)
@@ -190,13 +190,13 @@ def _timed(case: PaperCase, *, folder: Path) -> StepTimes[float]:
 
 
 def gains(claims: Sequence[Claim], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
-    """One row for each claim: how many times as fast, theirs and ours.
+    """Return one row for each claim: how many times as fast, theirs and ours.
 
-    ``theirs`` (NaN: not reported); ``facts`` and ``facts_error``: as the model of the network has it; ``ours`` where
-    one flow carries a ring over all ranks, ``together`` where it has all links of the node; ``error`` and
-    ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals theirs (NaN: none between 25 and
-    448). ``others_rate``: the median of what the *other* claims need so; ``calibrated`` and ``calibrated_error``: ours
-    there, so that no row is predicted with its own figure (NaN: no other has one).
+    ``theirs`` (NaN: not reported); ``facts`` and ``facts_error``: by the model of the network; ``ours`` where one flow
+    carries a ring over all ranks, ``together`` where it has all links of the node; ``error`` and ``together_error``,
+    relative; ``rate``: Gbit/s of such a ring at which ours equals theirs (NaN: none between 25 and 448).
+    ``others_rate``: the median of the *other* claims' ``rate``; ``calibrated`` and ``calibrated_error``: ours there, so
+    that no row is predicted with its own figure (NaN: no other claim has a rate).
 
     The same by the closed forms: ``hidden`` and ``together_hidden``, the longer of communication and computation,
     ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and ``again_rate``, where the forward pass
@@ -210,13 +210,13 @@ def gains(claims: Sequence[Claim], found: Mapping[PaperCase, StepTimes[float]]) 
 
 
 def _median(values: Sequence[float]) -> float:
-    """Of those that are known; NaN: none is."""
+    """Return the median of the values that are not NaN; NaN without any."""
     known = [value for value in values if not math.isnan(value)]
     return median(known) if known else math.nan
 
 
 def gain_at(claim: Claim, rate: float, *, found: Mapping[PaperCase, StepTimes[float]]) -> float:
-    """Our speed-up where a ring over all ranks has ``rate`` Gbit/s, from 25 to 448; NaN for NaN."""
+    """Return our speed-up where a ring over all ranks has ``rate`` Gbit/s, from 25 to 448; NaN for NaN."""
     mine, other = (found[case] for case in claim.cases)
     return math.nan if math.isnan(rate) else _between(other.steps, rate) / _between(mine.steps, rate)
 
@@ -263,12 +263,12 @@ def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], rate: float
 
 
 def error(ours: float, theirs: float) -> float:
-    """Of a speed-up, relative."""
+    """Return the relative error of a speed-up."""
     return ours / theirs - 1
 
 
 def rate_of(gain: Callable[[float], float], wanted: float) -> float:
-    """The Gbit/s between the ends of :data:`RATES` at which ``gain``, which falls with them, is ``wanted``, or NaN."""
+    """Return the Gbit/s, within :data:`RATES`, at which ``gain``, which falls with the rate, is ``wanted``; or NaN."""
     low, high = RATES[0], RATES[-1]
     if not gain(high) <= wanted <= gain(low):
         return math.nan
@@ -279,7 +279,7 @@ def rate_of(gain: Callable[[float], float], wanted: float) -> float:
 
 
 def _between(steps: Mapping[float, int], rate: float) -> float:
-    """Between two rates that were timed: what waits for the network takes a time in proportion to 1 / rate."""
+    """Interpolate between two timed rates: waiting for the network takes a time in proportion to 1 / rate."""
     above = next(one for one in RATES if one >= rate)
     below = next(one for one in reversed(RATES) if one <= rate)
     if above == below:
@@ -289,17 +289,17 @@ def _between(steps: Mapping[float, int], rate: float) -> float:
 
 
 def closed(claim: Claim, rate: float, *, hidden: bool, again: bool = False) -> float:
-    """The speed-up by :mod:`streamrace.scenarios.sharding.formulas`, where a ring over all ranks has ``rate`` Gbit/s.
+    """Return the speed-up in closed form (:mod:`streamrace.scenarios.sharding.formulas`).
 
-    ``hidden``: computation hides communication or the other way round; else one comes after the other. ``again``: with
-    gradient checkpointing, which computes the forward pass again.
+    ``rate``: Gbit/s of a ring over all ranks. ``hidden``: the shorter of computation and communication is hidden; else
+    they are sequential. ``again``: with gradient checkpointing, which computes the forward pass again.
     """
     mine, other = (_closed(case, rate, hidden=hidden, again=again) for case in claim.cases)
     return other / mine
 
 
 def _closed(case: PaperCase, rate: float, *, hidden: bool, again: bool = False) -> float:
-    """Seconds of a step."""
+    """Return the seconds of a step."""
     profile, size = on_flow(load_profile(HARDWARE), rate), sizes(case.model, case.trained)
     cluster = Cluster(case.ranks, GPUS, GPUS)
     found = exchanges(Scheme(strategy(case.strategy)), size, cluster, accumulation=ACCUMULATION)
@@ -316,14 +316,14 @@ def _closed(case: PaperCase, rate: float, *, hidden: bool, again: bool = False) 
 
 
 def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
-    """One row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
+    """Return one row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
 
-    Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``facts``: as the model of the network
-    has it, ``ours`` and ``error`` where one flow carries a
-    ring over all ranks, ``together`` and ``together_error`` where it has all links, ``closed``: of the serial form.
-    ``share``: the part of their network that all nodes would have to have with so many GPUs for ours to be theirs, as
-    where a switch gives less than its ports (NaN: none from a quarter on); ``others_share``: the median of what the
-    other strategies need; ``calibrated``, ``calibrated_error``: ours with that.
+    Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but for the most GPUs), ``facts``: by the model of the network,
+    ``ours`` and ``error`` where one flow carries a ring over all ranks, ``together`` and ``together_error`` where it
+    has all links, ``closed``: by the serial closed form. ``share``: the part of their network that all nodes would need
+    to have with so many GPUs for ours to equal theirs, as where a switch gives less than its ports (NaN: none from a
+    quarter on); ``others_share``: the median of the other strategies' ``share``; ``calibrated``, ``calibrated_error``:
+    ours with that.
     """
     last = [claim.cases for claim in claims]
     shares = [
@@ -365,24 +365,24 @@ def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float
 
 
 def _slowed_to(one: StepTimes[float], share: float) -> float:
-    """Nanoseconds of a step where nodes have that part of their network; NaN for NaN."""
+    """Return the nanoseconds of a step where nodes have ``share`` of their network; NaN for NaN."""
     places, times = _by_share(one)
     return math.nan if math.isnan(share) else float(np.interp(1 / share, places, times))
 
 
 def _share_at(one: StepTimes[float], wanted: float) -> float:
-    """The part of their network with which a step takes so many nanoseconds; NaN: none that was timed."""
+    """Return the part of their network with which a step takes ``wanted`` nanoseconds; NaN: out of range."""
     places, times = _by_share(one)
     return 1 / float(np.interp(wanted, times, places)) if times[0] <= wanted <= times[-1] else math.nan
 
 
 def _by_share(one: StepTimes[float]) -> tuple[list[float], list[float]]:
-    """How many times as long a byte takes, and nanoseconds of a step."""
+    """Return how many times as long a byte takes, and the nanoseconds of a step."""
     return [1.0, *(1 / share for share in SHARES)], [one.steps[ONE_FLOW], *(one.steps[share] for share in SHARES)]
 
 
 def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[PaperCase]:
-    """All cases to run, each once."""
+    """Return all cases to run, each once."""
     wanted = [case for claim in claims for case in claim.cases]
     wanted += [
         one.cases[0]._replace(ranks=ranks) for one in scalings for ranks in STEPS if one.few <= ranks <= one.many

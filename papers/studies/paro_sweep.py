@@ -1,9 +1,9 @@
-"""Where a way to shard stops paying against ZeRO-3, and HO-Ring against a flat ring: by bandwidth and network cards.
+"""Finds where a way to shard stops paying against ZeRO-3, and HO-Ring against a flat ring: by bandwidth and cards.
 
 The paper (PaRO, arXiv 2310.06003) has one cluster. Here the links within a node stay as they are, a network card is 1
 to 96 times as slow, and a node has 1 to 8 of them: one flow passes one card, all flows of a node share all. Llama 7B
-trains on 32 GPUs as in :mod:`papers.studies.paro_paper`; an all-gather is of 1 GB. Each is recorded once, in a dry
-run, and timed anew for every network; a test runs one of them there.
+trains on 32 GPUs as in :mod:`papers.studies.paro_paper`; an all-gather is of 1 GB. Each is recorded once, in a dry run,
+and retimed for every network; a test compares with a dry run on another network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Network = tuple[float, int]
 
 
 def machines(ratios: Sequence[float] = RATIOS, cards: Sequence[int] = CARDS) -> dict[Network, Profile]:
-    """The paper's nodes on other networks."""
+    """Return the paper's nodes on other networks."""
     base = load_profile(HARDWARE)
 
     def on(ratio: float, count: int) -> Profile:
@@ -67,14 +67,13 @@ def sweep(
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """One row for each network and strategy or ring. ``strategies``: letters; all 14 without any, and ZeRO-3 anyway.
+    """Return one row for each network and strategy or ring. ``strategies``: letters (default: all 14); ZeRO-3 is added.
 
     Columns: ``what`` (letters, or a ring's name), ``against`` (GGG, or flat), ``ratio``, ``cards``, ``card_gbit``,
     ``seconds`` (of a step, or an all-gather), ``gain``: how many times as fast, ``pays``: at least :data:`PAYS`;
     ``closed``: the gain by the closed form in which the longer of communication and computation counts (NaN for a
-    ring); ``fits``: the peak is not above what a GPU has.
-
-    Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
+    ring); ``fits``: the peak is within a GPU's memory. Raises :class:`streamrace.scenarios.base.ScenarioError`,
+    :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     on = machines() if networks is None else networks
     chosen = list(dict.fromkeys([ZERO3, *(strategies or map(str, legal()))]))
@@ -91,7 +90,7 @@ def sweep(
 
 
 def begins_to_pay(frame: pd.DataFrame) -> pd.DataFrame:
-    """By what and cards, the smallest ratio from which on it pays; NaN: at none. What others are set against is out."""
+    """Return, by ``what`` and cards, the smallest ratio from which on it pays; NaN: none. Baselines are left out."""
     rows = frame[frame.what != frame.against]
     names, cards = list(dict.fromkeys(rows.what)), sorted(set(rows.cards))
     found = [[_begin(rows[(rows.what == what) & (rows.cards == count)]) for count in cards] for what in names]
@@ -133,7 +132,7 @@ def _timed(what: str, *, folder: Path, on: dict[Network, Profile]) -> tuple[dict
 
 
 def ring(what: str, folder: Path, on: dict[Network, Profile], recorded: Profile | None = None) -> dict[Network, int]:
-    """Nanoseconds of an all-gather. ``recorded``: the machine that it is recorded on. ``folder`` is removed again."""
+    """Return the nanoseconds of an all-gather. ``recorded``: the machine of the recording. ``folder`` is removed."""
     profile = recorded or load_profile(HARDWARE)
     timing = HardwareTiming(profile, tuple(rank // GPUS for rank in range(RANKS)))
     gather(what, timing, group=GPUS, nbytes=GATHERED, folder=folder)
@@ -143,7 +142,7 @@ def ring(what: str, folder: Path, on: dict[Network, Profile], recorded: Profile 
 
 
 def _closed(what: str, profile: Profile) -> float:
-    """Seconds of a step."""
+    """Return the seconds of a step."""
     size, cluster = sizes(MODEL, "all"), Cluster(RANKS, GPUS, GPUS)
     found = exchanges(Scheme(strategy(what)), size, cluster, accumulation=ACCUMULATION)
     flops = profile.tflops * 1e12 * profile.efficiency

@@ -1,10 +1,10 @@
-"""A job of our own engine, recorded with four micro-batches in its step, and timed with more of them on other links.
+"""Records a job of our own engine with four micro-batches in its step, and times it with more of them on other links.
 
-Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
-recorded once (as :mod:`streamrace.studies.retimed` does). The first micro-batch differs from the others, as nothing
-runs when it begins, and the last one does, as its backward pass may wait for what goes on to the optimizer. Those
-between are alike. So a step of s takes what a step of four takes, and s - 4 times what computing comes later by from
-the second's end to the third's. A test holds this to steps that are run whole, to the nanosecond.
+The program does not depend on the timing: the host reads nothing and waits for nothing within a step. So the work is
+recorded once (as in :mod:`streamrace.studies.retimed`). The first micro-batch differs from the others, as nothing runs
+when it begins, and so does the last, as its backward pass may wait for gradients on their way to the optimizer. The
+others are alike. So a step of s takes the time of a step of four, plus s - 4 times the time between the ends of the
+second and the third micro-batch's computation. A test compares this with whole steps, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class StepTimes(Generic[Key]):
-    """``steps``: nanoseconds of an optimizer step by the machine that it is timed on. ``peak``: bytes of a GPU."""
+    """Times of a job. ``steps``: nanoseconds of an optimizer step, by machine. ``peak``: bytes of a GPU."""
 
     steps: dict[Key, int]
     parameters: int
@@ -40,22 +40,23 @@ class StepTimes(Generic[Key]):
 
 
 def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
-    """The same machine, where one flow between nodes gets so much, and all of a node together what they got before.
+    """Return the machine with the given rate for one flow between nodes; a node's flows together keep their rate.
 
-    A ring over all ranks is one flow there: how many rings NCCL lays is what the rates are to tell
-    (:mod:`streamrace.device.hardware.network` decides it from the cards).
+    A ring over all ranks is one flow there: the rates stand for numbers of NCCL's rings, which
+    :mod:`streamrace.device.hardware.network` would decide from the cards.
     """
     together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
     return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together, network=None)
 
 
 def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:
-    """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
+    """Record ``job``, of our engine, and time a step of its ``accumulation``. ``folder`` is removed afterwards.
 
-    ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
-    and not four of them.
+    ``machines``: the machines to time it on, which may differ from the job's in the links. ``whole``: run all
+    micro-batches, not only four.
 
-    Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`streamrace.device.ranks.cluster.RankFailed`.
+    Raises :class:`ScenarioError` for jobs that cannot be rehearsed,
+    :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     if not job.sharding:
         raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
@@ -93,7 +94,7 @@ class RecordedSteps:
         self._read(recording.records[0])
 
     def at(self, profile: Profile, accumulation: int) -> int:
-        """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
+        """Return nanoseconds from the step's first launch (or later end of earlier work) to the end of all work."""
         times = self._graph.times(self._recording.on(profile))
         assert self._first is not None
         began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])

@@ -1,12 +1,12 @@
-"""PaRO beyond what its paper has: HO-Ring beside its figure, a slow node, nodes of other sizes, larger models.
+"""Extends PaRO's paper: HO-Ring against its figure, a slow node, nodes of different sizes, larger models.
 
-* **HO-Ring.** The paper saves 25 to 40 % of a 1 GB all-gather's time. What is saved depends on what the flat ring had
-  of a node's cards: :func:`rings` gives the rate at which ours would save as much.
+* **HO-Ring.** The paper saves 25 to 40 % of a 1 GB all-gather's time. The saving depends on how many of a node's
+  cards the flat ring used: :func:`rings` gives the rate at which ours would save as much.
 * **A slow node** holds up all: every ring between nodes passes it. So the step is that of a cluster all of whose nodes
   are as slow, and the strategies that send less between nodes gain.
-* **Nodes of other sizes** (4 and 8 GPUs) our engine refuses, as its groups and nodes come out even
-  (:class:`streamrace.scenarios.sharding.schemes.Cluster` says so). In closed form groups of 4 make them three groups,
-  of which two share a node: each ring of one index leaves each node once, as over three nodes of 4.
+* **Nodes of different sizes** (4 and 8 GPUs) our engine refuses, as it needs equal groups and nodes
+  (:class:`streamrace.scenarios.sharding.schemes.Cluster`). In closed form groups of 4 make three groups of them,
+  two of which share a node: each ring of one index leaves each node once, as over three nodes of 4.
 * **Larger models**: which strategies' states fit, and how long a step takes, in closed form.
 
 Closed forms have one flow for a ring over all ranks.
@@ -46,7 +46,7 @@ from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 GATHERED = 1_000_000_000  # bytes
 RINGS = ("flat", "HO-Ring")
 SLOW = (0.5, 0.25)
-"""Of the network that the other nodes have, one node's."""
+"""One node's part of the network that the other nodes have."""
 LARGE = ("llama-65b", "llama-2-70b", "gpt-175b")
 SIZES = (4, 8)  # GPUs of two nodes
 _CARD = 80e9  # bytes of a GPU's memory
@@ -55,10 +55,10 @@ _CARD = 80e9  # bytes of a GPU's memory
 def rings(
     folder: Path, *, ranks: Sequence[int] = STEPS, workers: int | None = None, progress: OnProgress = quiet
 ) -> pd.DataFrame:
-    """All-gathers of 1 GB, dry: ``flat_s``, ``ho_ring_s``; ``less``, ours, beside ``theirs``, ``low`` and ``high``.
+    """Time all-gathers of 1 GB, dry: ``flat_s``, ``ho_ring_s``; ``less``, ours, and ``theirs``, ``low`` and ``high``.
 
-    ``error``: of the part that is saved, relative. ``needs_gbit``: what the flat ring would have to have of each node
-    for ours to save as much; ``needs_flows``: the same in flows of one card. One flow it has, in a flat ring.
+    ``error``: of the saved part, relative. ``needs_gbit``: the rate of each node that the flat ring would need for ours
+    to save as much; ``needs_flows``: the same in flows of one card. A flat ring has one flow.
 
     Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -101,11 +101,11 @@ def _ring(item: tuple[str, int], *, folder: Path) -> int:
 
 
 def slow_node(found: Mapping[PaperCase, StepTimes[float]], *, ranks: int = 32) -> pd.DataFrame:
-    """7B, all trained: a step where all nodes' networks are alike, and where one has half of the others', or a quarter.
+    """Return a step of 7B, all trained, with equal networks, and where one node has half of the others', or a quarter.
 
-    ``share``: 1, and :data:`SLOW`; ``step_s``; ``slower``: how many times as long as with 1;
-    ``gain``: how many times as fast as ZeRO-3 on the same; ``closed``: the gain in closed form, nothing hidden. Only
-    strategies that were timed are there.
+    ``share``: 1, and :data:`SLOW`; ``step_s``; ``slower``: how many times as long as with 1; ``gain``: how many times
+    as fast as ZeRO-3 on the same; ``closed``: the gain in closed form, nothing hidden. Only strategies that were timed
+    are included.
     """
     size = Size(*[FULL_SIZE["llama-2-7b"].parameters] * 2)
     made = []
@@ -131,7 +131,7 @@ def slow_node(found: Mapping[PaperCase, StepTimes[float]], *, ranks: int = 32) -
 
 
 def _closed(letters: str, size: Size, ranks: int, share: float = 1.0) -> float:
-    """Seconds of a step, communication and computing one after the other."""
+    """Return the seconds of a step, communication and computation one after the other."""
     profile, cluster = slowed(on_flow(load_profile(HARDWARE), ONE_FLOW), share), Cluster(ranks, GPUS, GPUS)
     found = exchanges(Scheme(strategy(letters)), size, cluster, accumulation=ACCUMULATION)
     return communication(found, cluster, profile_rates(cluster, profile)) + _computing(size)
@@ -144,11 +144,11 @@ def _computing(size: Size) -> float:
 
 
 def sizes_differ() -> pd.DataFrame:
-    """7B on nodes of 4 and 8 GPUs, beside as many on nodes of 4, in closed form: groups of 4, nothing hidden.
+    """Compare 7B on nodes of 4 and 8 GPUs with as many on nodes of 4, in closed form: groups of 4, nothing hidden.
 
-    ``refused``: what the engine says of it. ``step_s``, ``gain`` against ZeRO-3; ``even_s``: three nodes of 4, each
-    with a network of its own, of which two share one in the uneven cluster: it is the same, as a ring of one index
-    leaves each node once.
+    ``refused``: the engine's error. ``step_s``, ``gain`` against ZeRO-3; ``even_s``: three nodes of 4, each with a
+    network of its own, where in the uneven cluster two groups share a network: the time is the same, as a ring of one
+    index leaves each node once.
     """
     group, profile = min(SIZES), on_flow(load_profile(HARDWARE), ONE_FLOW)
     ranks = sum(SIZES)
@@ -188,9 +188,9 @@ def sizes_differ() -> pd.DataFrame:
 
 
 def large(models: Sequence[str] = LARGE, ranks: Sequence[int] = STEPS[1:]) -> pd.DataFrame:
-    """Closed forms of larger models: ``states_gb`` of a GPU by scheme, ``fits`` 80 GB, ``step_s`` with nothing hidden.
+    """Compute larger models in closed form, nothing hidden: ``states_gb`` by scheme, ``fits`` 80 GB, ``step_s``.
 
-    Model states only: no activations. ``fastest``: of those that fit.
+    Model states only: no activations. ``fastest``: of the schemes that fit.
     """
     made = []
     profile = on_flow(load_profile(HARDWARE), ONE_FLOW)

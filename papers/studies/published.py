@@ -1,4 +1,4 @@
-"""What papers and threads report, read from ``published.toml``: each figure stands there once, with its source."""
+"""Reads the figures of papers and threads from ``published.toml``: each figure once, with its source."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Literal, TypeVar, get_args
 FILE = Path(__file__).with_name("published.toml")
 Quantity = Literal["seconds", "tflops", "samples", "gain", "most", "scaling", "less"]
 TIMES: tuple[Quantity, ...] = ("seconds", "tflops", "samples")
-"""Quantities that say how long a step takes."""
+"""Quantities that imply the time of a step."""
 Table = TypeVar("Table")
 
 
 class PublishedError(Exception):
-    """The file of published figures says something that cannot be read: one sentence."""
+    """The file of published figures is unreadable or invalid: one sentence."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PublishedCluster:
 
 @dataclass(frozen=True)
 class PublishedSetting:
-    """What was trained: options of :func:`job`. ``zero``: more of DeepSpeed's ``zero_optimization``."""
+    """A training setup: options of :func:`job`. ``zero``: more of DeepSpeed's ``zero_optimization``."""
 
     title: str
     options: Mapping[str, Any]
@@ -43,11 +43,11 @@ class PublishedSetting:
 
 @dataclass(frozen=True)
 class Published:
-    """A reported figure, as ``published.toml`` explains.
+    """A reported figure, as explained in ``published.toml``.
 
     ``setting``: of :func:`settings`, or ``strategy``: three letters of PaRO's (``ho-ring``: the collective);
-    ``network``: nominal, Gbit/s; ``trained``: which part, of PaRO's rows; ``ranks``: GPUs, where the cluster's are not
-    meant.
+    ``network``: nominal, Gbit/s; ``trained``: the trained part, in PaRO's rows; ``ranks``: GPUs, where they are not the
+    whole cluster's.
     """
 
     cluster: str
@@ -66,7 +66,7 @@ class Published:
 
     @property
     def is_time(self) -> bool:
-        """Does it say how long a step takes?"""
+        """Check whether the figure implies the time of a step."""
         return self.quantity in TIMES
 
     @property
@@ -74,7 +74,7 @@ class Published:
         return not math.isnan(self.low)
 
     def seconds(self, value: float, *, flops: float, samples: int) -> float:
-        """``value`` of this row's quantity, as seconds of a step of so many operations per GPU and ``samples`` in all.
+        """Convert ``value`` of this row's quantity to seconds of a step of ``flops`` per GPU and ``samples`` in total.
 
         Raises ValueError for a quantity that is no time.
         """
@@ -88,7 +88,7 @@ class Published:
 
 
 def published(cluster: str = "", *, quantity: str = "") -> tuple[Published, ...]:
-    """The rows, in the file's order; those of a cluster, or of a quantity, alone."""
+    """Return the rows, in the file's order; only those of a cluster, or of a quantity."""
     rows = _all()[2]
     return tuple(one for one in rows if cluster in ("", one.cluster) and quantity in ("", one.quantity))
 
@@ -109,7 +109,7 @@ def _all() -> tuple[dict[str, PublishedCluster], dict[str, PublishedSetting], tu
 def read(
     file: Path,
 ) -> tuple[dict[str, PublishedCluster], dict[str, PublishedSetting], tuple[Published, ...]]:
-    """Clusters, settings and rows of a file. Raises :class:`PublishedError`."""
+    """Read clusters, settings and rows of a file. Raises :class:`PublishedError`."""
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,4 +1,4 @@
-"""hpZ, qwZ and qgZ, each with and without: memory, volume, speed, and what they do to the loss.
+"""Compares hpZ, qwZ and qgZ, each on and off: memory, volume, speed, and their effect on the loss.
 
 The third experiment of arXiv 2407.01614. Memory, volume and speed are a dry run's of the full-size model; the loss is a
 small model's, live on the simulated GPU, against the same training without quantization.
@@ -36,11 +36,11 @@ def quantization(
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """A row for each combination (hpZ, qwZ, qgZ). ``wanted.hpz`` is the group size where hpZ is on.
+    """Return a row for each combination (hpZ, qwZ, qgZ). ``wanted.hpz`` is the group size where hpZ is on.
 
     ``between_gib`` and ``within_gib``: sent per GPU and step in collectives between nodes and within; ``leaves_gib``:
-    what leaves a node; ``secondary_gib``, ``peak_gib``: memory per GPU; ``loss_change``: the largest difference of a
-    step's loss from that without qwZ and qgZ (small model, rank 0).
+    bytes that leave a node; ``secondary_gib``, ``peak_gib``: memory per GPU; ``loss_change``: the largest difference of
+    a step's loss from that without qwZ and qgZ (small model, rank 0).
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """

@@ -1,10 +1,10 @@
-"""Step times of deep models from shallow ones: a few layers are recorded twice, and the rest is a straight line.
+"""Predicts step times of deep models from shallow ones: records a few layers, at two depths, and extrapolates.
 
 Layers are alike, and so are micro-batches but the first. Once a step has more of both than DeepSpeed looks ahead (its
 prefetching and its reuse go by ``stage3_max_live_parameters`` and ``stage3_max_reuse_distance``, 1e9 elements each,
-``runtime/zero/config.py``), one more layer, or one more micro-batch, takes what the last one took. So time, operations
-and memory are linear in both, and two numbers of each are recorded: four short runs for one long one. A test holds this
-to models that are recorded whole.
+``runtime/zero/config.py``), one more layer, or one more micro-batch, adds the same as the last one. So time, operations
+and memory are linear in both, and two numbers of each are recorded: four short runs for one long one. A test compares
+this with models that are recorded whole.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from streamrace.scenarios.models import FULL_SIZE, FullModel
 from streamrace.studies.rehearsed import rehearse
 
 HORIZON = 1e9  # elements: how far DeepSpeed looks ahead
-_ENDS, _BETWEEN = 2, 6  # horizons: of the first recording, beside two layers; of the second one beyond the first
+_ENDS, _BETWEEN = 2, 6  # horizons: in the first recording, in addition to two layers; and how many more in the second
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is linear in layers and in micro-batches: its values at two of each.
+    """A quantity that is linear in layers and in micro-batches: its values at two numbers of each.
 
     ``values``: by layers and micro-batches.
     """
@@ -58,10 +58,10 @@ class Shortened:
 
 
 def few_layers(model: FullModel) -> tuple[int, int]:
-    """With how many layers a model is recorded; twice all of them, where few would take no less time.
+    """Return the two numbers of layers to record; twice the full number, where fewer would save no time.
 
-    Where computing and communication take as long as each other, what waits for what comes round with the horizon: so
-    several of them lie between the two.
+    Where computation and communication take equally long, the order of waiting repeats with the horizon: so several
+    horizons lie between the two.
     """
     of_layer = replace(model, layers=2).parameters - replace(model, layers=1).parameters
     horizon = math.ceil(HORIZON / of_layer)
@@ -73,7 +73,7 @@ def few_layers(model: FullModel) -> tuple[int, int]:
 def shortened(job: Job, folder: Path, *, variations: Sequence[Variation] = (Variation(),)) -> Shortened:
     """Record ``job``, of a model of :data:`streamrace.scenarios.models.FULL_SIZE`, with few layers and micro-batches.
 
-    ``variations``: under which the step is timed. ``folder`` is removed again.
+    ``variations``: the variations under which the step is timed. ``folder`` is removed afterwards.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """

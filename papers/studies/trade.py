@@ -1,12 +1,12 @@
-"""Memory against communication: what any strategy of PaRO's family sends at least, given the memory it may take.
+"""Bounds memory against communication: the least that a strategy of PaRO's family sends, given its memory.
 
 The reviewers of arXiv 2310.06003 ask for a lower bound. With the words of
 :mod:`streamrace.scenarios.sharding.formulas`, for a GPU that keeps the part alpha of the parameters (V bytes) and beta
 of the trained ones' gradients (V' bytes) between passes, and computes s micro-batches a step with whole parameters on
 data of its own:
 
-1. Each of the 2s passes needs all parameters, and what is not kept comes from others: 2s (1 - alpha) V. Each
-   micro-batch makes all gradients, and what is not kept goes to others: s (1 - beta) V'.
+1. Each of the 2s passes needs all parameters, and those not kept come from others: 2s (1 - alpha) V. Each
+   micro-batch computes all gradients, and those not kept go to others: s (1 - beta) V'.
 2. At the boundary the gradients that it keeps beyond its own n-th are summed elsewhere, (beta - 1/n) V', and
    parameters beyond its own n-th are updated elsewhere: (alpha - 1/n) V'. (A rank that updated them itself would need
    the sums of all: it would receive as gradients what it does not receive as parameters.)
@@ -19,14 +19,14 @@ whatever the state's level, with alpha and beta from 1, 1/m, 1/n: rings by Patar
 * under a limit X of memory, alpha V + beta V' <= X - 12 P'/n, the least is linear programming with two variables:
   fill alpha first, then beta (2s - V'/V >= 2s - 1 >= s - 1). That is :func:`least_sent`.
 
-The same holds of a node, or group, as a whole, which keeps alpha m of the parameters at most once: what crosses its
-border is, of a group, ``2s (1 - a) V + s (1 - b) V' + (a + b - 2/g) V'``, a = min(1, m alpha), b = min(1, m beta), g
-groups. That is :func:`least_crossing`: no faster than these bytes pass the node's network is any of them
+The same holds of a node, or group, as a whole, which keeps alpha m of the parameters at most once: the bytes that cross
+the border of a group are ``2s (1 - a) V + s (1 - b) V' + (a + b - 2/g) V'``, a = min(1, m alpha), b = min(1, m beta), g
+groups. That is :func:`least_crossing`: no strategy is faster than these bytes pass the node's network
 (:func:`least_seconds`). In time the state's level counts too, as a ring between groups and one over all ranks do not
-come to the same rate.
+reach the same rate.
 
-What it does not cover: sending fewer bits (qwZ, qgZ), computing with parts of parameters (tensor parallelism), keeping
-what was gathered for the forward pass until the backward pass (then it counts as kept), and stale values.
+Not covered: sending fewer bits (qwZ, qgZ), computing with parts of parameters (tensor parallelism), keeping parameters
+gathered for the forward pass until the backward pass (then they count as kept), and stale values.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from streamrace.scenarios.sharding.schemes import Cluster, RingPlace
 from streamrace.scenarios.sharding.strategy import Level, ShardingError
 
 Levels = tuple[Level, Level, Level]
-"""Of parameters, gradients and state, legal or not."""
+"""Levels of parameters, gradients and state, legal or not."""
 
 
 @dataclass(frozen=True)
 class TradedStep:
-    """What is traded: a model of this size, on this cluster, ``accumulation`` micro-batches a step (s)."""
+    """The step to bound: a model of this size, on this cluster, ``accumulation`` micro-batches a step (s)."""
 
     size: Size
     cluster: Cluster
@@ -54,43 +54,43 @@ class TradedStep:
 
     @property
     def whole(self) -> float:
-        """V, bytes."""
+        """Return V, the bytes of all parameters."""
         return WIDTHS[self.precision] * self.size.parameters
 
     @property
     def mine(self) -> float:
-        """V', bytes: what is trained."""
+        """Return V', the bytes of the trained parameters."""
         return WIDTHS[self.precision] * self.size.trained
 
     @property
     def least_state(self) -> float:
-        """Bytes of a GPU."""
+        """Return the bytes of a GPU's n-th of the state."""
         return STATE_BYTES * self.size.trained / self.cluster.ranks
 
     @property
     def least_memory(self) -> float:
-        """Bytes of a GPU that has an n-th of everything."""
+        """Return the bytes of a GPU that has an n-th of everything."""
         return (self.whole + self.mine) / self.cluster.ranks + self.least_state
 
 
 def all_27() -> tuple[Levels, ...]:
-    """Also the 13 whose state is coarser than what it is the state of."""
+    """Return all levels, also the 13 whose state is coarser than its parameters or gradients."""
     return tuple((parameters, gradients, state) for parameters, gradients, state in product(Level, repeat=3))
 
 
 def held(step: TradedStep, levels: Levels) -> float:
-    """Bytes of a GPU, as :func:`streamrace.scenarios.sharding.formulas.memory` has it of those that are legal."""
+    """Return the bytes of a GPU; equals :func:`streamrace.scenarios.sharding.formulas.memory` for legal levels."""
     parameters, gradients, state = (_part(step.cluster, level) for level in levels)
     return step.whole * parameters + step.mine * gradients + STATE_BYTES * step.size.trained * state
 
 
 def bytes_sent(step: TradedStep, levels: Levels) -> float:
-    """Bytes that a GPU sends in a step: the plane above. The state's level is of no matter."""
+    """Return the bytes that a GPU sends in a step: the plane above. The state's level does not matter."""
     return _plane(step, _part(step.cluster, levels[0]), _part(step.cluster, levels[1]), step.cluster.ranks)
 
 
 def least_sent(step: TradedStep, memory: float) -> float:
-    """Bytes that a GPU sends in a step at least, with ``memory`` bytes for model states.
+    """Return the least bytes that a GPU sends in a step, with ``memory`` bytes for model states.
 
     Raises :class:`ShardingError` where that is less than an n-th of everything.
     """
@@ -99,24 +99,24 @@ def least_sent(step: TradedStep, memory: float) -> float:
 
 
 def least_crossing(step: TradedStep, memory: float) -> float:
-    """Bytes that leave a group in a step at least, all of its GPUs together. Raises :class:`ShardingError`."""
+    """Return the least bytes that leave a group in a step, all of its GPUs together. Raises :class:`ShardingError`."""
     cluster = step.cluster
     return _plane(step, *_filled(step, memory, cluster.groups, cluster.group), cluster.groups)
 
 
 def least_seconds(step: TradedStep, memory: float, profile: Profile) -> float:
-    """Seconds that communication takes at least, whatever is hidden: the slower of a node's network and a GPU's link.
+    """Return the least seconds of communication, overlapped or not: the slower of a node's network and a GPU's link.
 
-    Groups must be nodes, or a part of one. Raises :class:`ShardingError`.
+    Groups must be nodes, or a part of a node. Raises :class:`ShardingError`.
     """
     cluster = step.cluster
     inside, outside = cluster.ring(RingPlace.WITHIN), profile.flow_gbits_per_s(1)
     if inside.nodes > 1:
         raise ShardingError("a group of several nodes has no network of its own to measure by: choose a node's GPUs")
     link = max(profile.intra_node_gbits_per_s, outside)
-    # All of a node's flows together: as many as it has GPUs each have their part.
+    # All of a node's flows together: one for each GPU, each with its part.
     network = max(outside, profile.flow_gbits_per_s(cluster.gpus) * cluster.gpus)
-    groups = cluster.gpus // cluster.group  # on a node, whose network they share; what two of them exchange stays on it
+    groups = cluster.gpus // cluster.group  # of a node; they share its network, and exchanges between them stay inside
     crossing = least_crossing(step, memory) if groups == 1 else 0.0
     return max(8 * least_sent(step, memory) / (link * 1e9), 8 * crossing / (network * 1e9))
 
@@ -126,14 +126,14 @@ def _part(cluster: Cluster, level: Level) -> float:
 
 
 def _plane(step: TradedStep, parameters: float, gradients: float, of: int) -> float:
-    """``parameters`` and ``gradients``: parts that one of ``of`` keeps."""
+    """Evaluate the plane. ``parameters`` and ``gradients``: parts that one of ``of`` keeps."""
     s, whole, mine = step.accumulation, step.whole, step.mine
     return 2 * s * (1 - parameters) * whole + s * (1 - gradients) * mine + (parameters + gradients - 2 / of) * mine
 
 
 def _filled(step: TradedStep, memory: float, of: int, together: int) -> tuple[float, float]:
-    """The parts that ``together`` GPUs, one of ``of`` such groups, keep best."""
-    # A rounding below the least is none: closed forms divide in another order.
+    """Return the best parts to keep for ``together`` GPUs, one of ``of`` such groups."""
+    # Tolerates rounding: closed forms divide in another order.
     if memory < step.least_memory * (1 - 1e-12):
         raise ShardingError(
             f"{memory / 1e9:.3g} GB hold no {step.cluster.ranks}th of the model states: "

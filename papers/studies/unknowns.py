@@ -1,11 +1,11 @@
-"""What a paper leaves open of its machine, and what it would have to be for our step times to be theirs.
+"""Computes which values of unpublished machine figures would make our step times equal the reported ones.
 
-Each :class:`UnknownFigure` is one that no paper gives. A row's :class:`Curve` says how long the step takes at several
-values of it, all else as the hardware's facts have it. So a row says which value it would need; and the rows of a
-cluster say whether one value does for all: each is predicted with what the *others* need (:func:`predicted`). A figure
-that explains one row alone explains nothing.
+Each :class:`UnknownFigure` is a figure that no paper gives. A row's :class:`Curve` has the step's time at several
+values of it, all else as the hardware's facts have it. So each row implies the value that it needs; and the rows of a
+cluster show whether one value does for all: each is predicted with the value that the *others* need
+(:func:`predicted`). A figure that explains one row alone explains nothing.
 
-Plausible ranges stand with their sources in ``facts.toml``, section unknowns.
+Plausible ranges and their sources are in ``facts.toml``, section unknowns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from papers.studies.varied import Variation
 from streamrace.device.hardware.facts import facts
 
 EXPLAINED = 0.10  # relative error of a step's time, above which a row is off
-AGREES = 0.25  # the same, of a row with what the others need
+AGREES = 0.25  # the same, of a row with the value that the others need
 Values = npt.NDArray[np.float64]
 
 
 class UnknownFigure(NamedTuple):
-    """``title``: in a few words; ``form``: of a value; ``low`` to ``high``: plausible, from ``source``.
+    """A figure that no paper gives. ``title``: in a few words; ``form``: the format of a value; ``low`` to ``high``:
+    the plausible range, from ``source``.
 
-    ``values``: at which steps are timed, from far below what is plausible to far above it; ``vary``: what a value
-    means, given the nominal network (Gbit/s); ``inverse``: a step's time goes with the inverse of the value;
-    ``alone``: nothing else is otherwise; if not, nothing hides anything either.
+    ``values``: at which steps are timed, from far below the plausible range to far above; ``vary``: maps a value and
+    the nominal network (Gbit/s) to a variation; ``inverse``: a step's time goes with the inverse of the value;
+    ``alone``: nothing else is varied; if False, nothing is hidden either.
     """
 
     name: str
@@ -45,7 +46,7 @@ class UnknownFigure(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name; with what goes with it."""
+        """Return its name, prefixed with ``serial`` where nothing is hidden."""
         return self.name if self.alone else f"serial {self.name}"
 
     @property
@@ -91,12 +92,12 @@ def _serial(of: UnknownFigure) -> UnknownFigure:
 
 
 UNKNOWNS = (*_ALONE, *(_serial(one) for one in _ALONE if one.name != "hidden"))
-"""Each alone, and each where communication and computing come one after the other."""
+"""Each figure alone, and each with communication and computation one after the other."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a step by the value of an unknown; between those it is a straight line (of the inverse, if so)."""
+    """Seconds of a step by the value of an unknown, linear between the timed values (or between their inverses)."""
 
     unknown: UnknownFigure
     seconds: tuple[float, ...]
@@ -105,7 +106,7 @@ class Curve:
         return float(self.at_all(np.array([value]))[0])
 
     def at_all(self, values: Values) -> Values:
-        """:meth:`at` each of ``values``."""
+        """Evaluate :meth:`at` for each of ``values``."""
         places = self._places
         order = np.argsort(places)
         wanted = 1 / values if self.unknown.inverse else values
@@ -113,7 +114,7 @@ class Curve:
         return found
 
     def value(self, seconds: float) -> float:
-        """The one at which a step takes so long; NaN where none does. Where several do, the nearest to the middle."""
+        """Return the value at which a step takes ``seconds``, interpolated in the order of the times; NaN: none."""
         places, times = self._places, np.array(self.seconds)
         if not times.min() <= seconds <= times.max():
             return math.nan
@@ -122,7 +123,7 @@ class Curve:
         return 1 / place if self.unknown.inverse else place
 
     def needed(self, seconds: float) -> float:
-        """As :meth:`value`; the plausible end of it, where that is as good as ``seconds`` (:data:`EXPLAINED`)."""
+        """Return :meth:`value`; if NaN, the timed value nearest in time, where it is within :data:`EXPLAINED`."""
         exact, times = self.value(seconds), np.array(self.seconds)
         if not math.isnan(exact):
             return exact
@@ -138,9 +139,9 @@ class Curve:
 
 
 class Explanation(NamedTuple):
-    """``value``: what the row would need of ``unknown``, NaN for nothing that there is; ``plausible``: is it that?
-
-    ``of_others``: what the other rows need of it, NaN where there are none; ``seconds``: the row's, with that.
+    """An unknown as explanation of a row. ``value``: the value of ``unknown`` that the row needs, NaN: none;
+    ``plausible``: whether it is plausible; ``of_others``: the value that the other rows need, NaN: no others;
+    ``seconds``: the row's, with that value.
     """
 
     unknown: UnknownFigure
@@ -151,7 +152,7 @@ class Explanation(NamedTuple):
 
 
 def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float]) -> list[list[Explanation]]:
-    """By row of a cluster and by unknown. ``theirs``: seconds of each row."""
+    """Return the explanations by row of a cluster and by unknown. ``theirs``: seconds of each row."""
     found: list[list[Explanation]] = [[] for _ in theirs]
     for unknown in UNKNOWNS:
         of_rows = [of[unknown.key] for of in curves]
@@ -171,15 +172,15 @@ def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float])
 
 
 def predicted(curves: Sequence[Curve], theirs: Sequence[float], at: int) -> float:
-    """At which value all rows but the one at ``at`` come out best: with the least mean absolute relative error.
+    """Return the value at which all rows but the one at ``at`` have the least mean absolute relative error.
 
-    NaN where there are no others. The median of what each of them needs would be another way; but where some come out
-    at no value at all it has nothing to say of those.
+    NaN where there are no others. The median of the values that they need would be an alternative, but it ignores rows
+    that no value explains.
     """
     others = [place for place in range(len(curves)) if place != at]
     if not others:
         return math.nan
-    # Between those the errors are straight lines, so the least sum of them is at one.
+    # Between these values the errors are linear, so the least sum is at one of them.
     exact = [curves[place].value(theirs[place]) for place in others]
     tried = np.array([*(value for value in exact if not math.isnan(value)), *curves[at].unknown.values])
     errors = [np.abs(curves[place].at_all(tried) / theirs[place] - 1) for place in others]
@@ -187,7 +188,7 @@ def predicted(curves: Sequence[Curve], theirs: Sequence[float], at: int) -> floa
 
 
 def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float]) -> dict[str, float]:
-    """By unknown: the mean absolute error of all rows, each predicted with what the others need (NaN: not all are)."""
+    """Return, by unknown, the mean absolute error of all rows, each predicted by the others (NaN: some cannot be)."""
     errors = {}
     for at, unknown in enumerate(UNKNOWNS):
         each = [abs(of[at].seconds / seconds - 1) for of, seconds in zip(found, theirs, strict=True)]
@@ -196,10 +197,10 @@ def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float])
 
 
 def best(found: Sequence[Explanation], errors: Mapping[str, float], theirs: float) -> Explanation | None:
-    """Which single unknown explains a row: of those that do, what explains its cluster best; or None.
+    """Return the single unknown that explains a row: of those that do, the best for its cluster; or None.
 
-    It does at a plausible value, if with what the *others* need the row comes within :data:`AGREES` of ``theirs``, or
-    there are no others. Where none does alone, one does perhaps where nothing is hidden either.
+    An unknown explains the row at a plausible value, if the value that the *others* need predicts it within
+    :data:`AGREES` of ``theirs``, or there are no others. Unknowns with nothing hidden are the second choice.
     """
     able = [
         one for one in found if one.plausible and (math.isnan(one.of_others) or abs(one.seconds / theirs - 1) <= AGREES)

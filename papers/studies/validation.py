@@ -1,4 +1,4 @@
-"""What the race does to what a model has learned: the loss on a held-out split, with and without hpZ.
+"""Measures the effect of the race on learning: the loss on a held-out split, with and without hpZ.
 
 The reviewers of arXiv 2407.01614 ask for it: the paper shows training losses. A small model trains live on the
 simulated GPU on MMLU's ``dev`` and ``test`` questions (the project's own sample of that format), and after every few
@@ -34,7 +34,7 @@ COLUMNS = ("configuration", "step", "training_loss", "validation_loss", "equal")
 
 
 def scenarios(names: Sequence[str] = (), *, steps: int = STEPS, **options: Any) -> dict[str, Scenario]:
-    """By configuration (all of :data:`CONFIGURATIONS`, if none is named). ``options``: instead of :data:`SMALL`'s.
+    """Return the scenarios by configuration (default: all). ``options``: override those of :data:`SMALL`.
 
     Raises :class:`ScenarioError`.
     """
@@ -54,11 +54,11 @@ def study(
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """One row for each configuration and step. ``folder``: for the runs' files, which are removed again.
+    """Return one row for each configuration and step. ``folder``: for the runs' files, which are removed afterwards.
 
     Columns: ``configuration``, ``step``; ``training_loss``, the mean over the ranks' micro-batches of the step;
-    ``validation_loss``, the mean over the held-out batches of all ranks after it (not a number in the steps between,
-    and where a rank's loss is none); ``equal``: both are, to the bit, the first configuration's.
+    ``validation_loss``, the mean over the held-out batches of all ranks after it (NaN in the steps between, and where a
+    rank's loss is NaN); ``equal``: both are, to the bit, the first configuration's.
 
     :func:`streamrace.scenarios.program.preload` must have been called. Raises
     :class:`streamrace.device.ranks.cluster.RankFailed`.

@@ -1,7 +1,7 @@
-"""A recorded job in which one thing is otherwise: the network, the kernels, what a collective costs, what is hidden.
+"""Times a recorded job with one thing varied: the network, the kernels, the cost of a collective, the hidden part.
 
-The work stays what was recorded, as in :mod:`streamrace.studies.retimed`. What is varied is what papers leave open of
-their machines, one at a time: so each variation says what that one alone would do.
+The work stays as recorded, as in :mod:`streamrace.studies.retimed`. The varied figures are those that papers leave open
+about their machines, one at a time: so each variation shows the effect of that one alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Spans = npt.NDArray[np.int64]
 
 
 class Variation(NamedTuple):
-    """What is otherwise than recorded.
+    """A difference from the recorded timing.
 
     ``network``: Gbit/s between nodes; None: as recorded. ``kernels``: how many times as long every kernel takes;
     ``collective_us``: by how much longer every collective takes; ``launch_us``: of a launch, None: the profile's.
-    ``hidden``: the part of what can be hidden that is: of communication behind computing, or the other way round; 0:
-    one after the other, 1: whichever takes longer; None: what the streams make of it. ``parameter_ps``: picoseconds
-    more for each parameter of the model and micro-batch, whatever the network and the tokens are (copies, the host's
-    work, the allocator's): no timing of a recording has it, :func:`papers.studies.paper.timed_rows` adds it.
+    ``hidden``: how much of the shorter of communication and computation is hidden behind the other; 0: one after the
+    other, 1: the longer one counts; None: as the streams overlap. ``parameter_ps``: picoseconds more for each parameter
+    of the model and micro-batch, whatever the network and the tokens are (copies, the host's work, the allocator's):
+    not part of any timing of a recording, :func:`papers.studies.paper.timed_rows` adds it.
     """
 
     network: float | None = None
@@ -41,7 +41,7 @@ class Variation(NamedTuple):
 
 
 class VariedRecording(Retimer):
-    """A trace of a dry run, made with ``answers=False``, timed under variations."""
+    """A trace of a dry run, recorded with ``answers=False``, timed under variations."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ())
@@ -55,7 +55,7 @@ class VariedRecording(Retimer):
         self._ends = np.array([ends[0, op] for op in self._collectives], dtype=np.int64)
 
     def seconds(self, variations: Iterable[Variation]) -> dict[Variation, float]:
-        """Of the last step. Variations that differ in what is hidden alone take one timing."""
+        """Return the seconds of the last step. Variations that differ only in ``hidden`` share one timing."""
         found: dict[Variation, float] = {}
         timed: dict[Variation, tuple[int, int, int]] = {}
         for variation in variations:
@@ -69,7 +69,7 @@ class VariedRecording(Retimer):
         return found
 
     def _once(self, variation: Variation) -> tuple[int, int, int]:
-        """Nanoseconds: of the step; in which computing and communication go on at once; of the shorter of them."""
+        """Return nanoseconds: of the step; of computation and communication at once; of the shorter of them."""
         times = self._graph.times(self._varied(variation))
         first, before = self._last_step
         began = max(times[first], max((times[place] for place in before), default=0))
@@ -100,7 +100,7 @@ class VariedRecording(Retimer):
 
 
 def joined(spans: Spans, began: int) -> Spans:
-    """Where at least one of the spans (rows of begin and end) is, from ``began`` on: no two of them meet."""
+    """Merge the spans (rows of begin and end), from ``began`` on, into disjoint ones."""
     found = spans[spans[:, 1] > began]
     if not len(found):
         return found
@@ -112,5 +112,5 @@ def joined(spans: Spans, began: int) -> Spans:
 
 
 def length(spans: Spans) -> int:
-    """Of spans of which no two meet."""
+    """Return the total length of disjoint spans."""
     return int((spans[:, 1] - spans[:, 0]).sum())

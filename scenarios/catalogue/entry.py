@@ -1,6 +1,6 @@
-"""An entry of the catalogue: what its program's head says, in TOML within comments, as PEP 723 has metadata.
+"""Reads entries of the catalogue from their programs' heads: TOML within comments, as PEP 723 has metadata.
 
-Between ``# /// catalogue`` and ``# ///`` stand the fields of :class:`Entry`; above it the docstring.
+Between ``# /// catalogue`` and ``# ///`` are the fields of :class:`Entry`; the docstring is above them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINES = 60
 
 Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
 CONTROLS = ("stale", "arithmetic", "bounds", "uninitialised")
-"""Kinds with the symptom of a race that are none."""
+"""Kinds that have the symptom of a race but are none."""
 
 _BEGIN, _END = "# /// catalogue", "# ///"
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*\Z")
@@ -37,7 +37,7 @@ class _Part(BaseModel):
 
 
 class Setup(_Part):
-    """How the program is run: with which ``packages``, as NAME==VERSION, and with which ``arguments``."""
+    """The ``packages`` (NAME==VERSION) and the ``arguments`` that a program is run with."""
 
     packages: list[str] = []
     arguments: list[str] = []
@@ -57,8 +57,8 @@ class Entry(_Part):
     """A bug. ``path``: its program.
 
     ``known``: the affected range. ``places``: file and function of the two accesses, as ``file.py:function``, in the
-    order in which the affected side issues them. ``harm``: what a witness does to it. ``tried``: of what is not shown,
-    what was tried. ``ci``: one of the dozen that each change is tested with. An open bug is one that no release mends:
+    order in which the affected side issues them. ``harm``: a witness's effect. ``tried``: for kind ``not-shown``, the
+    attempts. ``ci``: one of the dozen that each change is tested with. An open bug is one without a fixed release:
     ``fixed`` runs the affected release with the smallest fix, which the program applies itself.
     """
 
@@ -90,12 +90,12 @@ class Entry(_Part):
 
     @cached_property
     def id(self) -> str:
-        """``ds5059``: the program's name."""
+        """Return the program's name, as ``ds5059``."""
         return self.path.stem.replace("_", "-")
 
     @property
     def library(self) -> str:
-        """The folder that the program lies in."""
+        """Return the name of the program's folder."""
         return self.path.parent.name
 
     @property
@@ -108,12 +108,12 @@ class Entry(_Part):
 
     @property
     def other_torch(self) -> bool:
-        """Does it need another torch than the environment's?"""
+        """Check whether the entry needs another torch than the environment's."""
         return any(one.split("==")[0] in _NEED_TORCH for side in (self.affected, self.fixed) for one in side.packages)
 
 
 def read(path: Path) -> Entry:
-    """The entry of a program. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
+    """Read the entry of a program. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         begin = lines.index(_BEGIN)
@@ -130,8 +130,8 @@ def read(path: Path) -> Entry:
 
 
 def entries(folder: Path = PROGRAMS) -> list[Entry]:
-    """All, by library and id. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
-    # A name that begins with _ is what programs share; the folder's own modules are none.
+    """Read all entries, by library and id. Raises :class:`streamrace.scenarios.base.ScenarioError`."""
+    # A name that begins with _ is shared by programs; the folder's own modules are no entries.
     if not folder.is_dir():
         raise ScenarioError(f"{folder} is no folder: --programs names one with entries, as LIBRARY/ID.py")
     paths = sorted(path for path in folder.glob("*/*.py") if not path.name.startswith("_"))
@@ -139,7 +139,7 @@ def entries(folder: Path = PROGRAMS) -> list[Entry]:
 
 
 def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
-    """Those of ``ids``, in the order of ``of``. Raises :class:`ScenarioError`: one is not there."""
+    """Select the entries of ``ids``, in the order of ``of``. Raises :class:`ScenarioError` for an unknown id."""
     there = {one.id for one in of}
     for one in ids:
         if one not in there:
@@ -152,5 +152,5 @@ def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
 
 
 def _numbers(name: str) -> list[tuple[int, str]]:
-    """So that 606 comes before 5059."""
+    """Return a sort key by which 606 comes before 5059."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,7 +1,7 @@
-"""Buffers that take turns: whole parameters while they are computed with, gradients while they are reduced.
+"""Reuses buffers in turn: for whole parameters during computation, for gradients during reduction.
 
-A buffer that is handed back may still be in use on some lane. The next owner gets it with the mark of its last use, and
-has to wait for it: that is one of the engine's synchronisations, and not the allocator's affair.
+A returned buffer may still be in use on some lane. The next owner gets it with the mark of its last use, and has to
+wait for that: this is one of the engine's synchronisations, and not the allocator's task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamrace.scenarios.sharding.lanes import Lane, Mark, Streams
 
 
 class Buffers:
-    """By length, oldest first. ``lane``: where they are made; ``kind``: what the trace calls them."""
+    """A pool of buffers by length, oldest first. ``lane``: allocates them; ``kind``: their name in the trace."""
 
     def __init__(self, streams: Streams, lane: Lane, dtype: torch.dtype, kind: str) -> None:
         self._streams, self._lane, self._dtype, self._kind = streams, lane, dtype, kind
@@ -23,7 +23,7 @@ class Buffers:
         self._count = 0
 
     def take(self, length: int) -> tuple[Tensor, Mark]:
-        """One of ``length`` elements, and the mark of its last use (None: it is new)."""
+        """Return a buffer of ``length`` elements, and the mark of its last use (None: a new buffer)."""
         waiting = self._free.setdefault(length, deque())
         if waiting:
             return waiting.popleft()
@@ -34,5 +34,5 @@ class Buffers:
             return buffer, None
 
     def give(self, buffer: Tensor, mark: Mark) -> None:
-        """Hand it back; what uses it by now is done at ``mark``."""
+        """Hand a buffer back; its uses so far are done at ``mark``."""
         self._free[buffer.numel()].append((buffer, mark))

@@ -1,14 +1,14 @@
-"""Checkpoints of the sharded engine, which another strategy, group size or number of ranks can go on from.
+"""Saves checkpoints of the sharded engine, from which another strategy, group size or number of ranks can resume.
 
     save(engine, folder, step)       between steps, on all ranks
     step = load(engine, folder)      on all ranks, before training
 
-What must not be lost are the fp32 masters and the optimizer's tensors, and the values of what is frozen. Each is
-written once, by the first rank that has it; a rank's parameters are made of the masters again. How this becomes
-independent of who wrote it is said in :mod:`streamrace.scenarios.sharding.checkpoint_index`.
+A checkpoint has the fp32 masters, the optimizer's tensors, and the values of frozen parameters. Each is written once,
+by the first rank that has it; a rank's parameters are computed from the masters again.
+:mod:`streamrace.scenarios.sharding.checkpoint_index` explains why the files do not depend on their writers.
 
-A checkpoint comes into being whole, by the renaming of a folder: whatever dies while it is written, those before it
-are as they were. What fails on one rank fails on all.
+A checkpoint appears as a whole, by the renaming of a folder: a crash during writing leaves earlier checkpoints intact.
+A failure on one rank fails on all.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from streamrace.scenarios.sharding.strategy import Level, ShardingError
 from streamrace.scenarios.sharding.units import Piece
 
 Result = TypeVar("Result")
-_VALUE = "value"  # of a parameter: its master, or what is frozen
+_VALUE = "value"  # of a parameter: its master, or the frozen values
 _Bits = NDArray[np.uint8]
 
 
 def save(engine: ShardedEngine, folder: Path, step: int) -> None:
-    """Write the checkpoint of ``step`` to ``folder``, which is not there yet; all ranks see the same one.
+    """Write the checkpoint of ``step`` to ``folder``, which is new or empty, and visible to all ranks.
 
-    Gradients are not saved, so ``step`` is over. Nor are random numbers: no number of ranks could take over another's.
+    Gradients are not saved, so ``step`` is over. Nor are random states, which fit no other number of ranks.
 
     Raises :class:`ShardingError` on all ranks when one cannot write, when ``folder`` is taken, and for a model or an
     optimizer with state that belongs to no element of a parameter.
@@ -52,7 +52,7 @@ def save(engine: ShardedEngine, folder: Path, step: int) -> None:
 
 
 def load(engine: ShardedEngine, folder: Path) -> int:
-    """Take over what ``folder`` holds; gives the step that it is of. This rank reads only what it needs.
+    """Load the checkpoint in ``folder``; return its step. This rank reads only the parts that it needs.
 
     Raises :class:`ShardingError` on all ranks when the engine has trained already, and when ``folder`` is no
     checkpoint, of another model or optimizer, of a newer version, or damaged.
@@ -73,21 +73,21 @@ def _write_part(engine: ShardedEngine, folder: Path, partial: Path) -> None:
     _refuse_what_would_be_lost(engine)
     partial.mkdir(parents=True, exist_ok=True)
     path = partial / f"rank-{engine.topology.rank}.safetensors"
-    for left in (path, _note(path)):  # by a save that was cut short
+    for left in (path, _note(path)):  # by an interrupted save
         left.unlink(missing_ok=True)
     if not _writes(engine):
         return
     tensors, holds = _part(engine)
     if holds:  # small pieces may leave a rank nothing but padding
         save_file(tensors, path)
-        path.chmod(0o666 & partial.stat().st_mode)  # as any file here: safetensors keeps it from all but its owner
+        path.chmod(0o666 & partial.stat().st_mode)  # as any file here: safetensors makes it readable by its owner only
         _sync(path)
         file = File(size=path.stat().st_size, sha256=sha256(path), holds=holds)
         _note(path).write_text(file.model_dump_json(), encoding="utf-8")
 
 
 def _finish(engine: ShardedEngine, folder: Path, partial: Path, step: int) -> None:
-    """The first rank gathers what the others noted of their files. Its index is what makes the folder a checkpoint."""
+    """Collect, on the first rank, the others' notes of their files. Its index makes the folder a checkpoint."""
     if engine.topology.rank != 0:
         return
     elements, scalars = _kinds(engine)
@@ -113,13 +113,13 @@ def _finish(engine: ShardedEngine, folder: Path, partial: Path, step: int) -> No
 
 
 def _writes(engine: ShardedEngine) -> bool:
-    """Is it the first rank that has its part of the optimizer state?"""
+    """Check whether this is the first rank that has its part of the optimizer state."""
     layout = engine.layout
     return (layout.where == layout.number == 0, layout.where == 0, True)[engine.strategy.state]
 
 
 def _part(engine: ShardedEngine) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
-    """What this rank writes: tensors of the host's by their names in the file, and intervals by parameter."""
+    """Return the data that this rank writes: host tensors by their names in the file, and intervals by parameter."""
     tensors: dict[str, Tensor] = {}
     holds: dict[str, tuple[int, int]] = {}
     names = _names(engine)
@@ -136,7 +136,7 @@ def _part(engine: ShardedEngine) -> tuple[dict[str, Tensor], dict[str, tuple[int
 
 
 def _kept(engine: ShardedEngine, piece: Piece, start: int, end: int) -> Iterator[tuple[str, Tensor]]:
-    """What there is to save of a piece's elements from ``start`` to ``end``."""
+    """Yield the tensors to save of a piece's elements from ``start`` to ``end``."""
     if piece.master is None:
         begin, _ = engine.layout.interval(engine.strategy.parameters, piece.length)
         yield _VALUE, piece.shard[start - begin : end - begin]
@@ -147,13 +147,13 @@ def _kept(engine: ShardedEngine, piece: Piece, start: int, end: int) -> Iterator
 
 
 def _state(engine: ShardedEngine, piece: Piece) -> dict[str, Any]:
-    """What the optimizer keeps for a piece; None stands for nothing, as SGD's momentum before the first step."""
+    """Return the optimizer's state for a piece, without None, which is SGD's momentum before the first step."""
     kept = engine.optimizer.state.get(piece.master, {}) if piece.master is not None else {}
     return {kind: value for kind, value in kept.items() if value is not None}
 
 
 def _kinds(engine: ShardedEngine) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the optimizer's tensors: those of the size of their parameters, and numbers."""
+    """Return the names of the optimizer's tensors: those of the size of their parameters, and numbers."""
     kinds = {kind: bool(value.dim()) for piece in engine.pieces for kind, value in _state(engine, piece).items()}
     return tuple(kind for kind in kinds if kinds[kind]), tuple(kind for kind in kinds if not kinds[kind])
 
@@ -173,23 +173,23 @@ def _refuse_what_would_be_lost(engine: ShardedEngine) -> None:
 
 
 def _bits(tensor: Tensor) -> _Bits:
-    """The tensor's bytes, for which the host waits: numpy has no bf16."""
+    """Return the tensor's bytes, for which the host waits: numpy has no bf16."""
     return tensor.detach().reshape(-1).view(torch.uint8).cpu().numpy()
 
 
 def _of_host(bits: _Bits, dtype: torch.dtype, *, scalar: bool) -> Tensor:
-    """A tensor in the host's memory, which no device sees made. Each has its own storage: safetensors wants it so."""
+    """Create a tensor in the host's memory, unseen by any device; with its own storage, as safetensors requires."""
     flat = torch.from_numpy(bits.copy()).view(dtype)
     return flat.view(()) if scalar else flat
 
 
 def _note(path: Path) -> Path:
-    """What a rank sends the first one about its file."""
+    """Return the path of a rank's note to the first rank about its file."""
     return path.with_suffix(".json")
 
 
 def _sync(path: Path) -> None:
-    """It is on the disk, should the machine fail."""
+    """Flush to the disk, should the machine fail."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -201,7 +201,7 @@ def _sync(path: Path) -> None:
 
 
 def _checked(engine: ShardedEngine, folder: Path) -> Index:
-    """The index. Each rank checks some of the files, so that all of them are read once."""
+    """Return the checked index. Each rank checks some of the files, so that all of them are read once."""
     if engine.steps:
         raise ShardingError(f"a checkpoint is loaded before training, and {engine.steps} steps are done: begin anew")
     index = read(folder)
@@ -212,7 +212,7 @@ def _checked(engine: ShardedEngine, folder: Path) -> Index:
 
 
 def _fill(engine: ShardedEngine, folder: Path, index: Index) -> None:
-    """Shards, masters and the optimizer's state, on the current lane; the first gather waits for the piece's mark."""
+    """Fill shards, masters and optimizer state on the current lane; the first gather waits for the piece's mark."""
     optimizer = engine.optimizer
     places = [master for group in optimizer.param_groups for master in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -236,7 +236,7 @@ def _fill(engine: ShardedEngine, folder: Path, index: Index) -> None:
 
 
 class _Reader:
-    """The files of a checkpoint, opened as they are needed."""
+    """Reads the files of a checkpoint, opening them on first use."""
 
     def __init__(self, engine: ShardedEngine, folder: Path, index: Index) -> None:
         self._engine, self._folder, self._index = engine, folder, index
@@ -251,7 +251,7 @@ class _Reader:
         self._open.close()
 
     def fill(self, to: Tensor, kind: str, piece: Piece, level: Level) -> None:
-        """``to`` is what this rank has at ``level`` of the piece. Padding stays as it is."""
+        """Fill ``to``, this rank's part at ``level`` of the piece. Padding stays as it is."""
         start, end = self._engine.layout.interval(level, piece.length)
         for run in _runs(piece, self._names, start, end):
             for file, first, last in self._index.holders(run.name):
@@ -262,16 +262,16 @@ class _Reader:
                     to[at : at + stop - begin].copy_(source)
 
     def scalar(self, kind: str, piece: Piece) -> Tensor:
-        """A number that is the same for all of the piece: steps done."""
+        """Read an optimizer's number that is the same for the whole piece, as the steps done."""
         name = self._names[id(piece.parts[0].parameter)]
         source = self._read(self._index.holders(name)[0][0], _key(kind, name), None)
         number = torch.empty((), dtype=source.dtype, device=self._engine.order.streams.device)
         return number.copy_(source)
 
     def _read(self, file: str, key: str, numel: int | None, start: int = 0, end: int = 0) -> Tensor:
-        """Elements of a tensor of ``numel`` (None: a number), in memory of the host's own.
+        """Read elements of a tensor of ``numel`` (None: a number) into host memory.
 
-        What safetensors does with torch to get there is none of the device's work.
+        safetensors calls torch for that; the calls are hidden from the device, as they are none of its work.
         """
         with _disable_current_modes():
             if file not in self._files:
@@ -289,7 +289,7 @@ class _Reader:
 
 
 class _Run(NamedTuple):
-    """Elements ``start`` to ``end`` of a parameter, which lie ``at`` and following of what a rank has of a piece."""
+    """Elements ``start`` to ``end`` of a parameter, and the offset ``at`` in the rank's part of a piece."""
 
     name: str
     start: int
@@ -302,7 +302,7 @@ class _Run(NamedTuple):
 
 
 def _runs(piece: Piece, names: dict[int, str], start: int, end: int) -> Iterator[_Run]:
-    """What lies within ``start`` and ``end`` of a piece, by parameter; padding is nobody's."""
+    """Yield the intervals within ``start`` and ``end`` of a piece, by parameter, without padding."""
     for part in piece.parts:
         first, last = max(start, part.start), min(end, part.start + part.numel)
         if first < last:
@@ -310,12 +310,12 @@ def _runs(piece: Piece, names: dict[int, str], start: int, end: int) -> Iterator
 
 
 def _names(engine: ShardedEngine) -> dict[int, str]:
-    """The model's own, whatever units it is cut into."""
+    """Return the model's own names, independent of the units."""
     return {id(parameter): name for name, parameter in engine.model.named_parameters()}
 
 
 def _forms(engine: ShardedEngine) -> dict[str, Form]:
-    """In the model's order. Its parameters are empty between the passes: their pieces know their shapes."""
+    """Return the forms in the model's order, from its pieces, as parameters are empty between the passes."""
     names = _names(engine)
     found: dict[str, Form] = {}
     for piece in engine.pieces:
@@ -326,16 +326,16 @@ def _forms(engine: ShardedEngine) -> dict[str, Form]:
 
 
 def _key(kind: str, name: str) -> str:
-    """What a tensor is called in its file."""
+    """Return a tensor's name in its file."""
     return f"{kind}/{name}"
 
 
 def _agreed(engine: ShardedEngine, what: str, work: Callable[[], Result]) -> Result:
-    """What ``work`` gives, once it is done on all ranks. Raises on all of them when it fails on one."""
+    """Run ``work``; return its result once it is done on all ranks. Raises on all of them when it fails on one."""
     failure: Exception | None = None
     try:
         result = work()
-    except Exception as error:  # whatever it is, the others must not wait for ever
+    except Exception as error:  # whatever it is, the other ranks must not wait for ever
         failure = error
     failed = _failed(engine, failure is not None)
     if isinstance(failure, (OSError, SafetensorError)):
@@ -348,7 +348,7 @@ def _agreed(engine: ShardedEngine, what: str, work: Callable[[], Result]) -> Res
 
 
 def _failed(engine: ShardedEngine, here: bool) -> list[int]:
-    """The ranks that failed. All others are known to be done."""
+    """Return the ranks that failed. All others are known to be done."""
     flags = torch.zeros(engine.topology.ranks, device=engine.order.streams.device)
     if here:
         flags[engine.topology.rank].fill_(1)

@@ -1,12 +1,12 @@
-"""What a checkpoint's folder holds: an index in JSON, and files of safetensors. All is checked when it is read.
+"""Reads and writes a checkpoint's folder: an index in JSON, and files of safetensors. All is checked when it is read.
 
     checkpoints/step-40/checkpoint.json       which file holds which interval of which parameter
-                        rank-0.safetensors    what rank 0 had of the optimizer state, and of the parameters
+                        rank-0.safetensors    rank 0's part of the optimizer state, and of the parameters
                         rank-1.safetensors
 
-Intervals count the elements of one parameter, flat. So the index knows of no strategy, ranks, groups or units, and what
-many ranks wrote any other number can read. PyTorch's distributed checkpoints go by intervals too, but their index is
-pickled (``torch.distributed.checkpoint``, ``.metadata``), which nobody here reads.
+Intervals count the elements of one parameter, flat. So the index does not depend on strategy, ranks, groups or units,
+and any number of ranks can read it. PyTorch's distributed checkpoints use intervals too, but their index is pickled
+(``torch.distributed.checkpoint``, ``.metadata``), and pickles are not read here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INDEX = "checkpoint.json"
 FOLDER = "checkpoints"  # of a run
 _STEP = re.compile(r"step-(\d+)")
 _Checksum = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-# No path: what is read lies in the checkpoint's own folder.
+# No path: the files are in the checkpoint's own folder.
 _FileName = Annotated[str, StringConstraints(pattern=r"^rank-\d+\.safetensors$")]
 
 
@@ -41,7 +41,7 @@ class _Read(BaseModel):
 
 
 class Form(_Read):
-    """What a parameter is. ``dtype``: what is computed in; a trained one is saved in fp32."""
+    """Shape and dtype of a parameter. ``dtype``: that of the computation; trained parameters are saved in fp32."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -56,7 +56,7 @@ class Form(_Read):
         return cls(shape=tuple(shape), dtype=str(dtype).removeprefix("torch."), trained=trained)
 
     def differs(self, other: Form) -> str | None:
-        """How it differs from the ``other``, of the model that is there: the end of a sentence."""
+        """Return the difference from ``other``, the current model's, as the end of a sentence; None: equal."""
         if self.shape != other.shape:
             return f"has the shape {_shape(self.shape)}, and the model's {_shape(other.shape)}"
         if self.dtype != other.dtype:
@@ -67,12 +67,12 @@ class Form(_Read):
 
 
 def forms(model: nn.Module, dtype: torch.dtype) -> dict[str, Form]:
-    """The parameters of a model that is not sharded yet, where ``dtype`` will be computed in."""
+    """Return the parameters of a model that is not sharded yet and will compute in ``dtype``."""
     return {name: Form.of(one.shape, dtype, trained=one.requires_grad) for name, one in model.named_parameters()}
 
 
 class File(_Read):
-    """One file: its size in bytes, its SHA-256, and the interval that it holds of each parameter that it has."""
+    """One file: its size in bytes, its SHA-256, and its interval of each parameter that it holds."""
 
     size: Annotated[int, Field(ge=0)]
     sha256: _Checksum
@@ -80,7 +80,7 @@ class File(_Read):
 
 
 class Index(_Read):
-    """``checkpoint.json``. ``checksum``: of all the rest.
+    """``checkpoint.json``. ``checksum``: of all other fields.
 
     ``elements`` and ``scalars``: the optimizer's tensors that have the size of their parameters, and the numbers.
     """
@@ -97,7 +97,7 @@ class Index(_Read):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Each element of each parameter is in one file."""
+        """Check that each element of each parameter is in one file."""
         parts: dict[str, list[tuple[int, int]]] = {name: [] for name in self.parameters}
         for file, held in self.files.items():
             for name, (start, end) in held.holds.items():
@@ -113,11 +113,11 @@ class Index(_Read):
         return self
 
     def holders(self, name: str) -> list[tuple[str, int, int]]:
-        """Which file holds which interval of the parameter, in no order."""
+        """Return the files with their intervals of the parameter, in no order."""
         return [(file, *held.holds[name]) for file, held in self.files.items() if name in held.holds]
 
     def refuse_other(self, folder: Path, model: Mapping[str, Form], optimizer: str) -> None:
-        """Raises :class:`ShardingError` unless it is of this model and this optimizer (its class' name)."""
+        """Raise :class:`ShardingError` unless the checkpoint is of this model and this optimizer (its class' name)."""
         for name, form in model.items():
             mine = self.parameters.get(name)
             if mine is None:
@@ -132,7 +132,7 @@ class Index(_Read):
             )
 
     def text(self) -> str:
-        """As JSON, with its checksum."""
+        """Return the index as JSON, with its checksum."""
         return self.model_copy(update={"checksum": self._sum()}).model_dump_json(indent=1) + "\n"
 
     def _sum(self) -> str:
@@ -140,7 +140,7 @@ class Index(_Read):
 
 
 class _Head(BaseModel):
-    """What every version begins with."""
+    """The fields at the beginning of every version."""
 
     model_config = ConfigDict(strict=True)
 
@@ -149,7 +149,7 @@ class _Head(BaseModel):
 
 
 def read(folder: Path) -> Index:
-    """The index of the checkpoint in ``folder``. Raises :class:`ShardingError` for what is none, or damaged."""
+    """Read the index of the checkpoint in ``folder``. Raises :class:`ShardingError` if missing or damaged."""
     path = folder / INDEX
     if not path.is_file():
         there = "holds something else" if folder.is_dir() else "does not exist"
@@ -198,12 +198,12 @@ def sha256(path: Path) -> str:
 
 
 def of_step(run: Path, step: int) -> Path:
-    """Where a run's checkpoint after this step goes."""
+    """Return the path of a run's checkpoint after this step."""
     return run / FOLDER / f"step-{step}"
 
 
 def newest(path: Path) -> Path:
-    """``path``, if it is a checkpoint, or the last one of the run in it. Raises :class:`ShardingError`."""
+    """Return ``path``, if it is a checkpoint, or the last one of the run in it. Raises :class:`ShardingError`."""
     if (path / INDEX).is_file():
         return path
     if not path.is_dir():
@@ -219,12 +219,12 @@ def newest(path: Path) -> Path:
 def drop_older(run: Path, keep: int) -> None:
     """Remove all of a run's checkpoints but the last ``keep``."""
     for folder in _of_run(run)[:-keep]:
-        (folder / INDEX).unlink()  # from here on it is no checkpoint, should this be cut short
+        (folder / INDEX).unlink()  # from here on no checkpoint, should this be interrupted
         shutil.rmtree(folder)
 
 
 def _of_run(run: Path) -> list[Path]:
-    """Its whole checkpoints, by step."""
+    """Return the run's complete checkpoints, by step."""
     found = {
         int(match[1]): folder
         for folder in (run / FOLDER).glob("step-*")

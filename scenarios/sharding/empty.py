@@ -1,4 +1,4 @@
-"""Models without values: shapes alone, where the whole model would not fit, or nothing is computed anyway."""
+"""Builds models without values: only shapes, where the whole model would not fit, or nothing is computed anyway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Inside, modules get parameters on the meta device, one by one as they are made. Buffers keep their values."""
+    """Give modules, inside this context, parameters on the meta device as created. Buffers keep their values."""
     original = nn.Module.register_parameter
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -28,7 +28,7 @@ def without_values() -> Iterator[None]:
 
 
 def in_memory(module: nn.Module, name: str, parameter: nn.Parameter, like: torch.Tensor) -> nn.Parameter:
-    """The parameter itself, or one beside ``like`` in the place of one on the meta device: it can get values."""
+    """Return the parameter, or, for one on the meta device, its replacement of ``like``, which can get values."""
     if not parameter.is_meta:
         return parameter
     owner, _, last = name.rpartition(".")

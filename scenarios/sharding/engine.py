@@ -7,9 +7,9 @@
         engine.step()
 
 After the paper (PaRO, arXiv 2310.06003, section 3): per micro-batch, parameters are gathered for the forward and again
-for the backward pass, gradients are reduced as far as they are kept sharded; every ``accumulation`` micro-batches they
-go on to the optimizer state's level, the optimizer updates its part, and the parameters go back to theirs. How modules
-and autograd are hooked is that of FSDP (arXiv 2304.11277, section 3).
+for the backward pass, gradients are reduced as far as they are kept sharded; every ``accumulation`` micro-batches the
+gradients go on to the optimizer state's level, the optimizer updates its part, and the parameters go back to their
+level. Modules and autograd are hooked as in FSDP (arXiv 2304.11277, section 3).
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ MakeCollectives = Callable[[Topology, LaneOrder], Collectives]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
-    """AdamW in one kernel."""
+    """Create an AdamW that runs in one kernel."""
     return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
 
 
 class ShardedEngine:
-    """``model`` on this rank, sharded.
+    """Shards ``model`` on this rank and trains it.
 
-    ``dtype``: what is computed in; the optimizer works in fp32. ``accumulation``: micro-batches in a step. ``clip``:
-    the largest norm of all gradients. ``without``: synchronisations that are taken away. ``across``: makes the
-    collectives of all ranks (default: torch's; :class:`streamrace.scenarios.sharding.rings.HoRing` for one).
+    ``dtype``: of the computation; the optimizer works in fp32. ``accumulation``: micro-batches in a step. ``clip``: the
+    largest norm of all gradients. ``without``: synchronisations to remove. ``across``: creates the collectives of all
+    ranks (default: torch's; :class:`streamrace.scenarios.sharding.rings.HoRing` for one).
 
     All ranks begin with the values of rank 0; parameters on the meta device, which have none, begin at zero and are
     replaced in the model. The model's parameters hold nothing outside of the passes.
 
-    Raises :class:`ShardingError` for a model that nothing is trained of.
+    Raises :class:`ShardingError` for a model without trained parameters.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ShardedEngine:
         everywhere = TorchCollectives(topology.across) if across is None else across(topology, self.order)
         levels = Levels(self.layout, everywhere, TorchCollectives(topology.within), TorchCollectives(topology.between))
         self._dtype = dtype
-        for buffer in model.buffers():  # they are not sharded: one on the host would be copied in each forward pass
+        for buffer in model.buffers():  # not sharded: a buffer on the host would be copied in each forward pass
             buffer.data = buffer.data.to(streams.device)
         self.units = [self._sharded(unit) for unit in units_of(model)]
         self.pieces = [piece for unit in self.units for piece in unit.pieces]
@@ -88,7 +88,7 @@ class ShardedEngine:
         self.parameters = Parameters(self.units, strategy.parameters, levels, self.order, dtype)
         self.gradients = Gradients(self.pieces, strategy, levels, self.order, dtype, accumulation)
         self._updates = Updates(self.pieces, strategy.state, levels, self.order, self.parameters, optimizer, clip)
-        self._entered: list[Unit] = []  # in the backward pass, and not let go of
+        self._entered: list[Unit] = []  # in the backward pass, and not released
         self._due = 0  # micro-batches since the last step
         for module in dict.fromkeys(module for unit in self.units for module in unit.modules):
             needed = [unit for unit in self.units if module in unit.modules]
@@ -100,12 +100,12 @@ class ShardedEngine:
         return self._updates.optimizer
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The model's forward pass."""
+        """Run the model's forward pass."""
         with self.parameters.saving():
             return self.model(*arguments, **named)
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass of a micro-batch, whose ``loss`` is a mean: the step is by the mean of all of them."""
+        """Run the backward pass of a micro-batch, whose ``loss`` is a mean; the step uses the mean of all losses."""
         self.gradients.begin()
         try:
             (loss / self.accumulation).backward()
@@ -116,10 +116,7 @@ class ShardedEngine:
         self._due += 1
 
     def step(self) -> Tensor | None:
-        """Update the parameters, if this was the last micro-batch of a step.
-
-        Gives the norm of all gradients, on the device, where they are clipped.
-        """
+        """Update the parameters after a step's last micro-batch; return the norm, on the device, if clipped."""
         if self._due < self.accumulation:
             return None
         self._due = 0
@@ -127,7 +124,7 @@ class ShardedEngine:
         return self._updates.step()
 
     def partitions(self) -> Iterator[tuple[str, Tensor]]:
-        """What this rank keeps of each piece's parameters, and of their fp32 masters, without padding."""
+        """Yield this rank's part of each piece's parameters, and of their fp32 masters, without padding."""
         for level, prefix in ((self.strategy.parameters, ""), (self.strategy.state, "fp32 ")):
             for piece in self.pieces:
                 kept = piece.master if prefix else piece.shard
@@ -138,7 +135,7 @@ class ShardedEngine:
     # -- hooks ------------------------------------------------------------------------------------------
 
     def _enter(self, units: list[Unit]) -> Callable[..., None]:
-        """``units``: what a module needs; more than its own where weights are tied."""
+        """Return a hook that fetches ``units``, those that a module needs: more than its own where weights are tied."""
 
         def enter(module: nn.Module, arguments: Any) -> None:
             for unit in units:
@@ -158,9 +155,9 @@ class ShardedEngine:
         return leave
 
     def _enter_backward(self, units: list[Unit]) -> Callable[[Tensor], None]:
-        """The gradient of one of a module's outputs is there.
+        """Return a hook for the gradient of one of a module's outputs.
 
-        Autograd takes what was computed last first, so what entered before is through, but for units that span others.
+        Autograd takes the last computation first, so units that entered before are done, except those that span others.
         """
 
         def enter(gradient: Tensor) -> None:
@@ -222,7 +219,7 @@ class ShardedEngine:
 
 
 def _layout(strategy: Strategy, topology: Topology) -> ShardLayout:
-    """Without an I, groups play no part: each rank is a group of its own, and parts lie in the order of ranks."""
+    """Return the layout. Without an I, groups play no part: each rank is a group of its own, in the order of ranks."""
     if Level.I in (strategy.parameters, strategy.gradients, strategy.state):
         return ShardLayout(topology.ranks, topology.group, topology.where, topology.number)
     return ShardLayout(topology.ranks, 1, topology.rank, 0)

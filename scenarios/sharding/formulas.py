@@ -1,4 +1,4 @@
-"""What a way to shard costs, in closed form: memory, bytes sent, time. No tensor is made.
+"""Computes the cost of a way to shard, in closed form: memory, bytes sent, time. No tensor is created.
 
 From PaRO (arXiv 2310.06003, section 3), for P parameters, P' of them trained, w bytes each, on n ranks in groups of m,
 with s micro-batches a step; d = 1, m, n parts for N, I, G:
@@ -8,13 +8,13 @@ with s micro-batches a step; d = 1, m, n parts for N, I, G:
 * **Collectives** of V bytes: G(V) across all, I(V) within the group, X(V) between groups, among the ranks of one
   number, which have V/m. For each micro-batch parameters take 2 I or 2 G (forward, backward), gradients I or G. At the
   boundary gradients go to the state, by (gradients, state): NN 2G, NI I+2X, NG G, II 2X, IG X, GG nothing; then the
-  state goes to the parameters, by (state, parameters): IN I, GN G, GI X, what is sharded alike nothing. hpZ gathers
+  state goes to the parameters, by (state, parameters): IN I, GN G, GI X, equal levels nothing. hpZ gathers
   its parameters across all once a step, and from the copy 2s - 1 times.
 * **Bytes sent**, as :mod:`streamrace.metrics.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an
   all-reduce.
 * **Time**, derived from these: G(V) = (n-1)/n 8V/B, I(V) = (m-1)/m 8V/B', X(V) = (g-1)/g 8(V/m)/B, with g = n/m groups
   and B, B' in bit/s. A step takes the longer of communication and computation, as if one hid the other wholly. Latency
-  is left out, and what a GPU computes again with gradient checkpointing.
+  is left out, and so is recomputation by gradient checkpointing.
 
 Computation is 2 flops per parameter and token forward and 2 for the gradients that go on, and 2 per trained parameter
 for its own gradient: 6 P where all is trained (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
@@ -33,14 +33,14 @@ from streamrace.scenarios.sharding.schemes import Cluster, RingPlace, Scheme
 from streamrace.scenarios.sharding.strategy import Level
 
 WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
-STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already
+STATE_BYTES = 12  # for each trained parameter, in either precision: fp32 parameters get an fp32 copy too
 
 N, I, G = Level.N, Level.I, Level.G  # noqa: E741 - the paper's letters
 Bytes = TypeVar("Bytes", int, float)
 
 
 class StateKind(StrEnum):
-    """Of a collective, as :mod:`streamrace.metrics.traffic` calls it."""
+    """The kind of a collective, named as in :mod:`streamrace.metrics.traffic`."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
@@ -48,7 +48,7 @@ class StateKind(StrEnum):
 
 
 class StepPhase(StrEnum):
-    """What a collective is for. The first two come with every micro-batch, the others with the optimizer step."""
+    """The purpose of a collective. The first two come with every micro-batch, the others with the optimizer step."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
@@ -57,7 +57,7 @@ class StepPhase(StrEnum):
 
 
 class Size(NamedTuple):
-    """Elements of a model; a share of them that is trained need not be whole."""
+    """Elements of a model; a trained share need not be whole."""
 
     parameters: float
     trained: float
@@ -67,7 +67,7 @@ class Size(NamedTuple):
 
 
 class Memory(NamedTuple, Generic[Bytes]):
-    """Of one GPU, by kind. Model states only: no activations, no gathered parameters, no buffers."""
+    """Memory of one GPU, by kind. Model states only: no activations, no gathered parameters, no buffers."""
 
     parameters: Bytes
     copy: Bytes  # hpZ's
@@ -80,7 +80,7 @@ class Memory(NamedTuple, Generic[Bytes]):
 
 
 def memory(one: Scheme, size: Size, cluster: Cluster, *, precision: str = "bf16") -> Memory[float]:
-    """w P/d_p + w P'/d_g + 12 P'/d_o bytes of a GPU, and hpZ's w P/m."""
+    """Compute w P/d_p + w P'/d_g + 12 P'/d_o bytes of a GPU, and hpZ's w P/m."""
     parts, width = _parts(one, cluster), WIDTHS[precision]
     whole, mine = size
     return Memory(
@@ -99,9 +99,9 @@ def padded_memory(
     trained: Sequence[int] | None = None,
     precision: str = "bf16",
 ) -> Memory[int]:
-    """The same to the byte, for units of these sizes (elements), each padded for all ranks, whatever shards it.
+    """Compute :func:`memory` to the byte, for units of these sizes (elements), each padded for all ranks.
 
-    ``trained``: the sizes of those units that are trained; all, if not said.
+    ``trained``: the sizes of the trained units (default: all).
     """
     parts, width = _parts(one, cluster), WIDTHS[precision]
     whole = sum(padded(unit, cluster.ranks) for unit in units)
@@ -115,7 +115,7 @@ def padded_memory(
 
 
 def _parts(one: Scheme, cluster: Cluster) -> Memory[int]:
-    """Into how many parts each kind is cut; 0: there is none."""
+    """Return the number of parts of each kind; 0: the kind is absent."""
     by_level = {level: level.parts(cluster.ranks, cluster.group) for level in Level}
     of = one.strategy
     return Memory(by_level[of.parameters], by_level[I] if one.copy else 0, by_level[of.gradients], by_level[of.state])
@@ -125,7 +125,7 @@ def _parts(one: Scheme, cluster: Cluster) -> Memory[int]:
 
 
 class PlannedExchange(NamedTuple):
-    """``times`` collectives of one kind in an optimizer step, each of ``nbytes``: the whole that is exchanged (V)."""
+    """Planned collectives: ``times`` of one kind in an optimizer step, each exchanging ``nbytes`` in total (V)."""
 
     phase: StepPhase
     where: RingPlace
@@ -136,7 +136,7 @@ class PlannedExchange(NamedTuple):
 
 _AT = {I: RingPlace.WITHIN, G: RingPlace.ACROSS}
 _GATHER, _SCATTER, _REDUCE = StateKind.ALL_GATHER, StateKind.REDUCE_SCATTER, StateKind.ALL_REDUCE
-# How gradients come to the state: (gradients, state) -> collectives.
+# Gradients to state: (gradients, state) -> collectives.
 _TO_STATE: dict[tuple[Level, Level], tuple[tuple[RingPlace, StateKind], ...]] = {
     (N, N): ((RingPlace.ACROSS, _REDUCE),),
     (N, I): ((RingPlace.WITHIN, _SCATTER), (RingPlace.BETWEEN, _REDUCE)),
@@ -145,18 +145,18 @@ _TO_STATE: dict[tuple[Level, Level], tuple[tuple[RingPlace, StateKind], ...]] = 
     (I, G): ((RingPlace.BETWEEN, _SCATTER),),
     (G, G): (),
 }
-# How the state comes to the parameters: (state, parameters) -> where it is gathered; alike: nowhere.
+# State to parameters: (state, parameters) -> ring of the all-gather; equal levels need none.
 _FROM_STATE = {(I, N): RingPlace.WITHIN, (G, N): RingPlace.ACROSS, (G, I): RingPlace.BETWEEN}
 
 
 def exchanges(
     one: Scheme, size: Size, cluster: Cluster, *, accumulation: int, precision: str = "bf16"
 ) -> tuple[PlannedExchange, ...]:
-    """All collectives of an optimizer step of ``accumulation`` micro-batches, phase by phase.
+    """Return all collectives of an optimizer step of ``accumulation`` micro-batches, phase by phase.
 
-    Frozen parameters are gathered, and not reduced; nor do they come back from the state, as nothing changes them.
-    hpZ's copy is dropped with the step, that of frozen parameters too (DeepSpeed keeps theirs). A collective of a
-    single rank is listed as any other, and sends nothing.
+    Frozen parameters are gathered, and not reduced; nor do they come back from the state, as they do not change. hpZ's
+    copy is dropped with the step, that of frozen parameters too (DeepSpeed keeps theirs). A collective of a single rank
+    is listed as any other, and sends nothing.
     """
     of, width = one.strategy, WIDTHS[precision]
     whole, mine = width * size.parameters, width * size.trained
@@ -184,8 +184,8 @@ class Sent(NamedTuple):
     """Bytes that one GPU sends in a step, as :mod:`streamrace.metrics.traffic` counts them.
 
     ``within``: by rings that lie in one node; ``between``: by rings over several, which wait for the network wholly;
-    ``crossing``: what of ``between`` really leaves the node, the mean over its GPUs, as of a ring over k nodes only k
-    links do. Times GPUs per node it is the node's.
+    ``crossing``: the part of ``between`` that leaves the node, the mean over its GPUs, as of a ring over k nodes only k
+    links do. Multiplied by the GPUs per node it is the node's.
     """
 
     within: float
@@ -197,14 +197,14 @@ class Sent(NamedTuple):
 
 
 def moved(exchange: PlannedExchange, cluster: Cluster) -> float:
-    """Bytes that one GPU sends for all collectives of an exchange, in a flat ring (Patarasuk & Yuan 2009)."""
+    """Return the bytes that one GPU sends for an exchange's collectives, in a flat ring (Patarasuk & Yuan 2009)."""
     ranks = cluster.ring(exchange.where).ranks
     turns = 2 if exchange.kind is StateKind.ALL_REDUCE else 1
-    return turns * (ranks - 1) * exchange.nbytes * exchange.times / ranks  # divided last: exact where it comes out even
+    return turns * (ranks - 1) * exchange.nbytes * exchange.times / ranks  # divided last: exact where divisible
 
 
 def sent(found: Iterable[PlannedExchange], cluster: Cluster) -> Sent:
-    """What one GPU sends in a step, all in all, with rings in the order of ranks."""
+    """Sum the bytes that one GPU sends in a step, with rings in the order of ranks."""
     within = between = crossing = 0.0
     for exchange in found:
         ring, nbytes = cluster.ring(exchange.where), moved(exchange, cluster)
@@ -223,14 +223,15 @@ Rates = Mapping[RingPlace, float]
 
 
 def given_rates(cluster: Cluster, *, within: float, between: float) -> Rates:
-    """PaRO's two bandwidths, Gbit/s per GPU: B' ``within`` groups and B ``between`` them, for G and for X."""
+    """Return PaRO's two bandwidths, Gbit/s per GPU: B' ``within`` groups and B ``between`` them, for G and for X."""
     across = between if cluster.groups > 1 else within
     return {RingPlace.WITHIN: within, RingPlace.BETWEEN: between, RingPlace.ACROSS: across}
 
 
 def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
-    """As the simulator has it: rings that share a node's network have a part of it each, and a ring over whole nodes
-    passes it once. So X is slower than G by the byte, and sends an m-th of the bytes."""
+    """Return the simulator's rates: rings divide a node's network, and a ring over whole nodes passes it once. So X is
+    slower than G per byte, and sends an m-th of the bytes.
+    """
     rings = {where: cluster.ring(where) for where in RingPlace}
     if profile.fabric is not None:
         place = PlacedRanks(profile.fabric, tuple(rank // cluster.gpus for rank in range(cluster.ranks)))
@@ -250,10 +251,10 @@ def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
 
 
 def communication(found: Iterable[PlannedExchange], cluster: Cluster, rates: Rates) -> float:
-    """Seconds of a step's collectives, one after the other."""
+    """Return the seconds of a step's collectives, one after the other."""
     return sum(8 * moved(exchange, cluster) / (rates[exchange.where] * 1e9) for exchange in found)
 
 
 def computation(size: Size, *, tokens: float, flops: float) -> float:
-    """Seconds, for ``tokens`` per GPU and step, at ``flops`` per second: those that a GPU reaches, not its peak."""
+    """Return the seconds for ``tokens`` per GPU and step, at ``flops`` per second, as reached, not the peak."""
     return tokens * (4 * size.parameters + 2 * size.trained) / flops

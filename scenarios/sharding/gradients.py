@@ -1,8 +1,8 @@
-"""The gradients' side of the engine: from autograd to what the optimizer of this rank gets.
+"""Collects gradients from autograd, and reduces them for the optimizer of this rank.
 
-Each micro-batch's gradients land in a flat buffer, and are reduced on a lane of their own as soon as all of a piece are
-there; at the accumulation boundary the sum goes on to the level of the optimizer state (PaRO, arXiv 2310.06003,
-section 3.2). They are kept in the type that is computed in, as the paper counts them.
+Each micro-batch's gradients land in a flat buffer, and are reduced on a lane of their own as soon as a piece is
+complete; at the accumulation boundary the sum goes on to the level of the optimizer state (PaRO, arXiv 2310.06003,
+section 3.2). Gradients are kept in the dtype of the computation, as the paper counts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamrace.scenarios.sharding.units import Part, Piece
 
 
 class Gradients:
-    """Collects and reduces. ``accumulation``: micro-batches in a step."""
+    """Collects and reduces gradients. ``accumulation``: micro-batches in a step."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Gradients:
         self._pieces = [piece for piece in pieces if piece.trained]
         self._kept, self._wanted = strategy.gradients, strategy.state
         self._levels, self._order, self._accumulation = levels, order, accumulation
-        self._part = 1 / levels.layout.ranks  # of each rank in the mean, as torch's DDP has it
+        self._part = 1 / levels.layout.ranks  # of each rank in the mean, as in torch's DDP
         self.lane = order.streams.new("reduce")
         self._buffers = Buffers(order.streams, order.streams.current(), dtype, "gradients")
         self._micro_batch = 0
@@ -49,16 +49,16 @@ class Gradients:
 
     @property
     def first(self) -> bool:
-        """Is this the first micro-batch of a step?"""
+        """Check whether this is the first micro-batch of a step."""
         return self._micro_batch == 0
 
     def begin(self) -> None:
-        """A backward pass begins."""
+        """Begin a backward pass."""
         for piece in self._pieces:
             piece.waiting = {part.name for part in piece.parts}
 
     def end(self) -> None:
-        """It is over: what got no gradient has one of zero."""
+        """End a backward pass: parameters without a gradient get zeros."""
         for piece in reversed(self._pieces):
             if piece.waiting:
                 for part in piece.parts:
@@ -74,7 +74,7 @@ class Gradients:
         return take
 
     def _take(self, piece: Piece, part: Part, gradient: Tensor | None) -> None:
-        """One parameter's, on the lane that computed it."""
+        """Take one parameter's gradient, on the lane that computed it."""
         to = self._landing(piece)[part.start : part.start + part.numel]
         adds = self._kept is Level.N and not self.first
         if gradient is None:
@@ -117,7 +117,7 @@ class Gradients:
                 piece.reduced = order.mark()
 
     def _keep(self, piece: Piece) -> None:
-        """Reduce this micro-batch's gradients to what this rank keeps of them."""
+        """Reduce this micro-batch's gradients to the part that this rank keeps."""
         assert piece.landing is not None
         assert piece.gradient is not None
         if self.first:
@@ -130,7 +130,7 @@ class Gradients:
         piece.landing = None
 
     def _deliver(self, piece: Piece) -> Tensor:
-        """The gradients of all ranks and micro-batches, as far as this rank's optimizer needs them."""
+        """Return the gradients of all ranks and micro-batches, as far as this rank's optimizer needs them."""
         kept, wanted, levels = self._kept, self._wanted, self._levels
         assert piece.gradient is not None
         if kept is wanted:

@@ -1,10 +1,10 @@
-"""Streams, wherever training runs: of a GPU, of the simulated one, or none on a plain CPU.
+"""Provides streams wherever training runs: of a GPU, of the simulated one, or none on a plain CPU.
 
-A *lane* is a stream with a purpose. Code here says what runs on which lane and what waits for what; where there are no
-streams, work is done when it is issued, in an order that keeps every wait, and the waits are no more than that.
+A *lane* is a stream with a purpose. The engine assigns work to lanes and orders lanes by waits; without streams, work
+is done when it is issued, in an order that respects every wait, and waits have no further effect.
 
-Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) and can be taken away by it: so the
-detectors and the fuzzer can be asked what it is good for.
+Every wait has a name (:mod:`streamrace.scenarios.sharding.synchronisations`) by which it can be removed: so the
+detectors and the fuzzer can show its purpose.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from streamrace.device.device import Device
 from streamrace.scenarios.sharding.strategy import ShardingError
 from streamrace.scenarios.sharding.synchronisations import Sync
 
-Lane = Any  # a stream of the place; None where there are none
+Lane = Any  # a stream; None without streams
 Mark = Any  # a position in a lane
 
 
 class Streams(Protocol):
-    """What a place can do."""
+    """Stream operations, on a GPU, on the simulated GPU, or on a plain CPU without streams."""
 
     device: torch.device
 
@@ -35,23 +35,23 @@ class Streams(Protocol):
     def current(self) -> Lane: ...
 
     def on(self, lane: Lane) -> AbstractContextManager[Any]:
-        """Work issued inside goes to ``lane``."""
+        """Issue the work inside to ``lane``."""
         ...
 
     def mark(self, lane: Lane) -> Mark:
-        """The position that ``lane`` has now."""
+        """Return the current position of ``lane``."""
         ...
 
     def wait(self, lane: Lane, mark: Mark) -> None:
-        """Later work of ``lane`` comes after ``mark``. Blocks nobody."""
+        """Order later work of ``lane`` after ``mark``. Does not block the host."""
         ...
 
     def keep(self, tensor: Tensor, lane: Lane) -> None:
-        """The tensor's memory is not handed out again before what ``lane`` has got by now is done."""
+        """Keep the tensor's memory from reuse until the work issued so far to ``lane`` is done."""
         ...
 
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
-        """Tell the trace, where there is one, what stands in the tensor's memory."""
+        """Name the contents of the tensor's memory in the trace, if there is a trace."""
         ...
 
 
@@ -80,7 +80,7 @@ class NoStreams:
 
 
 class TracedStreams:
-    """The simulated GPU's, whose trace has names for streams and for what stands in memory."""
+    """The simulated GPU's streams; its trace names streams and the contents of memory."""
 
     def __init__(self, device: Device) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -113,9 +113,9 @@ class TracedStreams:
 
 
 class LaneOrder:
-    """What waits for what, by name; ``without``: the names of those that are taken away.
+    """Orders lanes by named waits; ``without``: the names of the removed waits.
 
-    Raises :class:`ShardingError` where nothing can be taken away, as there are no streams.
+    Raises :class:`ShardingError` for a removed wait without streams.
     """
 
     def __init__(self, streams: Streams, without: Collection[Sync] = ()) -> None:
@@ -128,16 +128,16 @@ class LaneOrder:
         self._without = frozenset(without)
 
     def mark(self) -> Mark:
-        """The position of the current lane."""
+        """Return the position of the current lane."""
         return self.streams.mark(self.streams.current())
 
     def wait(self, name: Sync, mark: Mark) -> None:
-        """Later work of the current lane comes after ``mark``."""
+        """Order later work of the current lane after ``mark``."""
         if name not in self._without:
             self.streams.wait(self.streams.current(), mark)
 
     def arrive(self, name: Sync, *works: dist.Work | None) -> None:
-        """Later work of the current lane comes after these collectives; on a plain CPU the host waits for them."""
+        """Order later work of the current lane after these collectives; on a plain CPU the host waits for them."""
         if name not in self._without:
             for work in works:
                 if work is not None:

@@ -1,7 +1,7 @@
 """Moves flat runs from one level to another: the collectives of PaRO's table (arXiv 2310.06003, section 3).
 
-Between N and I ranks of a group talk, between I and G those of the same number in all groups, between N and G all. A
-group of one has nothing to say. All is issued on the current lane, which is ordered after the result.
+Between N and I the ranks of a group communicate, between I and G those of the same number in all groups, between N and
+G all. A group of one sends nothing. All work is issued on the current lane, which is ordered after the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamrace.scenarios.sharding.strategy import Level
 
 @dataclass(frozen=True)
 class Levels:
-    """``across``, ``within`` and ``between``: see :class:`streamrace.scenarios.sharding.topology.Topology`."""
+    """Moves runs by collectives of :class:`streamrace.scenarios.sharding.topology.Topology`'s three process groups."""
 
     layout: ShardLayout
     across: Collectives
@@ -26,7 +26,7 @@ class Levels:
     between: Collectives
 
     def gather(self, to: Tensor, parts: Tensor, fine: Level, coarse: Level) -> None:
-        """All-gather: of each rank's ``parts`` at level ``fine``, what it has ``to`` have at level ``coarse``."""
+        """All-gather every rank's ``parts`` at level ``fine`` into ``to``, this rank's part at level ``coarse``."""
         if to.numel() == parts.numel():
             to.copy_(parts)
         elif (fine, coarse) != (Level.G, Level.N):
@@ -39,7 +39,7 @@ class Levels:
             self.across.all_gather(to, parts)
 
     def scatter(self, to: Tensor, whole: Tensor, coarse: Level, fine: Level) -> None:
-        """Reduce-scatter: each rank's ``whole`` of level ``coarse``, summed, ``to`` what it has at level ``fine``."""
+        """Reduce-scatter every rank's ``whole`` at level ``coarse`` into ``to``, this rank's part at level ``fine``."""
         if to.numel() == whole.numel():
             to.copy_(whole)
         elif (coarse, fine) != (Level.N, Level.G):
@@ -52,14 +52,14 @@ class Levels:
             self.across.reduce_scatter(to, whole)
 
     def sum(self, tensor: Tensor, level: Level) -> None:
-        """All-reduce, in place, over all that have the same of ``level``."""
+        """All-reduce, in place, over all ranks that have the same part at ``level``."""
         if level is Level.N and self.layout.ranks > 1:
             self.across.all_reduce(tensor)
         elif level is Level.I and self.layout.groups > 1:
             self.between.all_reduce(tensor)
 
     def total(self, tensor: Tensor, level: Level) -> None:
-        """All-reduce, in place, over all that have different parts of ``level``."""
+        """All-reduce, in place, over all ranks that have different parts at ``level``."""
         if level is Level.G and self.layout.ranks > 1:
             self.across.all_reduce(tensor)
         elif level is Level.I and self.layout.group > 1:

@@ -1,8 +1,8 @@
-"""The parameters' side of the engine: whole where they are computed with, in shards otherwise.
+"""Gathers parameters where they are computed with, and keeps them in shards otherwise.
 
-A unit's values are gathered on a lane of their own, one unit ahead of the computing, into buffers that take turns. What
-autograd saves of them for the backward pass is not kept: a saved view is remembered by its place, and found again in
-what is gathered for the backward pass (``torch.autograd.graph.saved_tensors_hooks``; FSDP resizes storages for the same
+A unit's values are gathered on a lane of their own, one unit ahead of the computation, into buffers that take turns.
+Views that autograd saves for the backward pass are not kept: only their places are, and they are found again in the
+values gathered for the backward pass (``torch.autograd.graph.saved_tensors_hooks``; FSDP resizes storages for the same
 end, which no trace would see).
 """
 
@@ -25,7 +25,7 @@ from streamrace.scenarios.sharding.units import Piece, Unit
 
 
 class _Place(NamedTuple):
-    """A saved view of a piece's values."""
+    """The place of a saved view of a piece's values."""
 
     piece: Piece
     offset: int
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class Parameters:
-    """Gathers units and lets go of them. ``level``: how far the parameters are sharded."""
+    """Gathers units and releases them. ``level``: how far the parameters are sharded."""
 
     def __init__(
         self, units: Sequence[Unit], level: Level, levels: Levels, order: LaneOrder, dtype: torch.dtype
@@ -45,9 +45,9 @@ class Parameters:
         self._buffers = Buffers(order.streams, self.lane, dtype, "parameters")
         self._next = dict(pairwise(units))
         self._previous = {follower: unit for unit, follower in self._next.items()}
-        self._here: dict[Unit, bool] = {}  # gathered, or about to be: has the compute lane waited for it?
+        self._here: dict[Unit, bool] = {}  # gathered, or about to be: whether the compute lane has waited for it
         self._pieces: dict[int, Piece] = {}  # by the storage of their whole values
-        self.listener: Callable[[Piece], None] | None = None  # hears of pieces that are about to be used
+        self.listener: Callable[[Piece], None] | None = None  # called with pieces that are about to be used
         self._nothing = torch.empty(0, dtype=dtype, device=order.streams.device)
         for unit in units:
             for piece in unit.pieces:
@@ -56,7 +56,7 @@ class Parameters:
                 self._bind(piece)
 
     def use(self, unit: Unit, *, backward: bool) -> None:
-        """The unit's values are there for the current lane; those of the next one are on their way."""
+        """Make the unit's values available to the current lane, and start to gather those of the next unit."""
         if self._level is Level.N:
             for piece in unit.pieces:
                 if piece.arrived is not None:  # by the last step's all-gather
@@ -73,10 +73,10 @@ class Parameters:
                 self.listener(piece)
 
     def release(self, unit: Unit) -> None:
-        """The current lane has got all the work that needs the unit's values."""
+        """Release the unit's values: the current lane has been given all the work that needs them."""
         if unit not in self._here:
             return
-        self._await(unit)  # it may have been fetched for nothing: its buffer is not free before it has arrived
+        self._await(unit)  # a unit may be fetched in vain: its buffer is not free before the values have arrived
         del self._here[unit]
         mark = self._order.mark()
         for piece in unit.pieces:
@@ -91,11 +91,11 @@ class Parameters:
             self.release(unit)
 
     def saving(self) -> AbstractContextManager[None]:
-        """Inside, autograd keeps places instead of gathered values."""
+        """Make autograd keep places instead of gathered values, inside this context."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def take_over(self, piece: Piece, values: Tensor, level: Level) -> None:
-        """The optimizer's new values, of which this rank has those of ``level``; the current lane has made them."""
+        """Take over the optimizer's new values, which this rank has at ``level``, from the current lane."""
         streams = self._order.streams
         if level is self._level:
             piece.shard.copy_(values)
@@ -133,7 +133,7 @@ class Parameters:
                 self._order.wait(Sync.GATHER_BEFORE_USE, piece.arrived)
 
     def _bind(self, piece: Piece) -> None:
-        """Show the module what is there."""
+        """Point the module's parameters to the current values."""
         for part in piece.parts:
             if piece.whole is None:
                 part.parameter.data = self._nothing

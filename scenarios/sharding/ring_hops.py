@@ -1,11 +1,11 @@
-"""Ranks in a ring: each sends to the next and receives from the one before, at the same time.
+"""Arranges ranks in a ring: each sends to the next and receives from the one before, at the same time.
 
-A block that goes round once and is kept by everybody is an all-gather, one to which everybody adds is a
-reduce-scatter (Patarasuk and Yuan 2009). Sends and receives are torch's point-to-point operations on a process group,
-issued from the current lane.
+A block that goes round once and is kept by every rank is an all-gather; if every rank adds to it, a reduce-scatter
+(Patarasuk and Yuan 2009). Sends and receives are torch's point-to-point operations on a process group, issued from the
+current lane.
 
-Nothing here waits for more than it needs, and each wait has its name: a block is sent on when it has arrived, summed
-when it has arrived, and a buffer is filled again when what was in it has been sent.
+No wait is longer than necessary, and each has its name: a block is sent on or summed when it has arrived, and a buffer
+is filled again when its contents have been sent.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from streamrace.scenarios.sharding.lanes import LaneOrder, NoStreams
 from streamrace.scenarios.sharding.synchronisations import Sync
 
 Blocks: TypeAlias = Tensor | Sequence[Tensor]
-"""By place in a ring; each is contiguous."""
+"""Blocks by place in a ring; each is contiguous."""
 
 
 class Hop:
-    """One send and one receive, issued together. NCCL makes one work of them, other backends two."""
+    """One send and one receive, issued together. NCCL has one work for both, other backends two."""
 
     def __init__(self, works: Sequence[dist.Work], order: LaneOrder) -> None:
         self._order = order
         self._send: dist.Work | None = works[0]
         self._receive: dist.Work | None = works[-1]
-        # A second wait for one of gloo's would never end: it counts the messages.
+        # A second wait for a work of gloo would never end: gloo counts the messages.
         self._once = isinstance(order.streams, NoStreams)
 
     def arrived(self, name: Sync) -> None:
-        """Later work of the current lane comes after what was received."""
+        """Order later work of the current lane after the receive."""
         self._order.arrive(name, self._receive)
         if self._once:
             self._receive = None
 
     def sent(self, name: Sync) -> None:
-        """Later work of the current lane comes after what was sent: it may be overwritten."""
+        """Order later work of the current lane after the send: the sent tensor may then be overwritten."""
         self._order.arrive(name, self._send)
         if self._once:
             self._send = None
@@ -56,7 +56,7 @@ class Ring:
         self._group = group
 
     def before(self, back: int) -> int:
-        """The place so many before this rank's."""
+        """Return the place ``back`` places before this rank's."""
         return (self.place - back) % self.size
 
     def exchange(self, send: Tensor, receive: Tensor) -> Hop:
@@ -69,7 +69,7 @@ class Ring:
 
 
 class Slot:
-    """A buffer, and the hop that sends what is in it."""
+    """A buffer, and the hop that sends its contents."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -77,17 +77,17 @@ class Slot:
 
 
 class Slots:
-    """``count`` buffers of ``numel`` elements, of the dtype and on the device of ``like``, used in turn.
+    """Hands out ``count`` buffers of ``numel`` elements, of the dtype and on the device of ``like``, in turn.
 
-    They are made on the lane that is current now, and live until they are dropped: that lane has to come after their
-    last use then.
+    The buffers are allocated on the lane that is current now, and live until they are dropped: by then that lane has to
+    be ordered after their last use.
     """
 
     def __init__(self, count: int, numel: int, like: Tensor) -> None:
         self._slots = [Slot(like.new_empty(numel)) for _ in range(count)]
 
     def take(self, numel: int) -> tuple[Slot, Tensor]:
-        """The next buffer, its first ``numel`` elements: for the current lane to fill."""
+        """Return the next buffer, and its first ``numel`` elements for the current lane to fill."""
         slot = self._slots.pop(0)
         self._slots.append(slot)
         if slot.hop is not None:
@@ -97,9 +97,9 @@ class Slots:
 
 
 def gather_round(ring: Ring, blocks: Blocks, own: Tensor) -> list[Hop]:
-    """Every rank's ``own`` goes round. It arrives in ``blocks``, by place; this rank's own place is left as it is.
+    """Send every rank's ``own`` round, into ``blocks``, by place; this rank's own place is left as it is.
 
-    Gives the hops. The last arrival is not waited for.
+    Returns the hops. The last arrival is not waited for.
     """
     hops: list[Hop] = []
     sending = own
@@ -113,11 +113,11 @@ def gather_round(ring: Ring, blocks: Blocks, own: Tensor) -> list[Hop]:
 
 
 def reduce_round(ring: Ring, blocks: Blocks, slots: Slots, into: Tensor) -> list[Hop]:
-    """The sum of all ranks' blocks of this rank's place comes to stand in ``into``; of two ranks at least.
+    """Sum all ranks' blocks of this rank's place into ``into``; needs at least two ranks.
 
-    The sum that ends here begins at the next rank and goes round; each adds its own to what it received, in ``slots``
-    (two are enough: one is sent while the other is filled). ``blocks`` are only read, and ``into`` may be this rank's
-    own. It is written by the current lane.
+    The sum that ends here begins at the next rank and goes round; each adds its own block to the received sum, in
+    ``slots`` (two are enough: one is sent while the other is filled). ``blocks`` are only read, and ``into`` may be
+    this rank's own block. The current lane writes ``into``.
     """
     hops: list[Hop] = []
     sending, before = blocks[ring.before(1)], None

@@ -1,12 +1,12 @@
-"""All-gather, reduce-scatter and all-reduce by hand, of sends and receives: a flat ring, a hierarchical one, HO-Ring.
+"""Builds all-gather, reduce-scatter and all-reduce from sends and receives: flat ring, hierarchical ring, HO-Ring.
 
-HO-Ring is that of PaRO (arXiv 2310.06003; NeurIPS 2024 calls it "PaRO-CC"). A flat ring over all ranks waits for
-the one link between two nodes that each block passes: (n-1) V/n bytes over one link. A hierarchical ring sends a block
-to the other groups over all ranks' links at once, (g-1) V/n bytes each, and round within the group, where links are
-fast. HO-Ring does both at the same time, on two lanes: block k goes round within the group while block k+1 arrives.
+HO-Ring is that of PaRO (arXiv 2310.06003; NeurIPS 2024 calls it "PaRO-CC"). A flat ring over all ranks waits for the
+one link between two nodes that each block passes: (n-1) V/n bytes over one link. A hierarchical ring sends a block to
+the other groups over all ranks' links at once, (g-1) V/n bytes each, and round within the group, where links are fast.
+HO-Ring does both at the same time, on two lanes: block k goes round within the group while block k+1 arrives.
 
-All are called on the caller's current lane and end there: its later work comes after the result, and the host waits for
-nothing where there are streams. Temporary buffers belong to the caller's lane.
+The collectives are called on the caller's current lane and end there: its later work comes after the result, and, where
+streams exist, the host waits for nothing. Temporary buffers belong to the caller's lane.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ CHUNK = 1 << 22  # elements
 
 
 class Collectives(Protocol):
-    """What ranks do together, on contiguous tensors of one dtype; blocks are in the order of ranks."""
+    """Collectives of ranks, on contiguous tensors of one dtype; blocks are in the order of ranks."""
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002 - torch's name
-        """All ranks' ``input`` of B elements into ``output`` of ranks x B; it may be this rank's block there."""
+        """Gather all ranks' ``input`` (B) into ``output`` (ranks x B), of which ``input`` may be this rank's block."""
         ...
 
     def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """The sum of all ranks' blocks of this rank, of ``input`` (ranks x B), into ``output`` (B), which may be it."""
+        """Sum all ranks' blocks of this rank, of ``input`` (ranks x B), into ``output`` (B; may be that block)."""
         ...
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """The sum of all ranks' ``tensor``, in place."""
+        """Sum all ranks' ``tensor``, in place."""
         ...
 
 
 class TorchCollectives:
-    """Torch's own, of one process group."""
+    """Torch's own collectives, of one process group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -60,7 +60,7 @@ class TorchCollectives:
 
 
 class _Rings(ABC):
-    """What the rings have in common: what is given, how it ends, and an all-reduce of the other two.
+    """The rings' common base: checks of the input, the end, and an all-reduce by the other two.
 
     Raises ValueError for sizes that do not fit.
     """
@@ -69,7 +69,7 @@ class _Rings(ABC):
         self._topology, self._order = topology, order
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """As :meth:`Collectives.all_gather`. The own block is copied on the caller's lane, meanwhile."""
+        """Gather as :meth:`Collectives.all_gather`. Meanwhile the caller's lane copies the own block."""
         blocks, own = self._blocks(output, input), input.view(-1)
         mine = blocks[self._topology.where, self._topology.number]
         hops = self._gather(blocks, own, self._order.mark()) if own.numel() else []
@@ -80,7 +80,7 @@ class _Rings(ABC):
             hop.arrived(Sync.RING_BEFORE_OUTPUT)
 
     def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """As :meth:`Collectives.reduce_scatter`. Each partial sum is rounded to the dtype."""
+        """Sum as :meth:`Collectives.reduce_scatter`. Each partial sum is rounded to the dtype."""
         blocks, own = self._blocks(input, output), output.view(-1)
         if self._topology.ranks == 1:
             own.copy_(blocks.view(-1))
@@ -88,7 +88,7 @@ class _Rings(ABC):
             self._reduce(own, blocks)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """As :meth:`Collectives.all_reduce`: a reduce-scatter and an all-gather, padded to blocks of one size."""
+        """Sum as :meth:`Collectives.all_reduce`: a reduce-scatter and an all-gather, padded to blocks of one size."""
         ranks, rank, flat = self._topology.ranks, self._topology.rank, tensor.view(-1)
         block = -(-flat.numel() // ranks)
         whole = flat
@@ -103,7 +103,7 @@ class _Rings(ABC):
             flat.copy_(whole[: flat.numel()])
 
     def _summed(self, hops: Sequence[Hop], lane: Lane) -> None:
-        """The end of a reduce-scatter: the caller's lane goes on after all sums of ``lane``, and all that was sent."""
+        """End a reduce-scatter: order the caller's lane after all sums of ``lane``, and after all sends."""
         for hop in hops:
             hop.sent(Sync.RING_BEFORE_OUTPUT)
         self._order.wait(Sync.RING_BEFORE_OUTPUT, self._order.streams.mark(lane))
@@ -126,7 +126,7 @@ class _Rings(ABC):
 
 
 class FlatRing(_Rings):
-    """One ring over all ranks, in their order. A reduce-scatter needs temporary buffers of two blocks."""
+    """A ring over all ranks, in their order. A reduce-scatter needs temporary buffers of two blocks."""
 
     def __init__(self, topology: Topology, order: LaneOrder) -> None:
         super().__init__(topology, order)
@@ -148,7 +148,7 @@ class FlatRing(_Rings):
 
 
 class HierarchicalRing(_Rings):
-    """Between groups and within them, one after the other: HO-Ring without its overlap.
+    """Rings between groups and within them, one after the other: HO-Ring without its overlap.
 
     A reduce-scatter needs temporary buffers of groups + 2 blocks.
     """
@@ -189,10 +189,10 @@ class HierarchicalRing(_Rings):
 
 
 class HoRing(_Rings):
-    """HO-Ring: a ring between groups and one within them, at the same time, on a lane each.
+    """HO-Ring: a ring between groups and a ring within them, at the same time, on a lane each.
 
-    ``chunk``: blocks of more elements are cut, into pieces that go one behind the other. Then what is not hidden (of an
-    all-gather the last turns within the group, of a reduce-scatter the first) is that of a piece. A reduce-scatter
+    ``chunk``: larger blocks (elements) are cut into pieces that follow each other. Then the part that is not hidden (of
+    an all-gather the last turns within the group, of a reduce-scatter the first) is that of a piece. A reduce-scatter
     needs temporary buffers of one block and four pieces.
     """
 
@@ -205,7 +205,7 @@ class HoRing(_Rings):
         self._chunk = chunk
 
     def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
-        """The hop of a block comes before its turns: where work is done when it is issued, it is on its way in them."""
+        """Issue a block's hop before its turns: without streams, the hop is then in progress during the turns."""
         order, on, number = self._order, self._order.streams.on, self._within.place
         groups, group, block = blocks.shape
         parts = _parts(block, self._chunk)
@@ -233,9 +233,9 @@ class HoRing(_Rings):
         return hops
 
     def _reduce(self, output: Tensor, blocks: Tensor) -> None:
-        """A block is summed within the group while the one before is on its way; that of the own group comes last.
+        """Sum a block within the group while the one before is being sent; the own group's block comes last.
 
-        On the outer lane, what groups have summed so far arrives in ``came``, and this group's sum is added to it.
+        On the outer lane, the sum of earlier groups arrives in ``came``, and this group's sum is added to it.
         """
         order, on = self._order, self._order.streams.on
         groups, group, block = blocks.shape
@@ -277,7 +277,7 @@ class HoRing(_Rings):
 
 
 def _parts(numel: int, chunk: int) -> list[slice]:
-    """``numel`` elements, cut into pieces of one size, of at most ``chunk``; the last one may be shorter."""
+    """Cut ``numel`` elements into pieces of one size, of at most ``chunk``; the last one may be shorter."""
     size = -(-numel // -(-numel // chunk))
     return [slice(start, min(start + size, numel)) for start in range(0, numel, size)]
 
@@ -287,4 +287,4 @@ RINGS: dict[str, type[FlatRing] | type[HierarchicalRing] | type[HoRing]] = {
     "hierarchical": HierarchicalRing,
     "ho-ring": HoRing,
 }
-"""By the names that scenarios have for them."""
+"""Rings by their names in scenarios."""

@@ -1,4 +1,4 @@
-"""What is compared: the ways to shard, hpZ among them, and the cluster that they are to run on. No tensor is made."""
+"""Defines the objects that the formulas compare: ways to shard, hpZ among them, and clusters. No tensor is created."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrace.scenarios.sharding.topology import groups_of
 
 @dataclass(frozen=True)
 class Scheme:
-    """A strategy, and whether it keeps hpZ's copy of the parameters. Raises :class:`ShardingError`: only GGG can."""
+    """A strategy, with or without hpZ's copy of the parameters. Raises :class:`ShardingError`: only GGG can have it."""
 
     strategy: Strategy
     copy: bool = False
@@ -28,7 +28,7 @@ class Scheme:
 
     @property
     def title(self) -> str:
-        """With the name that it is known by."""
+        """Return its name, with the common one."""
         return "hpZ (ZeRO++)" if self.copy else self.strategy.title
 
 
@@ -36,17 +36,17 @@ HPZ = Scheme(Strategy(Level.G, Level.G, Level.G), copy=True)
 
 
 def scheme(text: str) -> Scheme:
-    """By its letters or its name, in any case; ``hpZ`` is one. Raises :class:`ShardingError`."""
+    """Parse letters or a name, in any case; ``hpZ`` is one. Raises :class:`ShardingError`."""
     return HPZ if text.upper() == "HPZ" else Scheme(strategy(text))
 
 
 def schemes() -> tuple[Scheme, ...]:
-    """All 14 strategies, and hpZ."""
+    """Return all 14 strategies, and hpZ."""
     return (*(Scheme(one) for one in legal()), HPZ)
 
 
 class RingPlace(StrEnum):
-    """Among whom a collective runs: the groups of :class:`streamrace.scenarios.sharding.topology.Topology`."""
+    """The ranks of a collective: the groups of :class:`streamrace.scenarios.sharding.topology.Topology`."""
 
     WITHIN = "within"
     BETWEEN = "between"
@@ -54,7 +54,7 @@ class RingPlace(StrEnum):
 
 
 class RingShape(NamedTuple):
-    """Ranks of one collective, the nodes that they are on, and how many such rings share a node's network."""
+    """Ranks of one collective, their nodes, and the number of such rings that share a node's network."""
 
     ranks: int
     nodes: int
@@ -63,7 +63,7 @@ class RingShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Cluster:
-    """``ranks`` in groups of ``group``, on nodes of ``gpus``, counted node by node. Raises :class:`ShardingError`."""
+    """A cluster: ``ranks`` in groups of ``group``, node by node on ``gpus`` each. Raises :class:`ShardingError`."""
 
     ranks: int
     group: int
@@ -84,7 +84,7 @@ class Cluster:
         return self.ranks // self.group
 
     def ring(self, where: RingPlace) -> RingShape:
-        """The same for every rank, as groups and nodes come out even."""
+        """Return the ring's shape, the same for every rank, as groups and nodes are equal."""
         ranks = {RingPlace.WITHIN: self.group, RingPlace.BETWEEN: self.groups, RingPlace.ACROSS: self.ranks}[where]
         on_a_node = {
             RingPlace.WITHIN: min(self.group, self.gpus),

@@ -1,8 +1,8 @@
-"""Which of parameters, gradients and optimizer state is sharded how far: a strategy of three letters.
+"""Defines a strategy of three letters: how far parameters, gradients and optimizer state are sharded.
 
 PaRO (arXiv 2310.06003, section 3): N replicated, I sharded within the group, G sharded over all ranks. The optimizer
-state is sharded at least as finely as the other two, as each rank updates what it has the state of, and must have the
-gradients for it: 14 of 27 remain.
+state is sharded at least as finely as the other two, as each rank updates the parameters whose state it has, and needs
+their gradients: 14 of 27 remain.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from itertools import product
 
 
 class ShardingError(Exception):
-    """A way to shard that cannot be run. One sentence: what is wrong, and what to do."""
+    """A way to shard that cannot be run. One sentence: the error, and how to correct it."""
 
 
 class Level(IntEnum):
-    """How far something is sharded; the larger, the finer."""
+    """How far states are sharded; the larger, the finer."""
 
     N = 0
     I = 1  # noqa: E741 - the paper's letter
     G = 2
 
     def parts(self, ranks: int, group: int) -> int:
-        """Into how many parts it is cut, of ``ranks`` in groups of ``group``."""
+        """Return the number of parts at this level, of ``ranks`` in groups of ``group``."""
         return (1, group, ranks)[self]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How far each of the three is sharded. Raises :class:`ShardingError` for what is not legal."""
+    """The levels of parameters, gradients and optimizer state. Raises :class:`ShardingError` for illegal ones."""
 
     parameters: Level
     gradients: Level
@@ -51,7 +51,7 @@ class Strategy:
 
     @property
     def title(self) -> str:
-        """With the name that it is known by."""
+        """Return the letters, with the common name."""
         known = [name for name, letters in NAMES.items() if letters == str(self)]
         return f"{self} ({', '.join(known)})" if known else str(self)
 
@@ -69,7 +69,7 @@ NAMES = {
 
 
 def strategy(text: str) -> Strategy:
-    """By its letters, or by a name of :data:`NAMES`, in any case. Raises :class:`ShardingError`."""
+    """Parse letters, or a name of :data:`NAMES`, in any case. Raises :class:`ShardingError`."""
     names = {name.upper(): letters for name, letters in NAMES.items()}
     letters = names.get(text.upper(), text.upper())
     if len(letters) != 3 or set(letters) - {level.name for level in Level}:
@@ -81,6 +81,6 @@ def strategy(text: str) -> Strategy:
 
 
 def legal() -> tuple[Strategy, ...]:
-    """All 14, from the most redundant to the least."""
+    """Return all 14, from the most redundant to the least."""
     order = sorted(product(Level, repeat=3), key=lambda levels: (levels[2], levels[0], levels[1]))
     return tuple(Strategy(*levels) for levels in order if levels[2] >= max(levels[:2]))

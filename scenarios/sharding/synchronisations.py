@@ -1,4 +1,4 @@
-"""The names of all waits of the engine and of the rings: each can be taken away."""
+"""Names all waits of the engine and of the rings: each can be removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamrace.scenarios.sharding.strategy import Level, ShardingError, Strateg
 
 
 class Sync(StrEnum):
-    """One wait, by what comes before what. Its description says what goes wrong without it."""
+    """A wait, named by the two operations that it orders; ``description``: the error without it."""
 
     description: str
 
@@ -37,7 +37,7 @@ class Sync(StrEnum):
 
 
 def of_engine(strategy: Strategy) -> frozenset[Sync]:
-    """The waits that the engine has under a strategy, those of its rings left out."""
+    """Return the waits of the engine under a strategy, without those of its rings."""
     found = {Sync.GRADIENT_BEFORE_REDUCE, Sync.REDUCE_BEFORE_UPDATE}
     if strategy.gradients is not Level.N:
         found.add(Sync.REDUCE_BEFORE_GRADIENT)
@@ -49,7 +49,7 @@ def of_engine(strategy: Strategy) -> frozenset[Sync]:
 
 
 def of_rings() -> frozenset[Sync]:
-    """The waits of all rings by hand (:mod:`streamrace.scenarios.sharding.rings`); which ring has which, its tests say.
+    """Return the waits of all rings by hand (:mod:`streamrace.scenarios.sharding.rings`), whose tests list each ring's.
 
     NCCL does a send and its receive on its group's one stream, which orders a group's hops among themselves: there
     *arrival-before-hop*, and in some topologies *sent-before-reuse*, order what is in order anyway.
@@ -58,7 +58,7 @@ def of_rings() -> frozenset[Sync]:
 
 
 def synchronisations(texts: Iterable[str]) -> frozenset[Sync]:
-    """By their names. Raises :class:`ShardingError` for one that does not exist."""
+    """Parse synchronisations' names. Raises :class:`ShardingError` for an unknown one."""
     names = {str(one): one for one in Sync}
     for text in texts:
         if text not in names:

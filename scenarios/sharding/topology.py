@@ -1,7 +1,7 @@
-"""Ranks in groups: who shards with whom.
+"""Groups ranks: defines which ranks shard with each other.
 
-Ranks count group by group: rank r is number r % group of group r // group. A group is what is well connected, as a rule
-a node. Torch's DeviceMesh makes the process groups.
+Ranks count group by group: rank r is number r % group of group r // group. A group's ranks are well connected, usually
+a node. Torch's DeviceMesh creates the process groups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamrace.scenarios.sharding.strategy import ShardingError
 
 
 def groups_of(ranks: int, group: int) -> int:
-    """How many groups there are. Raises :class:`ShardingError` when they do not come out even."""
+    """Return the number of groups. Raises :class:`ShardingError` when they do not divide the ranks."""
     if group < 1 or ranks % group:
         fitting = ", ".join(str(size) for size in range(1, ranks + 1) if ranks % size == 0)
         raise ShardingError(f"groups of {group} do not divide {ranks} ranks: choose one of {fitting}")
@@ -24,12 +24,11 @@ def groups_of(ranks: int, group: int) -> int:
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this rank stands. ``across``: all ranks; ``within``: its group; ``between``: those of its number in every
-    group, by group."""
+    """This rank's position. ``across``: all ranks; ``within``: its group; ``between``: its number's, in every group."""
 
     rank: int
     ranks: int
-    group: int  # ranks in one
+    group: int  # ranks in a group
     across: dist.ProcessGroup
     within: dist.ProcessGroup
     between: dist.ProcessGroup
@@ -40,17 +39,17 @@ class Topology:
 
     @property
     def number(self) -> int:
-        """Of this rank within its group."""
+        """Return this rank's number within its group."""
         return self.rank % self.group
 
     @property
     def where(self) -> int:
-        """The number of this rank's group."""
+        """Return the number of this rank's group."""
         return self.rank // self.group
 
     @classmethod
     def of(cls, group: int, device_type: str = "cpu") -> Topology:
-        """Of all ranks of the default process group, in groups of ``group``. Raises :class:`ShardingError`."""
+        """Create the topology of the default process group in groups of ``group``. Raises :class:`ShardingError`."""
         ranks = dist.get_world_size()
         shape = (groups_of(ranks, group), group)
         mesh: DeviceMesh = init_device_mesh(device_type, shape, mesh_dim_names=("between", "within"))

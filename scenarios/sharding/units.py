@@ -1,7 +1,7 @@
-"""What is gathered and let go of together: the units of a model, and the parameters in them.
+"""Divides a model into units, which are gathered and released as a whole, and their parameters.
 
 A unit is a module whose parameters are needed together: each block of a ``ModuleList``, and each other module that owns
-parameters itself. Within a unit, what is trained and what is not are two pieces: only the one has gradients.
+parameters itself. Within a unit, trained and frozen parameters are two pieces: only the former has gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Part:
-    """One parameter, and where it begins in its piece, in elements."""
+    """A parameter, and its offset in its piece, in elements."""
 
     name: str
     parameter: nn.Parameter
@@ -29,11 +29,11 @@ class Part:
 
 @dataclass(eq=False)
 class Piece:
-    """The parameters of one unit that are trained, or those that are not: flat, one behind the other, padded.
+    """The trained, or the frozen, parameters of one unit: flat, consecutive, padded.
 
-    ``shard``: what this rank keeps of the values. ``whole``: all values, while they are here. ``gradient``: what it
-    keeps of the gradients, ``ready`` what the optimizer gets of them, ``master`` what it updates. Marks say when
-    something is done.
+    ``shard``: this rank's part of the values. ``whole``: all values, while gathered. ``gradient``: its part of the
+    gradients, ``ready`` the part for the optimizer, ``master`` the values that the optimizer updates. ``arrived``,
+    ``reduced``, ``updated``: marks of the completion of these.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Piece:
     gradient: Tensor | None = None
     ready: Tensor | None = None
     master: nn.Parameter | None = None
-    landing: Tensor | None = None  # takes this micro-batch's gradients, where they are reduced at once
+    landing: Tensor | None = None  # receives this micro-batch's gradients, where they are reduced at once
     waiting: set[str] = field(default_factory=set)  # parameters without a gradient in this micro-batch
     arrived: Any = None  # the values in `whole`
     reduced: Any = None  # the gradients in `ready`
@@ -55,9 +55,9 @@ class Piece:
 
 @dataclass(eq=False)
 class Unit:
-    """``parameters``: by their names in the model. ``modules``: what needs them; more than one where weights are tied.
+    """A unit. ``parameters``: by their names in the model. ``modules``: its users, several where weights are tied.
 
-    ``spans``: it has other units within, so it is needed as long as they are.
+    ``spans``: it contains other units, so it is needed as long as they are.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Unit:
 
 
 def units_of(model: nn.Module) -> list[Unit]:
-    """In the order in which the model names them. A parameter that two modules share is the first one's."""
+    """Return the units in the model's order. A parameter that two modules share is the first one's."""
     blocks = {
         id(block)
         for module in model.modules()

@@ -1,8 +1,8 @@
-"""The optimizer's side of the engine: each rank updates the part whose state it has, in fp32.
+"""Runs the optimizer: each rank updates the part whose state it has, in fp32.
 
-Any torch optimizer will do that treats each number by itself (SGD, Adam, AdamW): it gets flat parts, not the model's
-own parameters. AdamW is torch's fused one by default, as the plain one reads its step counter, which would wait for the
-device.
+Any torch optimizer is possible that treats each number separately (SGD, Adam, AdamW): it gets flat parts, not the
+model's own parameters. AdamW is torch's fused one by default, as the plain one reads its step counter, which would wait
+for the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Updates:
-    """``level``: how far the optimizer state is sharded. ``clip``: the largest norm of all gradients (None: any)."""
+    """Updates parameters. ``level``: of the optimizer state. ``clip``: largest norm of all gradients (None: any)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Updates:
         self._labelled = False
 
     def step(self) -> Tensor | None:
-        """Update with what was reduced. Gives the norm of all gradients where they are clipped, on the device."""
+        """Update with the reduced gradients. Returns their norm, on the device, where gradients are clipped."""
         compute = self._order.streams.current()
         for piece in self._pieces:
             self._order.wait(Sync.REDUCE_BEFORE_UPDATE, piece.reduced)
@@ -61,7 +61,7 @@ class Updates:
         return norm
 
     def _clipped(self, largest: float) -> Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_`` does, over the parts of all ranks."""
+        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, over the parts of all ranks."""
         gradients = [_gradient(piece) for piece in self._pieces]
         squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         self._levels.total(squares, self._level)
@@ -72,7 +72,7 @@ class Updates:
         return norm
 
     def _label(self) -> None:
-        """Adam's moments come with the first step."""
+        """Label the optimizer's state: Adam's moments are created in the first step."""
         self._labelled = True
         for piece in self._pieces:
             for what, value in self.optimizer.state.get(_master(piece), {}).items():

@@ -1,1 +1,1 @@
-"""What frameworks need beyond torch to run on the simulated GPU, a folder each. They stay as they were installed."""
+"""Supplies what frameworks need beyond torch on the simulated GPU, a folder each, without modifying the frameworks."""

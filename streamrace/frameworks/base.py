@@ -1,4 +1,4 @@
-"""What a framework is to the scenarios: it starts, trains a model, takes a fix, and names what stands in the trace."""
+"""Defines a framework for the scenarios: it starts, trains a model, takes a fix, and names memory in the trace."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from streamrace.device.device import Device
 
 Probe = Callable[[str, Tensor], None]
-"""Gets a parameter's name and its value."""
+"""Called with a parameter's name and its value."""
 
 
 class Trainer(Protocol):
-    """A model in training. ``engine``: what a NaN watch can be given."""
+    """A model in training. ``engine``: the object for a NaN watch."""
 
     engine: Any
 
     def forward(self, batch: Mapping[str, Tensor]) -> Any:
-        """The model's outputs."""
+        """Return the model's outputs."""
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> Any:
-        """The same, as a user evaluates between two steps: without gradients, and not in training mode."""
+        """Return the outputs as a user evaluates between two steps: without gradients, and not in training mode."""
 
     def backward(self, loss: Tensor) -> None: ...
 
@@ -33,23 +33,23 @@ class Trainer(Protocol):
     def gradient_norm(self) -> Tensor | float | None: ...
 
     def watch(self, probe: Probe) -> None:
-        """``probe`` gets each parameter whenever it is about to be used."""
+        """Call ``probe`` with each parameter whenever it is about to be used."""
 
     def label(self) -> None:
-        """Tell the trace what stands where in memory; again, as some of it comes and goes."""
+        """Name the contents of memory in the trace; to be repeated, as some memory comes and goes."""
 
     def label_state(self) -> None:
-        """The same for the optimizer's state, gradients and buffers; again when there is more of it."""
+        """Name the memory of the optimizer's state, gradients and buffers; to be repeated when there is more."""
 
     def edit(self, probe: Probe) -> None:
         """Probe a parameter, then double it."""
 
     def partitions(self) -> Iterator[tuple[str, Tensor]]:
-        """What this rank keeps, without padding."""
+        """Yield the parts that this rank keeps, without padding."""
 
 
 class Framework(Protocol):
-    """What a framework's folder offers in its module ``adapter``.
+    """The interface of a framework's module ``adapter``.
 
     ``PASSING_FILES``: endings of the files whose frames only pass a call on, so that call sites are those of their
     callers.
@@ -59,10 +59,10 @@ class Framework(Protocol):
     PASSING_FILES: tuple[str, ...]
 
     def warm_up(self) -> None:
-        """Do once, in the process that will be forked, what would be done in each rank."""
+        """Do, once, in the process that will be forked, the start-up work of every rank."""
 
     def start(self, *, simulated: bool) -> str:
-        """Use this process's simulated GPU, or the CPU. Gives the name of torch's backend for its collectives."""
+        """Use this process's simulated GPU, or the CPU. Returns the name of torch's backend for its collectives."""
 
     def put(self, fix: Any, device: Device) -> None:
         """Put a fix of this framework in its place, for as long as this process lives. Before ``initialize``."""
@@ -71,16 +71,16 @@ class Framework(Protocol):
         """Put another release's behaviour of one function into this one. Before ``initialize``."""
 
     def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
-        """Where a model is made so that each parameter is sharded at once, if ``config`` shards parameters."""
+        """Return a context that shards each parameter as a model is built, if ``config`` shards parameters."""
 
     def shape_of(self, parameter: nn.Parameter) -> torch.Size:
-        """Of the whole parameter, though only a part of it is here."""
+        """Return the shape of the whole parameter, even if only a part of it is here."""
 
     def initialize(self, *, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-        """The engine of this model."""
+        """Return the engine of this model."""
 
     def trainer(self, engine: Any, device: Device | None) -> Trainer:
-        """What trains by ``engine``, with its streams named."""
+        """Return the trainer of ``engine``, with its streams named."""
 
     def probe_copies(self, engine: Any) -> None:
-        """From here on read each copy of a parameter as soon as it is made, and wait for the value."""
+        """Read, from here on, each copy of a parameter as soon as it is written, and wait for the value."""

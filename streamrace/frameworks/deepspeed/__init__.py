@@ -1,17 +1,16 @@
-"""Stock DeepSpeed on the simulated GPU, with its own ``CUDA_Accelerator``. Tried with 0.19.8.
+"""Runs stock DeepSpeed on the simulated GPU, with its own ``CUDA_Accelerator``. Tried with 0.19.8.
 
-Nothing of DeepSpeed is edited. What it needs beyond torch's device is supplied when a program imports it
+DeepSpeed is not edited. Its needs beyond torch's device are supplied when a program imports it
 (:mod:`streamrace.device.adapters`):
 
 * its compiled extensions (``op_builder``) have stand-ins in torch operations, or are refused by name
   (:mod:`streamrace.frameworks.deepspeed.builders`);
 * frames that only pass a call on are left out of call sites (:data:`PASSING`);
-* a dry run answers its questions whether all went well (:data:`streamrace.device.dry.TRUSTED`).
+* a dry run answers DeepSpeed's checks whether all went well (:data:`streamrace.device.dry.TRUSTED`).
 
-Whether hpZ's secondary partitions were ever read is seen in the trace
-(:mod:`streamrace.frameworks.deepspeed.exercised`).
+The trace shows whether hpZ's secondary partitions were ever read (:mod:`streamrace.frameworks.deepspeed.exercised`).
 
-With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is supplied.
+With ``DS_ACCELERATOR=cpu`` DeepSpeed does not use the GPU, and nothing is supplied.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ PASSING = (
     "deepspeed/runtime/compiler.py",
     "deepspeed/accelerator/cuda_accelerator.py",
 )
-"""Files whose frames only pass a call on: the place that matters is their caller."""
+"""Files whose frames only pass a call on: the relevant place is their caller."""
 
-# Its reads of values ask whether a gradient overflowed, and how large the norm is: a dry run answers them.
+# DeepSpeed reads values to check for overflow, and for the norm: a dry run answers these reads.
 _ALL_WENT_WELL = {"deepspeed/": 1.0, "streamrace/frameworks/deepspeed/": 1.0}
 
 
 def prepare() -> None:
-    """Give the release that is about to be imported the names that it needs, and that are gone today."""
+    """Supply the names that the release about to be imported needs, and that no longer exist."""
     from streamrace.frameworks.deepspeed import needs
     from streamrace.frameworks.deepspeed.releases import installed
 
@@ -41,7 +40,7 @@ def prepare() -> None:
 
 
 def adapt(module: ModuleType) -> None:
-    """Supply what ``module`` of DeepSpeed needs. It has just been imported."""
+    """Supply the needs of DeepSpeed's ``module``, which has just been imported."""
     from streamrace.device import callsites
     from streamrace.device.dry import TRUSTED
     from streamrace.frameworks.deepspeed import builders, needs

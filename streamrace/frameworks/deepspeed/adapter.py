@@ -1,13 +1,13 @@
-"""Stock DeepSpeed as a :class:`Framework`. Written for 0.19.8, tried with those in ``releases.KNOWN``.
+"""Adapts stock DeepSpeed to :class:`Framework`. Written for 0.19.8, tried with those in ``releases.KNOWN``.
 
-It runs on the simulated GPU with its own ``CUDA_Accelerator``, and beside it on the CPU, through its own interface
-(``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is called through listeners stands in
-:mod:`.hooks`, and what is read of an engine's insides in :mod:`.training`.
+It runs on the simulated GPU with its own ``CUDA_Accelerator``, or on the CPU, through its own interface
+(``deepspeed.accelerator.set_accelerator``). DeepSpeed is not edited. Functions called through listeners are in
+:mod:`.hooks`, and accesses to an engine's internals in :mod:`.training`.
 
 DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`streamrace.frameworks.deepspeed.quantizer`
-stands in. An accelerator says which builder there is (``get_op_builder``), but
-``deepspeed.ops.op_builder.QuantizerBuilder`` asks the accelerator that DeepSpeed finds while it is imported, and
-``set_accelerator`` asks no one again: the name is set anew with the accelerator (:func:`start`).
+replaces it. An accelerator selects the builder (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder``
+is taken from the accelerator found during DeepSpeed's import, and ``set_accelerator`` does not repeat that: the name is
+set again with the accelerator (:func:`start`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PASSING_FILES: tuple[str, ...] = (
     "streamrace/frameworks/deepspeed/grafts.py",
     "detectors/live/patches.py",
 )
-"""Files whose frames only pass a call on: the place that matters is their caller."""
+"""Files whose frames only pass a call on: the relevant place is their caller."""
 
 
 class QuantizerBuilder:
-    """What DeepSpeed asks for its quantizer: nothing is built."""
+    """DeepSpeed's builder of its quantizer: nothing is built."""
 
     def load(self, verbose: bool = True) -> Any:
         return quantizer
@@ -50,10 +50,10 @@ class QuantizerBuilder:
 class PlainAccelerator(CPU_Accelerator):
     """DeepSpeed's CPU accelerator, with a quantizer, and without its shared-memory collective.
 
-    That one is compiled at the first start (half a minute) and only serves inference. What depends on the machine is
-    answered here, the same everywhere: the number of devices (``numactl`` counts memory nodes), and the types, which
-    torch computes with on every processor, if need be in fp32; DeepSpeed asks whether the processor has instructions
-    of its own for fp16, and refuses it without.
+    That collective is compiled at the first start (half a minute) and only serves inference. Answers that depend on the
+    machine are the same everywhere: the number of devices (``numactl`` counts memory nodes), and the dtypes, which
+    torch computes with on every processor, if need be in fp32; DeepSpeed refuses fp16 unless the processor has its own
+    instructions for it.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class PlainAccelerator(CPU_Accelerator):
 def start(*, simulated: bool) -> str:
     """Let DeepSpeed run on this process's simulated GPU, or on the CPU with gloo. Before ``initialize``.
 
-    Gives the name of torch's backend for its collectives.
+    Returns the name of torch's backend for its collectives.
     """
     accelerator: Any
     if simulated:
@@ -99,22 +99,22 @@ def start(*, simulated: bool) -> str:
 
 
 def initialize(*, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """DeepSpeed's engine of this model."""
+    """Return DeepSpeed's engine of this model."""
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
 
 def trainer(engine: Any, device: Device | None) -> DeepSpeedTrainer:
-    """What trains by ``engine``, with its streams named."""
+    """Return the trainer of ``engine``, with its streams named."""
     return DeepSpeedTrainer(engine, device)
 
 
 def shape_of(parameter: nn.Parameter) -> torch.Size:
-    """Of the whole parameter, though only a partition of it is here."""
+    """Return the shape of the whole parameter, even if only a partition of it is here."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
 
 
-# What an engine imports only when it is made.
+# Modules that an engine imports only when it is created.
 _LATE = (
     "deepspeed.comm.mori",
     "deepspeed.module_inject.auto_ep_layer",
@@ -127,23 +127,23 @@ _LATE = (
 
 
 def warm_up() -> None:
-    """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
+    """Do, once, in the process that will be forked, work that ``deepspeed.initialize`` would repeat in each rank."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "streamrace: torch.compile"
         )  # DeepSpeed compiles a function that nobody calls
         for module in _LATE:
-            with suppress(ImportError):  # old releases do not have them all
+            with suppress(ImportError):  # old releases lack some
                 importlib.import_module(module)
     start(simulated=False)
-    deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
+    deepspeed.ops.__compatible_ops__  # noqa: B018 - calls the compiler, and caches
 
 
 def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
-    """Where a model is made so that each parameter is partitioned at once (ZeRO-3); elsewhere it does nothing.
+    """Return a context that partitions each parameter as a model is built (ZeRO-3); without ZeRO-3 it does nothing.
 
-    Not everything that ``deepspeed.initialize`` takes concerns the partitioning: the optimizer is left out. The process
-    group is there before, as transformers has it: else the batch sizes are checked as those of one rank.
+    Settings of ``deepspeed.initialize`` that do not concern partitioning are left out: optimizer and scheduler. The
+    process group is created before, as in transformers: else the batch sizes are checked as those of one rank.
     """
     zero = config.get("zero_optimization", {})
     if zero.get("stage") != 3:

@@ -1,4 +1,4 @@
-"""Numbers as DeepSpeed's compiled optimizers have them: C++'s ``float``."""
+"""Computes numbers as DeepSpeed's compiled optimizers do: C++'s ``float``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def single(value: float) -> float:
-    """``value`` rounded to fp32, as it is where a C++ function takes a ``float``."""
+    """Round ``value`` to fp32, as for a C++ function's ``float`` argument."""
     return c_float(value).value
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """A copy in fp32, in which the kernels compute whatever they are given."""
+    """Copy to fp32, in which the kernels compute for all dtypes."""
     return tensor.to(torch.float32, copy=True)

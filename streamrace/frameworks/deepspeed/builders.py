@@ -1,10 +1,9 @@
-"""DeepSpeed's compiled extensions, all in one place: which have a stand-in, and why the others are refused.
+"""Lists DeepSpeed's compiled extensions: which have a stand-in, and why the others are refused.
 
-DeepSpeed builds an extension when a program asks for it (``FusedAdamBuilder().load()``). Those of CUDA cannot run here.
-Those for the host are C++ that takes a tensor's address: what they do to pinned memory would not be seen. So either a
-module of ours is given, whose functions are torch operations, or ``load`` says what to do instead.
-
-The builders themselves stay DeepSpeed's own classes: two of their methods are replaced.
+DeepSpeed builds an extension when a program requests it (``FusedAdamBuilder().load()``). CUDA extensions cannot run
+here. Extensions for the host are C++ that takes a tensor's address: their accesses to pinned memory would not be seen.
+So ``load`` either returns a module of ours, whose functions are torch operations, or raises with an alternative. The
+builders themselves stay DeepSpeed's own classes: two of their methods are replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ STAND_INS = {
     "FusedLionBuilder": "streamrace.frameworks.deepspeed.fused_optimizers",
     "QuantizerBuilder": "streamrace.frameworks.deepspeed.quantizer",
 }
-"""Builders, and the module that stands for the extension they build."""
+"""Builders, and the module that replaces their extension."""
 
 _INSTEAD = {
     "AsyncIOBuilder": 'offload to "cpu" instead of "nvme"',
@@ -38,7 +37,7 @@ _INSTEAD = {
 
 
 class StandIn:
-    """What ``load`` gives: the functions of ``module``, and a sentence for those it has not."""
+    """The result of ``load``: the functions of ``module``, and an error for those that it lacks."""
 
     def __init__(self, op: str, module: ModuleType) -> None:
         self._op, self._module = op, module
@@ -54,7 +53,7 @@ class StandIn:
 
 
 def supply(accelerator: type[Any]) -> None:
-    """Let the builders that DeepSpeed's ``accelerator`` knows give stand-ins. It looks for them when first asked."""
+    """Let the builders of DeepSpeed's ``accelerator``, which looks them up on first use, load stand-ins."""
     find: Callable[[Any], None] = accelerator._lazy_init_class_dict  # fills class_dict, once for all
 
     @functools.wraps(find)
@@ -67,7 +66,7 @@ def supply(accelerator: type[Any]) -> None:
 
 
 def replace(builders: Mapping[str, type[Any] | None]) -> None:
-    """Let each builder, by its name, load its stand-in or refuse, and answer so when asked if it is compatible."""
+    """Let each builder, by its name, load its stand-in or refuse, and report its compatibility accordingly."""
     for name, builder in builders.items():
         if builder is not None:
             builder.load = _loading(name)

@@ -1,8 +1,8 @@
-"""Was a secondary partition of hpZ that training had written ever read? A clean verdict on hpZ rests on it.
+"""Checks whether a secondary partition of hpZ that training had written was ever read: a clean verdict rests on it.
 
 A model that stays below ``stage3_max_live_parameters`` is gathered once a step, from its primary partitions, and
-released only after it. Then nobody reads what was copied, and nothing can be said of the wait between the two. That the
-first forward pass reads what was copied when the model was made says nothing of training.
+released only after it. Then nothing reads the copies, and the wait between copy and all-gather is not tested. Reads by
+the first forward pass, of copies written when the model was built, do not count as training's.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from streamrace.detectors.base import Detector, Unexercised
 from streamrace.trace.records import Collective, Launch, Stack, TraceRecord
 
-_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
-_TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used
+_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: only it writes secondaries
+_TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases parameters
 
 
 class SecondaryPartitions(Detector):
-    """Was what training wrote into a secondary partition ever read?
+    """Detects whether reads of secondary partitions follow training's writes to them.
 
-    The secondary partitions are the memory that work issued in DeepSpeed's ``_partition_param_sec`` writes.
+    Secondary partitions are the memory that work issued in DeepSpeed's ``_partition_param_sec`` writes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class SecondaryPartitions(Detector):
         self.reads = 0
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        """The next records of ``rank``."""
+        """Process the next records of ``rank``."""
         for record in records:
             if isinstance(record, Stack):
                 if any(frame.function == _COPY for frame in record.frames):
@@ -48,7 +48,7 @@ class SecondaryPartitions(Detector):
                     self.reads += any((rank, block) in self._secondary for block, *_ in record.reads)
 
     def findings(self) -> list[Unexercised]:
-        """One if hpZ is on and nothing was read."""
+        """Return a finding if hpZ is on and nothing was read."""
         if not self.on or self.reads:
             return []
         return [

@@ -1,11 +1,11 @@
-"""Stands for DeepSpeed's ``fused_adam`` and ``fused_lion`` (csrc/adam/multi_tensor_adam.cu, csrc/lion/ likewise).
+"""Replaces DeepSpeed's ``fused_adam`` and ``fused_lion`` (csrc/adam/multi_tensor_adam.cu, csrc/lion/ likewise).
 
 The formulas are those of the kernels, in fp32, in torch operations. Each call is one operator for the dispatcher, so
-one launch on the simulated GPU; the compiled one makes more for long lists (30 tensors or 320 chunks each), one behind
-the other on the same stream. DeepSpeed compiles with --use_fast_math and nvcc contracts to fused multiply-adds, so a
+one launch on the simulated GPU; the compiled code has several launches for long lists (30 tensors or 320 chunks each),
+in sequence on the same stream. DeepSpeed compiles with --use_fast_math and nvcc contracts to fused multiply-adds, so a
 GPU's last bits may differ.
 
-As in the kernels, infinities and NaN go through, and ``noop_flag`` is not read.
+As in the kernels, infinities and NaN propagate, and ``noop_flag`` is not read.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def multi_tensor_adam(
     bias_correction: int,
     weight_decay: float,
 ) -> None:
-    """One step of Adam, in place. ``tensors``: gradients, parameters, their means, the means of their squares.
+    """Run one step of Adam, in place. ``tensors``: gradients, parameters, their means, the means of their squares.
 
     ``mode`` 0: decay is added to the gradient (L2), 1: to the update (AdamW). Raises ValueError for tensors that the
-    kernel would read as other numbers than they are.
+    kernel would misread.
     """
     gradients, parameters, means, squares = _checked("multi_tensor_adam", tensors, 4)
     torch.ops.stream_races_optimizers.multi_tensor_adam.default(
@@ -64,7 +64,7 @@ def multi_tensor_lion(
     step: int,
     weight_decay: float,
 ) -> None:
-    """One step of Lion, in place. ``tensors``: gradients, parameters, their means. Raises ValueError as above."""
+    """Run one step of Lion, in place. ``tensors``: gradients, parameters, their means. Raises ValueError as above."""
     gradients, parameters, means = _checked("multi_tensor_lion", tensors, 3)
     torch.ops.stream_races_optimizers.multi_tensor_lion.default(
         gradients, parameters, means, lr, beta1, beta2, weight_decay
@@ -72,7 +72,7 @@ def multi_tensor_lion(
 
 
 def _checked(name: str, tensors: Sequence[Sequence[Tensor]], kinds: int) -> list[list[Tensor]]:
-    """The kernel takes addresses, and reads all as dense tensors of the first one's type."""
+    """Check the lists: the kernel takes addresses, and reads all as dense tensors of the first one's dtype."""
     if len(tensors) != kinds or len({len(kind) for kind in tensors}) != 1 or not tensors[0]:
         raise ValueError(f"{name}: {kinds} lists of as many tensors each are needed, at least one")
     first = tensors[0][0]

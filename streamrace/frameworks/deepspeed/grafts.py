@@ -1,4 +1,4 @@
-"""One function's behaviour of one DeepSpeed release, put into another: what makes two releases order work differently.
+"""Puts one function's behaviour of one DeepSpeed release into another, to show why releases order work differently.
 
 Two changes between 0.13.4 and 0.19.8 (``deepspeed/runtime/zero``) move hpZ's race. A graft takes one of them into the
 other release, in memory, so that each can be shown to be the reason (``streamrace why``):
@@ -6,11 +6,11 @@ other release, in memory, so that each can be shown to be the reason (``streamra
 * *Where available parameters are counted from.* The coordinator prefetches while ``__n_available_params`` is below
   ``stage3_max_live_parameters`` (``partitioned_param_coordinator.py``, ``fetch_sub_module``). 0.13.4 sets it to zero at
   the end of backward (``stage3.py``, ``backward``: ``reset_step``). The embedding is still gathered then, as its input
-  needs no gradient and its hook behind backward never runs; ``step`` releases it, and takes its elements off a second
+  needs no gradient and its hook behind backward never runs; ``step`` releases it, and subtracts its elements a second
   time. So the next forward pass begins below zero, and prefetches so many elements more. 0.19.8 sets it to zero at the
   beginning of forward (``parameter_offload.py``, ``_start_of_forward_hook``), as 0.16.9 does and 0.14.5 does not.
 * *How often a secondary is written.* Until 0.13.5 ``_partition_param_sec`` (``partition_parameters.py``) copies at each
-  release; 0.14.5 and later ones return at once where the secondary is there already.
+  release; 0.14.5 and later ones return at once where the secondary exists already.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COUNT = "_PartitionedParameterCoordinator__n_available_params"
 
 
 class Graft(StrEnum):
-    """The name that users give; ``into``: the releases that it can be put into (none: all); ``what`` it does there."""
+    """A graft's name for users; ``into``: the releases that can take it (empty: all); ``what``: its effect there."""
 
     NONE = "none", (), "nothing"
     COUNT_AT_FORWARD = "count-at-forward", _OLD, "live parameters counted from forward on (0.19.8)"
@@ -51,7 +51,7 @@ class Graft(StrEnum):
 
 
 def graft(chosen: Graft) -> None:
-    """Put it in its place, for as long as this process lives. Before ``deepspeed.initialize``."""
+    """Apply a graft, for as long as this process lives. Before ``deepspeed.initialize``."""
     _GRAFTS[chosen]()
 
 
@@ -87,7 +87,7 @@ def _count_at_backward() -> None:
 
 
 def _copies(*, each: bool) -> None:
-    """Whether a secondary that is there is written again."""
+    """Replace the copy: an existing secondary is written again (``each``) or not."""
     from deepspeed.runtime.zero.partition_parameters import Init
 
     original = Init._partition_param_sec

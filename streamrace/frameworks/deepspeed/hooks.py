@@ -1,8 +1,7 @@
-"""Where fixes and probes stand: functions of DeepSpeed that are called through a listener, and run as they are.
+"""Attaches fixes and probes to functions of DeepSpeed, which are called through a listener, and run unchanged.
 
-Nothing of DeepSpeed is edited. :func:`streamrace.detectors.live.patches.listen` calls a listener before or after a
-function; a single synchronisation is taken out by a :class:`streamrace.device.overrides.Override`, by the place it is
-called from.
+DeepSpeed is not edited. :func:`streamrace.detectors.live.patches.listen` calls a listener before or after a function; a
+:class:`streamrace.device.overrides.Override` removes a single synchronisation, by its call site.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from streamrace.frameworks.deepspeed.stock import PartitionedParameterCoordinato
 def put(fix: Fix, device: Device) -> None:
     """Put ``fix`` in its place, for as long as this process lives. Before ``deepspeed.initialize``.
 
-    After each copy it stands where stock DeepSpeed's own synchronisation stands: an override. For the other hooks one
+    ``after_copy`` takes the place of stock DeepSpeed's own synchronisation: an override. For each other hook one
     function is listened to, of :data:`streamrace.frameworks.deepspeed.releases.PINNED`:
 
-    * ``after_partition``, behind ``Init._partition_param_sec``: it knows which parameter was copied.
+    * ``after_partition``, behind ``Init._partition_param_sec``, which has the copied parameter as an argument.
     * ``after_release``, behind ``PartitionedParameterCoordinator.release_sub_module``: there a module's parameters
-      are partitioned, in forward and in backward. What is partitioned elsewhere (when the model is made, at the end of
-      ``GatheredParameters``, by ``release_and_reset_all``) belongs to no module's pass.
+      are partitioned, in forward and in backward. Parameters partitioned elsewhere (in the model's creation, at
+      the end of ``GatheredParameters``, by ``release_and_reset_all``) belong to no module's pass.
     * ``at_turn``, in front of ``DeepSpeedZeroOptimizer_Stage3.backward_prologue``: it runs once in each backward
       pass, before the first module's, whether the program calls ``engine.backward`` or ``loss.backward``.
     * ``at_fetch``, in front of the coordinator's ``__all_gather_params_``: fetches and prefetches both come through
       it, and it is the last place where the current stream is still the program's; inside, the all-gather stream is.
-      The fix gets only parameters that will be gathered from their secondary partitions, by the conditions that stand
-      in that function.
+      The fix gets only parameters that will be gathered from their secondary partitions, by the conditions of that
+      function.
     """
     from deepspeed.runtime.zero.partition_parameters import Init, ZeroParamStatus
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
@@ -66,8 +65,9 @@ def put(fix: Fix, device: Device) -> None:
 def watch_parameters(engine: Any, probe: Probe) -> None:
     """Call ``probe(name, parameter)`` for each parameter at each fetch, when it is ready for use.
 
-    ``deepspeed/runtime/zero/partitioned_paramPartitionedParameterCoordinator.py: fetch_sub_module`` returns when the
-    current stream is ordered after the all-gather; what the parameter holds then is what training uses.
+    ``PartitionedParameterCoordinator.fetch_sub_module`` (``deepspeed/runtime/zero/partitioned_param_coordinator.py``)
+    returns when the current stream is ordered after the all-gather; training uses the parameter's values of that
+    moment.
     """
     names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
 

@@ -1,11 +1,12 @@
-"""Stands for DeepSpeed's ``cpu_adam``, ``cpu_lion`` and ``cpu_adagrad``, the optimizers of offloaded state.
+"""Replaces DeepSpeed's ``cpu_adam``, ``cpu_lion`` and ``cpu_adagrad``, the optimizers of offloaded state.
 
-The compiled ones take addresses, so what they do to pinned memory would not be seen. These are torch operations on the
-host, each of which is seen. The formulas are those of the scalar code (``Step_1`` in csrc/adam/cpu_adam_impl.cpp,
-csrc/lion/cpu_lion_impl.cpp, csrc/adagrad/cpu_adagrad.cpp), in fp32 whatever the tensors are. The compiled ones use
-fused multiply-adds where the processor has them, so their last bits may differ from machine to machine; these do not.
+The compiled optimizers take addresses, so their accesses to pinned memory would not be seen. These are torch operations
+on the host, each of which is seen. The formulas are those of the scalar code (``Step_1`` in
+csrc/adam/cpu_adam_impl.cpp, csrc/lion/cpu_lion_impl.cpp, csrc/adagrad/cpu_adagrad.cpp), in fp32 for all dtypes. The
+compiled optimizers use fused multiply-adds where the processor has them, so their last bits may differ from machine to
+machine; these do not.
 
-An optimizer is known by a number, as there. ZenFlow's functions, whose optimizer is a process of its own, are not here.
+A number identifies an optimizer, as in DeepSpeed. ZenFlow's functions, whose optimizer is another process, are missing.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _lions: set[int] = set()
 def create_adam(
     number: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, adamw_mode: bool, log: bool
 ) -> int:
-    """Adam, or with ``adamw_mode`` AdamW. All else comes with each update."""
+    """Create Adam, or with ``adamw_mode`` AdamW. All other arguments come with each update."""
     _decoupled[number] = adamw_mode
     return 0
 
 
 def destroy_adam(number: int) -> int:
-    """Forget it."""
+    """Destroy the optimizer."""
     _decoupled.pop(number, None)
     return 0
 
@@ -51,7 +52,7 @@ def adam_update(
     mean: Tensor,
     square: Tensor,
 ) -> int:
-    """Step ``step`` (from 1), in place. Tensors of one size on the host: fp32, or fp16 and bf16 with such state."""
+    """Run step ``step`` (from 1), in place. Tensors of one size on the host: fp32, or fp16 and bf16 with such state."""
     lr, beta1, beta2, eps, decay = map(single, (lr, beta1, beta2, eps, weight_decay))
     correction1 = single(1 - single(beta1**step)) if bias_correction else 1.0
     correction2 = single(1 / math.sqrt(1 - single(beta2**step))) if bias_correction else 1.0
@@ -84,7 +85,7 @@ def adam_rollback(
     mean: Tensor,
     square: Tensor,
 ) -> int:
-    """Take AdamW's step ``step`` back, in place; fp32 alone (``adamw_rollback_inplace``). -1: other tensors."""
+    """Undo AdamW's step ``step``, in place; fp32 only (``adamw_rollback_inplace``). -1: other dtypes."""
     if any(one.dtype != torch.float32 for one in (parameter, gradient, mean, square)):
         return -1
     lr, beta1, beta2, eps, decay = map(single, (lr, beta1, beta2, eps, weight_decay))
@@ -97,13 +98,13 @@ def adam_rollback(
 
 
 def create_lion(number: int, lr: float, beta1: float, beta2: float, weight_decay: float, log: bool) -> int:
-    """Lion. All it needs comes with each update."""
+    """Create Lion. All of its arguments come with each update."""
     _lions.add(number)
     return 0
 
 
 def destroy_lion(number: int) -> int:
-    """Forget it."""
+    """Destroy the optimizer."""
     _lions.discard(number)
     return 0
 
@@ -120,7 +121,7 @@ def lion_update(
     gradient: Tensor,
     mean: Tensor,
 ) -> int:
-    """A step in place. Tensors as for Adam."""
+    """Run a step in place. Tensors as for Adam."""
     lr, beta1, beta2, decay = map(single, (lr, beta1, beta2, weight_decay))
     p, g, m = wide(parameter), wide(gradient), wide(mean)
     towards = g * single(1 - beta1) + m * beta1
@@ -132,13 +133,13 @@ def lion_update(
 
 
 def create_adagrad(number: int, lr: float, eps: float, weight_decay: float, log: bool) -> int:
-    """Adagrad. All it needs comes with each update."""
+    """Create Adagrad. All of its arguments come with each update."""
     _adagrads.add(number)
     return 0
 
 
 def destroy_adagrad(number: int) -> int:
-    """Forget it."""
+    """Destroy the optimizer."""
     _adagrads.discard(number)
     return 0
 
@@ -154,7 +155,7 @@ def adagrad_update(
     gradient: Tensor,
     square: Tensor,
 ) -> int:
-    """A step in place. Tensors as for Adam. The compiled scalar code leaves the update in the gradient, unread."""
+    """Run a step in place. Tensors as for Adam. The compiled scalar code leaves the update in the gradient, unread."""
     lr, eps, decay = map(single, (lr, eps, weight_decay))
     p, g = wide(parameter), wide(gradient)
     if decay > 0:

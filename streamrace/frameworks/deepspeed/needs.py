@@ -1,7 +1,7 @@
-"""What old DeepSpeed releases need to start on today's torch, numpy and Python: one line each.
+"""Supplies the names that old DeepSpeed releases need to start on today's torch, numpy and Python: one line each.
 
-Nothing here touches how a release orders its work: these are names that were there when the release was
-made, and are gone. Applied before DeepSpeed is imported.
+None changes how a release orders its work: the names existed when the release was made, and no longer do. Applied
+before DeepSpeed is imported.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from packaging.version import Version
 
 
 class Need(NamedTuple):
-    """``last``: the newest release that needs it. ``cpu``: it is its CPU accelerator that does, and a CUDA one asks
-    whether it is there, to see which accelerator this is.
+    """A need of old releases. ``last``: the newest release that has it. ``cpu``: a need of DeepSpeed's CPU accelerator
+    only; with a CUDA accelerator, DeepSpeed probes for the module to tell the two apart, so it must be absent.
     """
 
     what: str
@@ -47,7 +47,7 @@ def _attribute(module: str, name: str, value: Any) -> Callable[[], None]:
 
 
 def _rank_error() -> None:
-    """A rank outside a group was a RuntimeError once, and by it a loop over the group's ranks ended."""
+    """Restore RuntimeError for a rank outside a group: a loop over the group's ranks ends by it."""
     owner: Any = importlib.import_module("torch.distributed.distributed_c10d")
     original = owner.get_global_rank
 
@@ -77,9 +77,9 @@ NEEDS = (
 
 
 def constructors(accelerator: type[Any]) -> list[str]:
-    """Of an ``accelerator`` that gives ``torch.cuda.FloatTensor``, as up to 0.13.3, which only a CUDA build can call.
+    """Replace ``accelerator``'s ``torch.cuda.FloatTensor`` and such, of up to 0.13.3, which only a CUDA build can call.
 
-    It gives what 0.13.4 gives instead. Says which.
+    The replacements are those of 0.13.4. Returns the replaced names.
     """
     import torch
 
@@ -99,7 +99,7 @@ def _giving(value: Any) -> property:
 
 
 def supply(version: str, *, cpu: bool = True) -> list[str]:
-    """Give release ``version`` what it needs, and say what that was. ``cpu``: its CPU accelerator will be imported."""
+    """Supply release ``version``'s needs, and return them. ``cpu``: its CPU accelerator will be imported."""
     given = [need for need in NEEDS if Version(version) <= Version(need.last) and (cpu or not need.cpu)]
     for need in given:
         need.supply()

@@ -1,10 +1,10 @@
-"""The backend of DeepSpeed's compiler, which is not executed before something of it is used.
+"""Postpones the execution of DeepSpeed's compiler backend until it is used.
 
-Each engine on a GPU registers its passes there when it is made (``DeepSpeedEngine.__init__``,
+Each engine on a GPU registers its passes there when it is created (``DeepSpeedEngine.__init__``,
 ``register_compile_pass``). That alone imports torch's inductor, half a second of processor time in each rank, for a
-compiler that nobody has asked for, and that the simulated GPU refuses (:mod:`.builders`). So what is registered is
-remembered, and handed on when the module is executed: the first time that anything else is looked for in it.
-:class:`importlib.util.LazyLoader` does that too, but the registering itself would be the first use.
+compiler that nobody has requested, and that the simulated GPU refuses (:mod:`.builders`). So registrations are kept,
+and passed on when the module is executed: on the first access to any other name in it.
+:class:`importlib.util.LazyLoader` is similar, but the registration itself would be the first use.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Postponed(Loader):
 
 
 class _Unused(ModuleType):
-    """A module that was not executed. It becomes a plain one when it is."""
+    """A module that was not executed. It becomes a plain module on execution."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself looks for while it imports
+        if name.startswith("__"):  # looked up by Python itself during the import
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         with self._executing:
-            if isinstance(self, _Unused):  # else another thread has done it
+            if isinstance(self, _Unused):  # else another thread has executed it
                 execute = self._postponed
                 self.__class__ = ModuleType  # type: ignore[assignment]
                 try:

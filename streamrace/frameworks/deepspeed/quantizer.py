@@ -1,18 +1,18 @@
-"""DeepSpeed's quantizer, which it only has in CUDA, with torch's operators: what qwZ and qgZ of ZeRO++ call.
+"""Replaces DeepSpeed's quantizer, which exists only in CUDA, by torch's operators: for qwZ and qgZ of ZeRO++.
 
 ZeRO++ (Wang et al., 2023) halves the all-gather of weights by INT8 (qwZ) and quarters the reduction of gradients by
-INT4 and two all-to-alls, one in the node and one between nodes (qgZ). Both quantize block by block, symmetrically:
-for a block with the largest magnitude m, and b bits, the step is s = 2 m / 2**b (1 where m is 0), the stored scale
-is s, and a value x becomes x / s, rounded to the nearest (ties to even) and clamped to -2**(b-1) .. 2**(b-1) - 1. So
+INT4 and two all-to-alls, one in the node and one between nodes (qgZ). Both quantize block by block, symmetrically: for
+a block with the largest magnitude m, and b bits, the step is s = 2 m / 2**b (1 where m is 0), the stored scale is s,
+and a value x becomes x / s, rounded to the nearest (ties to even) and clamped to -2**(b-1) .. 2**(b-1) - 1. So
 
 * \\|x - dequantized\\| <= s / 2, up to the result's rounding to float16, for every x <= (2**(b-1) - 1/2) s;
-* what lies above, up to m = 2**(b-1) s, has no number left: it is clamped, and loses up to one s (1/128 of m
+* larger values, up to m = 2**(b-1) s, have no number left: they are clamped, and lose up to one s (1/128 of m
   in INT8, 1/8 in INT4). Negative values do not: the extremes are pulled down on one side only.
 
-What the compiled module does and this repeats, as training depends on it:
+Behaviour of the compiled module that is repeated here, as training depends on it:
 
 * It reads its input's *memory* as float16, whatever the tensor's dtype is (pt_binding.cpp casts the pointer).
-  qwZ converts first; qgZ does not, so bfloat16 gradients are read as other numbers. See scenarios/quantized.py.
+  qwZ converts first; qgZ does not, so bfloat16 gradients are misread. See scenarios/quantized.py.
 * A NaN is no larger than anything (__hmax2) and becomes 0 (__float2int_rn): quantization hides it. An infinity makes
   its block's step infinite, and the whole block comes back as NaN.
 * :func:`quantized_reduction` adds, and does not divide: DeepSpeed divides by the number of nodes alone.
@@ -20,9 +20,9 @@ What the compiled module does and this repeats, as training depends on it:
 
 Scales are (blocks,) here and (blocks, 1) there: gloo's all-gather compares shapes, NCCL's counts elements.
 
-What it cannot repeat is refused: sizes with which the compiled module leaves part of its result unwritten, or reads
-beyond its input. And what may differ from a GPU: DeepSpeed compiles with --use_fast_math, so there a scale may
-differ in its last bits; a block of nothing but NaN is NaN here, and on a GPU 0 where the launch has idle lanes.
+Unrepeatable cases are refused: sizes with which the compiled module leaves part of its result unwritten, or reads
+beyond its input. A GPU may differ in these: DeepSpeed compiles with --use_fast_math, so there a scale may differ in its
+last bits; a block of nothing but NaN is NaN here, and on a GPU 0 where the launch has idle lanes.
 
 Each function is one operator for the dispatcher, with its shapes known beforehand (``register_fake``): one launch on
 the simulated GPU, as the compiled one is on a real one. No value is read by the host.
@@ -39,11 +39,11 @@ from torch import Tensor
 NAMESPACE = "stream_races"
 _BITS = (4, 8)
 _LOAD = 8  # elements that a thread loads at once: a block is a multiple of it
-_LARGEST = {"quantize": 16384, "swizzle_quant": 40960, "quantized_reduction": 98304}  # of a block: there is no kernel
+_LARGEST = {"quantize": 16384, "swizzle_quant": 40960, "quantized_reduction": 98304}  # of a block that has a kernel
 
 
 class QuantizationType(Enum):
-    """As the compiled module has it. ZeRO++ asks for the first only."""
+    """The compiled module's enumeration. ZeRO++ uses the first only."""
 
     Symmetric = 0
     Asymmetric = 1
@@ -68,9 +68,9 @@ _library.define(
 
 
 def quantize(values: Tensor, groups: int, bits: int, kind: QuantizationType) -> tuple[Tensor, Tensor]:
-    """``values`` in ``groups`` blocks: int8 of the same shape (INT4: half as long), float32 scales (groups,).
+    """Quantize ``values`` in ``groups`` blocks: int8 of the same shape (INT4: half as long), float32 scales (groups,).
 
-    Raises ValueError for blocks that the compiled module cannot do.
+    Raises ValueError for blocks that the compiled module cannot process.
     """
     _check("quantize", values, values.numel(), groups, bits, kind)
     quantized, scales = torch.ops.stream_races.quantize.default(values, groups, bits)
@@ -78,7 +78,7 @@ def quantize(values: Tensor, groups: int, bits: int, kind: QuantizationType) -> 
 
 
 def dequantize(quantized: Tensor, scales: Tensor, groups: int, bits: int, kind: QuantizationType) -> Tensor:
-    """The way back: float16, of ``quantized``'s shape (INT4: twice as long). Raises ValueError as above."""
+    """Dequantize to float16, of ``quantized``'s shape (INT4: twice as long). Raises ValueError as above."""
     _check("dequantize", quantized, quantized.numel() * 8 // bits, groups, bits, kind)
     result: Tensor = torch.ops.stream_races.dequantize.default(quantized, scales, groups, bits)
     return result
@@ -89,9 +89,9 @@ def swizzle_quant(
 ) -> tuple[Tensor, Tensor]:
     """Quantize, and order the ranks' partitions for an all-to-all in the node: device by device, then node by node.
 
-    Partition p is that of device p % devices of node p // devices. int8 (bytes,) and float32 scales (groups,), both
-    in the new order; with ``slices`` the first slice of every partition comes first. Raises ValueError as above, and
-    for blocks that do not divide among the partitions.
+    Partition p is that of device p % devices of node p // devices. Returns int8 (bytes,) and float32 scales (groups,),
+    both in the new order; with ``slices`` the first slice of every partition comes first. Raises ValueError as above,
+    and for blocks that do not divide among the partitions.
     """
     _check("swizzle_quant", values, values.numel(), groups, bits, kind)
     if groups % (nodes * devices * slices):
@@ -113,10 +113,10 @@ def quantized_reduction(
     kind: QuantizationType,
     devices: int,
 ) -> tuple[Tensor, Tensor]:
-    """The sum of ``devices`` quantized tensors that lie one behind the other, quantized again in ``out_groups`` blocks.
+    """Sum ``devices`` quantized tensors that lie one behind the other, and quantize again in ``out_groups`` blocks.
 
-    Added in float16, the first device's first. int8 with the last dimension divided by ``devices``, float32 scales
-    (out_groups,). Raises ValueError as above.
+    Added in float16, the first device's first. Returns int8 with the last dimension divided by ``devices``, and float32
+    scales (out_groups,). Raises ValueError as above.
     """
     elements = quantized.numel() * 8 // bits
     _check("quantized_reduction", quantized, elements, groups, bits, kind)
@@ -130,7 +130,7 @@ def quantized_reduction(
 
 
 def _check(name: str, tensor: Tensor, elements: int, groups: int, bits: int, kind: QuantizationType) -> None:
-    """By shapes alone: what the compiled module has a kernel for, and what that kernel reads within its memory."""
+    """Check, by shapes alone, that the compiled module has a kernel, and that the kernel reads within its memory."""
     if kind is not Symmetric or bits not in _BITS:
         raise ValueError(f"{name}: ZeRO++ quantizes symmetrically to 4 or 8 bits, not {kind.name} to {bits}")
     if not tensor.is_contiguous():
@@ -182,12 +182,12 @@ def _quantized_reduction(
 
 
 def _halves(values: Tensor) -> Tensor:
-    """The memory as float16: as many numbers as there are elements, whatever these are."""
+    """Return the memory as float16: as many numbers as there are elements, of any dtype."""
     return values.view(-1).view(torch.float16)[: values.numel()]
 
 
 def _blocks(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """float16 (groups, elements) as integers of so many bits in int8, and the scales (groups,)."""
+    """Quantize float16 (groups, elements) to integers of ``bits`` bits in int8, and the scales (groups,)."""
     most = 1 << (_known(bits) - 1)
     values = values.float()
     seen = values.abs().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
@@ -198,7 +198,7 @@ def _blocks(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def _known(bits: int) -> int:
-    """A recording may say anything."""
+    """Return ``bits``, if 4 or 8, as a recording may contain any value. Raises ValueError."""
     if bits not in _BITS:
         raise ValueError(f"there are integers of 4 and 8 bits here, none of {bits}")
     return bits
@@ -212,7 +212,7 @@ def _packed(whole: Tensor, bits: int) -> Tensor:
 
 
 def _values(packed: Tensor, scales: Tensor, bits: int) -> Tensor:
-    """float16 (groups, elements)."""
+    """Return float16 (groups, elements)."""
     if _known(bits) == 4:
         packed = torch.stack((packed >> 4, (packed << 4) >> 4), -1).view(packed.shape[0], -1)
     return (packed.float() * scales).half()

@@ -1,7 +1,7 @@
-"""Other DeepSpeed releases: each in a folder of its own in the user's cache, made once (``device.packages``).
+"""Installs other DeepSpeed releases: each once, in its own folder in the user's cache (``device.packages``).
 
-Everything else, torch above all, is the environment we run in. The release is put in front of the import path, so that
-what runs is that release, unmodified.
+Everything else, torch above all, is that of the environment. The release is put in front of the import path, and runs
+unmodified.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamrace.device.packages import environment_of
 
 PINNED = "0.19.8"
 KNOWN = ("0.12.6", "0.13.1", "0.13.2", "0.13.4", "0.13.5", "0.14.5", "0.16.9", "0.18.2", "0.18.3", "0.19.4", PINNED)
-"""Those that were tried with the scenarios; any other may be asked for."""
+"""The releases that were tried with the scenarios; any other may be requested."""
 SYNCHRONISED = "0.13.5"
 """The first release that orders the secondary copy before its all-gather (pull request 5216)."""
 
@@ -25,7 +25,7 @@ class ReleaseError(Exception):
 
 
 def installed() -> str | None:
-    """The release that ``import deepspeed`` gives in this process."""
+    """Return the release that ``import deepspeed`` loads in this process."""
     try:
         return version("deepspeed")
     except PackageNotFoundError:
@@ -33,7 +33,7 @@ def installed() -> str | None:
 
 
 def is_release(text: str) -> bool:
-    """Does it say one release? Whether there is such a one, the package index says."""
+    """Check whether the text is a release's version; only the package index knows whether it exists."""
     try:
         return str(Version(text)) == text
     except InvalidVersion:
@@ -41,7 +41,7 @@ def is_release(text: str) -> bool:
 
 
 def environment(release: str, folder: Path | None = None) -> dict[str, str]:
-    """The environment variables of a process in which scenarios run under ``release``, which is installed if need be.
+    """Return the environment variables of a process whose scenarios run under ``release``; install it if need be.
 
     Raises :class:`streamrace.device.packages.names.PackageError`.
     """

@@ -1,4 +1,4 @@
-"""DeepSpeed, imported as it was installed, once there is what an old release needs to start."""
+"""Imports DeepSpeed as it was installed, after supplying what an old release needs to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in training under stock DeepSpeed's engine, and what its streams and memory are called in the trace."""
+"""Trains a model under stock DeepSpeed's engine, and names its streams and memory in the trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamrace.frameworks.deepspeed.stock import deepspeed, groups
 
 
 class DeepSpeedTrainer:
-    """Stock DeepSpeed's ``engine``. ``device``: the simulated GPU that it runs on; None on the CPU."""
+    """Trains by stock DeepSpeed's ``engine``. ``device``: the simulated GPU that it runs on; None on the CPU."""
 
     def __init__(self, engine: Any, device: Device | None) -> None:
         self.engine = engine
@@ -50,7 +50,7 @@ class DeepSpeedTrainer:
         hooks.watch_parameters(self.engine, probe)
 
     def label(self) -> None:
-        """Tell the trace which memory holds which parameter's partitions. Call it while they live."""
+        """Name the memory of each parameter's partitions in the trace. To be called while they live."""
         if self._device is None:
             return
         for name, parameter in self.engine.module.named_parameters():
@@ -62,11 +62,11 @@ class DeepSpeedTrainer:
             _label_whole_gradients(self.engine, self._device)
 
     def label_state(self) -> None:
-        """Tell the trace which memory holds the optimizer's state, gradients and buffers. Again as there is more of it.
+        """Name the memory of optimizer state, gradients and buffers in the trace; to be repeated when there is more.
 
         ``stage3.py`` keeps fp32 partitions, a flat buffer of gradients and a bucket in which they are reduced,
         ``stage_1_and_2.py`` whole parameters in flat groups, which are padded, and one fp32 partition of each; Adam's
-        moments come with the first step.
+        moments are created in the first step.
         """
         if self._device is None:
             return
@@ -99,7 +99,7 @@ class DeepSpeedTrainer:
     def edit(self, probe: Probe) -> None:
         """Probe a parameter through ``GatheredParameters``, then double it the same way, as users do.
 
-        The largest matrix of the model that is not an embedding. What ``probe`` gets are its values before.
+        The largest matrix of the model that is not an embedding. ``probe`` gets its values before the edit.
         """
         engine = self.engine
         names = {name: parameter.ds_numel for name, parameter in engine.module.named_parameters() if "emb" not in name}
@@ -112,7 +112,7 @@ class DeepSpeedTrainer:
                 parameter.mul_(2)
 
     def partitions(self) -> Iterator[tuple[str, Tensor]]:
-        """What this rank holds at the end: its part of each parameter, and of the fp32 master copy.
+        """Yield this rank's final part of each parameter, and of the fp32 master copy.
 
         Without the padding behind a parameter's end, which nothing writes.
         """
@@ -129,7 +129,7 @@ class DeepSpeedTrainer:
 
 
 def _name_streams(engine: Any, device: Device) -> None:
-    """Give the streams that DeepSpeed made the names under which its code knows them."""
+    """Name the streams that DeepSpeed created as in its code."""
     optimizer = engine.optimizer
     offload = getattr(optimizer, "parameter_offload", None)
     gather = getattr(offload, "_DeepSpeedZeRoOffload__allgather_stream", None)
@@ -149,10 +149,10 @@ def _name_streams(engine: Any, device: Device) -> None:
 
 
 def _label_whole_gradients(engine: Any, device: Device) -> None:
-    """ZeRO-1 and ZeRO-2 (``stage_1_and_2.py``) have no flat buffer of gradients between backward and step.
+    """Label the gradients of ZeRO-1 and ZeRO-2 (``stage_1_and_2.py``), without a flat buffer between backward and step.
 
     They keep those of the parameters that begin or end in the rank's partition, whole, and give the step views of the
-    partition's part; ZeRO-1 all gradients, until the last micro-batch. So it is blocks that are labelled.
+    partition's part; ZeRO-1 all gradients, until the last micro-batch. So whole blocks are labelled.
     """
     optimizer = engine.optimizer
     kept = [parameter.grad for parameter in engine.module.parameters()]
@@ -166,14 +166,14 @@ def _label_whole_gradients(engine: Any, device: Device) -> None:
 
 
 def _covered(parameter: Any) -> int:
-    """Elements of the parameter that lie in this rank's partition."""
+    """Count the elements of the parameter that lie in this rank's partition."""
     size = parameter.ds_tensor.ds_numel
     start = torch.distributed.get_rank(parameter.ds_process_group) * size
     return int(min(max(parameter.ds_numel - start, 0), size))
 
 
 def probe_copies(engine: Any) -> None:
-    """The check that suggests itself, and that hid the race from those who had it: read each copy when it is made.
+    """Read each copy when it is written: the obvious check for the race, which hides it.
 
     The read waits for the stream that copies (DeepSpeed issue 5059: "a NaN check after the partition hides it").
     """

@@ -1,11 +1,11 @@
-"""The fixes: what orders the secondary copy before the all-gather that reads it, and where.
+"""Lists the fixes: what orders the secondary copy before the all-gather that reads it, and where.
 
 DeepSpeed's own fix is the host-blocking ``current_stream().synchronize()`` at the end of ``_partition_param_sec``,
-behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix overrides that and acts at
-one of the four :class:`Where` between a copy and the all-gather.
+behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix overrides that and acts at one of
+the four :class:`Where` between a copy and the all-gather.
 
-A fix is a file with a class of the hooks of :class:`Ordering`, and a line in :class:`Fix`. That it stands somewhere
-does not say that it is enough: which ones are is found by running them (``make placements``).
+A fix is a file with a class of the hooks of :class:`Ordering`, and a line in :class:`Fix`. A fix need not be
+sufficient: the runs of ``make placements`` show which ones are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ALL_GATHER", "CURES", "STOCK", "Fix", "Ordering", "Where"]
 
 
 class Fix(StrEnum):
-    """All fixes: the name that users give, and the class that does it (``ordering``)."""
+    """All fixes: their names for users, and the classes that implement them (``ordering``)."""
 
     NONE = "none", Nothing
     STREAM_SYNC = "stream-sync", StreamSync
@@ -51,12 +51,12 @@ class Fix(StrEnum):
 
     @property
     def where(self) -> Where | None:
-        """Where it stands. None: nowhere."""
+        """Return the place of the fix; None: nowhere."""
         return self.ordering.where
 
     @property
     def what(self) -> str:
-        """What it does there."""
+        """Return the effect of the fix at its place."""
         return self.ordering.what
 
 

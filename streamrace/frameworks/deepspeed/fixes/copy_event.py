@@ -1,4 +1,4 @@
-"""An event behind each copy, for which only the all-gather that reads this copy waits."""
+"""Records an event behind each copy; only the all-gather that reads this copy waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CopyEvent(Ordering):
     def __init__(self, device: Any) -> None:
         super().__init__(device)
         self._copied: Any = None  # the stream of a copy whose parameter is not known yet
-        self._events: dict[int, Any] = {}  # behind the last copy of each parameter, by its id
+        self._events: dict[int, Any] = {}  # behind the last copy of each parameter, by the parameter's id
 
     def after_copy(self, stream: Any) -> None:
         self._copied = stream

@@ -1,4 +1,4 @@
-"""The host waits for the whole device behind each copy (arXiv 2407.01614)."""
+"""Makes the host wait for the whole device behind each copy (arXiv 2407.01614)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event behind each copy, in place of DeepSpeed's own synchronisation."""
+"""Records an event behind each copy, in place of DeepSpeed's own synchronisation."""
 
 from __future__ import annotations
 

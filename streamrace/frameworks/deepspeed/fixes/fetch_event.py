@@ -1,4 +1,4 @@
-"""An event in front of each all-gather that reads secondary partitions."""
+"""Records an event in front of each all-gather that reads secondary partitions."""
 
 from __future__ import annotations
 

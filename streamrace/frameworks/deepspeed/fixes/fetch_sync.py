@@ -1,4 +1,4 @@
-"""The host waits in front of each all-gather that reads secondary partitions."""
+"""Makes the host wait in front of each all-gather that reads secondary partitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One event behind all copies of a module.
+"""Records one event behind all copies of a module.
 
-Enough for training. It cures nothing: a copy at the end of ``GatheredParameters`` belongs to no module, and the next
-forward pass prefetches before its first module is released.
+Enough for training, but no cure: a copy at the end of ``GatheredParameters`` belongs to no module, and the next forward
+pass prefetches before its first module is released.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code before DeepSpeed 0.13.5: nothing orders the copy."""
+"""Restores the code before DeepSpeed 0.13.5: nothing orders the copy."""
 
 from __future__ import annotations
 

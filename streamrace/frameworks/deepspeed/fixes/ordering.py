@@ -1,4 +1,4 @@
-"""What a fix is: a class with hooks, which ``deepspeed.hooks`` calls from DeepSpeed's own functions."""
+"""Defines a fix: a class with hooks, which ``deepspeed.hooks`` calls from DeepSpeed's own functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOCK = (
     "deepspeed/runtime/zero/partition_parameters.py:1951 Init._partition_param_sec: "
     "get_accelerator().current_stream().synchronize()"
 )
-"""DeepSpeed's own synchronisation, in the pinned release: what all fixes but those that keep it take away."""
+"""DeepSpeed's own synchronisation, in the pinned release; all fixes remove it, except those that keep it."""
 
 
 class Where(StrEnum):
@@ -28,8 +28,8 @@ class Where(StrEnum):
 class Ordering:
     """One rank's fix at work. Only the hooks that a fix overrides are put into DeepSpeed.
 
-    ``where`` it stands (None: nowhere); ``what`` it does there; whether it ``cures``: it left no race in any run, and
-    the tests hold it to that. ``stock``: DeepSpeed's own synchronisation stays, instead of :meth:`after_copy`.
+    ``where``: its place (None: nowhere); ``what``: its effect there; ``cures``: it left no race in any run, and the
+    tests check that. ``stock``: DeepSpeed's own synchronisation stays, instead of :meth:`after_copy`.
     """
 
     where: ClassVar[Where | None] = None
@@ -41,22 +41,22 @@ class Ordering:
         self.device = device
 
     def after_copy(self, stream: Any) -> None:
-        """A copy into a secondary partition was given to ``stream``."""
+        """Run after a copy into a secondary partition was issued to ``stream``."""
 
     def after_partition(self, parameter: Any) -> None:
-        """``parameter`` was partitioned: its secondary partition was written, or was there already."""
+        """Run after ``parameter`` was partitioned: its secondary partition was written, or existed already."""
 
     def after_release(self) -> None:
-        """All parameters of a module that may be released were partitioned."""
+        """Run after all releasable parameters of a module were partitioned."""
 
     def at_turn(self) -> None:
-        """The backward pass begins."""
+        """Run at the beginning of the backward pass."""
 
     def at_fetch(self, parameters: list[Any]) -> None:
-        """The secondary partitions of ``parameters`` will be read by the all-gather that comes next."""
+        """Run before an all-gather that reads the secondary partitions of ``parameters``."""
 
     def overrides(self, hook: str) -> bool:
-        """Does this fix do anything in ``hook``?"""
+        """Check whether this fix overrides ``hook``."""
         return getattr(type(self), hook) is not getattr(Ordering, hook)
 
     def let_wait(self, event: Any) -> None:

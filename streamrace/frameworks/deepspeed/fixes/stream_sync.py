@@ -1,4 +1,4 @@
-"""DeepSpeed's own fix since 0.13.5 (pull request 5216, "temporary fix"): ``current_stream().synchronize()``."""
+"""Keeps DeepSpeed's own fix since 0.13.5 (pull request 5216, "temporary fix"): ``current_stream().synchronize()``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One event in each micro-batch, where the backward pass begins. Not a cure, as :mod:`.turn_sync` explains."""
+"""Records one event in each micro-batch, where the backward pass begins. Not a cure, as :mod:`.turn_sync` explains."""
 
 from __future__ import annotations
 

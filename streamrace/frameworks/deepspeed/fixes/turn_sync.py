@@ -1,7 +1,7 @@
-"""The host waits once in each micro-batch, where the backward pass begins.
+"""Makes the host wait once in each micro-batch, where the backward pass begins.
 
-It cures nothing: during the forward pass DeepSpeed prefetches what the backward pass reads first, which includes what
-was released early in the same pass (partitioned_param_coordinator.py, the prefetch in ``_fetch_sub_module_impl``).
+Not a cure: during the forward pass DeepSpeed prefetches what the backward pass reads first, which includes parameters
+released early in the same pass (partitioned_param_coordinator.py, the prefetch in ``_fetch_sub_module_impl``).
 """
 
 from __future__ import annotations
