@@ -24,14 +24,14 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
     Ends with tables (network.csv, rings.csv): theirs, ours, error, and what explains a large one. Nothing is fitted.
     """
     from papers.studies import network as study
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
 
     console = Terminal()
     folder = folders.make(runs / name, {"study": "network"}, overwrite=overwrite)
     frame, rings = study.study(), study.rings()
     frame.to_csv(folder / "network.csv", index=False)
     rings.to_csv(folder / "rings.csv", index=False)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     _show(console, frame)
     _show_rings(console, rings)
     console.print(f"Files: {folder}/network.csv, rings.csv", highlight=False)

@@ -41,7 +41,7 @@ def paper(
     from papers.studies.quantization import quantization
     from streamrace.reports.screen.terminal import doing
     from streamrace.repro.commands.progress import counting
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.scenarios import rehearsal
     from streamrace.scenarios.job import job
 
@@ -89,7 +89,7 @@ def paper(
     for part, frame in frames.items():
         frame.to_csv(folder / f"{part}.csv", index=False)
     files = ", ".join(f"{part}.csv" for part in frames)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console.print(f"Files: {folder}/: {files} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
 

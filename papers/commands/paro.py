@@ -166,8 +166,8 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
 
 
 def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:
-    from streamrace.repro.sessions import places
+    from streamrace.repro.sessions import staging
 
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     took = f"{time.perf_counter() - began:.0f} s"
     console.print(f"Files: {folder}/: {', '.join(files)} ({took})", highlight=False, markup=False)

@@ -32,7 +32,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     checkpoint interval, strategy and scale.
     """
     from streamrace.reports.screen.terminal import doing
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.scenarios import program
 
     began = time.perf_counter()
@@ -51,7 +51,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
         "failure": _failure,
     }
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
 

@@ -46,7 +46,7 @@ def bisect(
     from streamrace.device.packages.names import PackageError
     from streamrace.device.scripts import Program, WrongUse
     from streamrace.reports.screen.console import Terminal
-    from streamrace.repro.sessions import bisected, folders, places
+    from streamrace.repro.sessions import bisected, folders, staging
     from streamrace.studies import bisection
 
     if not program:
@@ -78,7 +78,7 @@ def bisect(
     found = bisection.bisect(releases, run)
     sentence = found.sentence(package, releases)
     folders.put(folder / FILE, {"asked": asked, **_told(found), "sentence": sentence})
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     for what, races in (("Gone", found.gone), ("New", found.new)):
         for race in races:

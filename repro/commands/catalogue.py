@@ -51,7 +51,7 @@ def catalogue(
     from streamrace.reports.data import catalogue as data
     from streamrace.reports.pages.catalogue_page import judged
     from streamrace.reports.screen import catalogue as screen
-    from streamrace.repro.sessions import catalogued, folders, places, studied
+    from streamrace.repro.sessions import catalogued, folders, staging, studied
     from streamrace.scenarios.catalogue import entry as entries
     from streamrace.studies.process_pool import cores
 
@@ -90,7 +90,7 @@ def catalogue(
     found = [rows[one.id] for one in chosen]
     catalogued.forget_traces(folder)
     data.write(found, installed("streamrace", "torch", "deepspeed"), folder)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console.print(screen.table(found))
     studied.report(console, folder, "catalogue", more=ids, shown=False)
     if aside:

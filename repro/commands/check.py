@@ -16,7 +16,7 @@ from streamrace.device.scripts import Program, WrongUse
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import TokenError
 from streamrace.repro.commands import flags
-from streamrace.repro.sessions import checking, child, folders, launched, places
+from streamrace.repro.sessions import checking, child, folders, launched, staging
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.witnessed import WitnessRequest, timing_of
 
@@ -133,7 +133,7 @@ def check(
     """
     if not program:
         raise click.UsageError("Name a script, for example: streamrace check train.py (or with -m a module).")
-    me = launched.here()
+    me = launched.launcher_context()
     if dry or me:  # defaults from pyproject.toml are not meant for these
         ranks, record = None if _by_file("ranks") else ranks, record and not (dry and _by_file("record"))
     world = _world(dry, nodes, gpus, hardware, network)
@@ -164,12 +164,12 @@ def check(
     began = me.began if me else datetime.now()
     folder = runs / (name or f"{folders.name_of(program)}-{began:%Y%m%d-%H%M%S}")
     if me and me.rank:
-        folder = launched.join([folder, places.beside(folder)], me)
+        folder = launched.join([folder, staging.staging_path(folder)], me)
     else:
         folder = folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> ProgramEnd:
-        places.leave()
+        staging.cleanup()
         return checking.work(
             words,
             module,

@@ -49,7 +49,7 @@ def dry(
     from streamrace.reports.screen import dry as report
     from streamrace.reports.screen.terminal import doing
     from streamrace.reports.timelines import perfetto
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.scenarios import rehearsal
     from streamrace.studies.layers import extend
     from streamrace.studies.rehearsed import Rehearsed
@@ -73,7 +73,7 @@ def dry(
     told = {**found.as_dict(), "said": said, "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     panel = report.panel(found, said)
-    report.show(console, panel, places.keep(folder))  # keep has moved its trace
+    report.show(console, panel, staging.commit(folder))  # keep has moved its trace
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from streamrace.repro.sessions.places import BESIDE
+from streamrace.repro.sessions.staging import BESIDE
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]

@@ -65,7 +65,7 @@ def fuzz(
     from streamrace.reports.pages.folders import write
     from streamrace.reports.screen import timings
     from streamrace.reports.screen.terminal import doing
-    from streamrace.repro.sessions import places, witnesses
+    from streamrace.repro.sessions import staging, witnesses
     from streamrace.repro.sessions.recordings import live_run, subject_of
     from streamrace.repro.sessions.release import become, versions, with_deepspeed
 
@@ -74,7 +74,7 @@ def fuzz(
     become([*packages, f"deepspeed=={scenario.deepspeed}"])
     scenario.check()
     here = runs / f"fuzz-{name}"
-    places.alone(here)
+    staging.exclusive(here)
     subject, folder = subject_of(scenario, runs, console)
     here.mkdir(parents=True, exist_ok=True)
     from hypothesis.configuration import set_hypothesis_home_dir

@@ -12,7 +12,7 @@ from streamrace.device import kept, processor
 from streamrace.device.frames import roomy
 from streamrace.repro.commands import config
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
-from streamrace.repro.sessions import places, sentences
+from streamrace.repro.sessions import sentences, staging
 from streamrace.trace.untrusted import visible
 
 _UNCHANGED = (
@@ -86,7 +86,7 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
     group.answers = recorded is None
     group.helping = bool({"--help", "-h"} & {*arguments})
     try:
-        with places.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
+        with staging.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
             _main(group, arguments, launched)
     except click.ClickException as error:
         said = io.StringIO()

@@ -18,13 +18,13 @@ def kernels(name: str, runs: Path, overwrite: bool) -> None:
     A dry run, and every other command with a hardware profile, times kernels by this model. Nothing is run.
     """
     from streamrace.reports.screen import calibrated
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.studies import kernels as study
 
     frame = study.study()
     folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)
     frame.to_csv(folder / "kernels.csv", index=False)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console = Terminal()
     calibrated.published(console, study.summary(frame), study.SOURCES)
     console.print(f"Files: {folder}/kernels.csv", highlight=False)

@@ -50,7 +50,7 @@ def memory(
     from streamrace.reports.pictures import memory as memory_chart
     from streamrace.reports.screen.terminal import doing
     from streamrace.repro.commands.progress import counting
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.scenarios import rehearsal
     from streamrace.scenarios.job import Job, job
 
@@ -79,7 +79,7 @@ def memory(
     ends.to_csv(folder / "limits.csv", index=False)
     group = study.GROUP if (frame.group == study.GROUP).any() else int(frame.group.max())
     memory_chart.draw(frame, folder / "memory.png", group=group, title=f"Memory on each GPU at its peak: {title}")
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     _show(console, frame)
     _show_limits(console, ends)
     console.print(
@@ -89,14 +89,14 @@ def memory(
 
 def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: bool) -> None:
     from streamrace.repro.commands.progress import counting
-    from streamrace.repro.sessions import folders, places
+    from streamrace.repro.sessions import folders, staging
     from streamrace.studies import trackers
 
     folder = folders.make(place, {"study": "trackers"}, overwrite=overwrite)
     with counting(console) as progress:
         frame = trackers.study(trackers.cases(), folder, progress, workers=workers)
     frame.to_csv(folder / "trackers.csv", index=False)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     rows = [
         [
             row["model"],

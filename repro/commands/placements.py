@@ -47,7 +47,7 @@ def placements(
     replaced.
     """
     from streamrace.reports.screen.terminal import doing
-    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.repro.sessions import folders, staging, studied
     from streamrace.scenarios import rehearsal
     from streamrace.scenarios.job import Job, job
     from streamrace.studies import sites
@@ -77,7 +77,7 @@ def placements(
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
         found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
     profile = job(**options).profile()
     console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv", highlight=False)

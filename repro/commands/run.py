@@ -43,7 +43,7 @@ def run(
     """
     from streamrace.reports.screen import terminal
     from streamrace.reports.screen.terminal import Progress
-    from streamrace.repro.sessions import folders, places, references, session
+    from streamrace.repro.sessions import folders, references, session, staging
     from streamrace.scenarios.program import preload
     from streamrace.scenarios.scenario import scenario
 
@@ -57,7 +57,7 @@ def run(
         preload()
         reference = references.kept_reference(made, folder, progress, again=reference_again)
         found = session.simulate(made, folder, reference, progress)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
         console.print(f"Expected {expect}, found {found.verdict}.", style="red")
@@ -78,7 +78,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
     from streamrace.reports.pages.folders import write
     from streamrace.reports.screen import terminal
     from streamrace.reports.screen.terminal import Progress
-    from streamrace.repro.sessions import folders, places, references, session
+    from streamrace.repro.sessions import folders, references, session, staging
     from streamrace.scenarios.program import preload
     from streamrace.scenarios.scenario import scenario
 
@@ -101,7 +101,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
                 references.show(reference, progress)
             found[word] = session.simulate(one, written[word], reference, progress)
         terminal.verdict(console, found[word], runs / f"{name}-{word}")
-    written = {word: places.keep(folder) for word, folder in written.items()}
+    written = {word: staging.commit(folder) for word, folder in written.items()}
     terminal.comparison(console, found, written)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"

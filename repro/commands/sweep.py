@@ -41,7 +41,7 @@ def sweep(
 
     from streamrace.reports.screen.terminal import doing
     from streamrace.repro.commands.progress import counting
-    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.repro.sessions import folders, staging, studied
     from streamrace.scenarios import rehearsal
     from streamrace.scenarios.job import Job, job
     from streamrace.studies import sweep as study
@@ -72,7 +72,7 @@ def sweep(
         names = [*frame.configuration, *other.configuration]
         frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)
     frame.to_csv(folder / "sweep.csv", index=False)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     if part:
         return
     if study.asked(frame) >= _TOLD:

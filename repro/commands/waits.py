@@ -12,7 +12,7 @@ import click
 from streamrace.device.scripts import Program, WrongUse
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.check import in_place, slowed, timed
-from streamrace.repro.sessions import checking, child, folders, launched, places
+from streamrace.repro.sessions import checking, child, folders, launched, staging
 from streamrace.repro.sessions.child import ProgramEnd
 
 _PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
@@ -67,7 +67,7 @@ def waits(
     """
     if not program:
         raise click.UsageError("Name a script, for example: streamrace waits train.py (or with -m a module).")
-    if launched.here():
+    if launched.launcher_context():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
         raise WrongUse(
@@ -86,7 +86,7 @@ def waits(
     )
 
     def work() -> ProgramEnd:
-        places.leave()
+        staging.cleanup()
         return checking.work(
             words, module, ranks or 0, folder / "trace", factors, token, None, record=False, tell_waits=True
         )
@@ -109,7 +109,7 @@ def waits(
     found = judge(folder, what, failure=ended.why or None, beside=beside)
     folders.forget_ranks(folder)
     if found.failure or not found.seen.launches:
-        places.keep(folder)
+        staging.commit(folder)
         console.print(screen.nothing(found), highlight=False, soft_wrap=True, markup=False)
         raise SystemExit(_FAILED if ended.status else _UNKNOWN)
     again = waited.RunAgain(
@@ -123,7 +123,7 @@ def waits(
     with console.status("each wait taken away alone") as status:
         made = waited.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))
     data.write(made, folder)
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     screen.show(console, made)
     if report:
         studied.report(console, folder, "waits", more=program, shown=False)

@@ -53,7 +53,7 @@ def why(
     from streamrace.repro.commands.frames import among
     from streamrace.repro.commands.frames import words as words_of
     from streamrace.repro.commands.progress import counting
-    from streamrace.repro.sessions import folders, places, studied
+    from streamrace.repro.sessions import folders, staging, studied
     from streamrace.scenarios import rehearsal
     from streamrace.scenarios.job import Job
     from streamrace.studies import trainer
@@ -104,7 +104,7 @@ def why(
         losses.to_csv(folder / "losses.csv", index=False)
         for one, rows in losses.groupby("release"):
             console.print(f"  Trainer, DeepSpeed {one}: loss {', '.join(f'{loss:.4f}' for loss in rows.loss)}")
-    folder = places.keep(folder)
+    folder = staging.commit(folder)
     console.print(f"Files: {folder}/why.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "why", options=made.model_dump(mode="json"), hardware=made.profile().description)
 

@@ -17,7 +17,7 @@ from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
 from streamrace.process.forks import relax_gc
 from streamrace.process.interrupts import held
-from streamrace.repro.sessions import child, folders, launched, places
+from streamrace.repro.sessions import child, folders, launched, staging
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.launched import Launched
@@ -142,11 +142,11 @@ def as_a_rank(
     work: Callable[[], ProgramEnd], folder: Path, me: Launched, meanwhile: Callable[[], bool]
 ) -> ProgramEnd | None:
     """Return how the run ended, for rank 0 to judge; None on other ranks. ``meanwhile``: called on rank 0."""
-    launched.present(folder, me)
+    launched.register_rank(folder, me)
     mine = child.attended(work, lambda: launched.failed(folder, me), (lambda: False) if me.rank else meanwhile)
-    launched.report(folder, me, mine)
+    launched.report_exit(folder, me, mine)
     if me.rank:
-        launched.judged(folder, me)
+        launched.wait_for_verdict(folder, me)
         if mine.status:
             raise SystemExit(2 if mine.wrong else _FAILED)
         return None
@@ -200,7 +200,7 @@ def conclude(
     interrupted = interrupted or meanwhile.judging().interrupted
     folders.forget_ranks(folder)
     if not interrupted:
-        folder = places.keep(folder)
+        folder = staging.commit(folder)
     page = None
     if telling.report:
         from streamrace.reports.pages.folders import write

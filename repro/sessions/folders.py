@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from streamrace.device.scripts import WrongUse
-from streamrace.repro.sessions import places
+from streamrace.repro.sessions import staging
 
 if TYPE_CHECKING:
     from streamrace.scenarios.job import Job
@@ -84,11 +84,11 @@ def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
 def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
     """Create the folder ``path``, identified as a run by the file ``mark``, which ``write`` writes.
 
-    Returns a staging folder if a run is replaced: :func:`streamrace.repro.sessions.places.keep` moves it to ``path``.
+    Returns a staging folder if a run is replaced: :func:`.staging.commit` moves it to ``path``.
     Raises :class:`WrongUse` if ``path`` is taken, or cannot be created.
     """
     try:
-        places.alone(path)
+        staging.exclusive(path)
         if path.exists() and not path.is_dir():
             raise WrongUse(f"{path} is a file: choose another --name")
         taken = path.is_dir() and any(path.iterdir())
@@ -96,7 +96,7 @@ def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite:
             raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
         if taken and not (path / mark).exists():
             raise WrongUse(f"{path} does not look like a run of this command: choose another --name")
-        folder = places.begin(path, replacing=taken)
+        folder = staging.begin(path, replacing=taken)
         write(folder / mark)
     except OSError as error:
         raise WrongUse(f"cannot make the run folder {path}: {error.strerror}") from None

@@ -36,7 +36,7 @@ class Launched(NamedTuple):
     began: datetime
 
 
-def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
+def launcher_context(environment: Mapping[str, str] = os.environ) -> Launched | None:
     """Return the launcher's settings for this process; None without a launcher, or if it starts a single rank.
 
     Raises :class:`WrongUse` if its ranks are on several machines.
@@ -63,12 +63,12 @@ def join(paths: Sequence[Path], me: Launched) -> Path:
         time.sleep(_POLL_S)
 
 
-def report(path: Path, me: Launched, ended: ProgramEnd) -> None:
+def report_exit(path: Path, me: Launched, ended: ProgramEnd) -> None:
     """Report how this rank ended."""
     folders.put(folders.of_rank(path, me.rank), ended._asdict())
 
 
-def present(path: Path, me: Launched) -> None:
+def register_rank(path: Path, me: Launched) -> None:
     """Register this rank's process, so that waiting ranks can check whether it still runs."""
     folders.put(folders.of_rank(path, me.rank).with_suffix(".pid"), {"pid": os.getpid()})
 
@@ -104,7 +104,7 @@ def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
     return ended
 
 
-def judged(path: Path, me: Launched) -> None:
+def wait_for_verdict(path: Path, me: Launched) -> None:
     """Wait until rank 0 has judged, is gone, or is stopped. The folder may have moved by then."""
     looks = Looks()
     _until(

@@ -21,7 +21,7 @@ from streamrace.replay.faults import ReplayError
 from streamrace.replay.recording import Recording
 from streamrace.replay.tokens import Token
 from streamrace.reports.screen.terminal import doing
-from streamrace.repro.sessions import places
+from streamrace.repro.sessions import staging
 from streamrace.scenarios.named import from_text, named
 from streamrace.scenarios.scenario import Scenario, save
 
@@ -84,8 +84,8 @@ def live_run(scenario: Scenario, under: HardwareTiming, folder: Path) -> Recordi
 
 def _record(scenario: Scenario, folder: Path) -> None:
     """Record in a staging folder first, as a partial recording is useless. A failed rank's output is kept."""
-    begun = places.beside(folder)
-    with places.locked(folder, patient=True):
+    begun = staging.staging_path(folder)
+    with staging.locked(folder, patient=True):
         if (folder / "scenario.json").exists():
             return  # another command has recorded it meanwhile
         try:
@@ -98,7 +98,7 @@ def _record(scenario: Scenario, folder: Path) -> None:
             raise
         shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
-    places.clear(folder.parent)
+    staging.clear(folder.parent)
     others = [path for path in folder.parent.iterdir() if (path / "scenario.json").exists() and path != folder]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in others[_MOST:]:

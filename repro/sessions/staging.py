@@ -47,7 +47,7 @@ def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
     try:
         yield
         for folder in [*mine.folders.values()]:
-            keep(folder)
+            commit(folder)
     except BaseException as error:
         for path, folder in mine.folders.items():
             if refused(error):
@@ -87,13 +87,13 @@ def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
         os.close(_locks.pop(path))
 
 
-def alone(path: Path) -> None:
+def exclusive(path: Path) -> None:
     """Lock ``path`` until this command ends. Raises :class:`WrongUse` if another command holds the lock."""
     if _open and path not in _locks:
         _open[-1].locks.enter_context(locked(path))
 
 
-def leave() -> None:
+def cleanup() -> None:
     """Close the locks in a fork that runs a user's program, so that processes it leaves behind hold none."""
     for lock in _locks.values():
         os.close(lock)
@@ -107,8 +107,8 @@ def clear(folder: Path) -> None:
 
 
 def begin(path: Path, *, replacing: bool) -> Path:
-    """Create the folder to write the run ``path`` into; :func:`keep` commits it. ``replacing``: a run exists."""
-    folder = beside(path) if replacing else path
+    """Create the folder to write the run ``path`` into; :func:`commit` commits it. ``replacing``: a run exists."""
+    folder = staging_path(path) if replacing else path
     if replacing:
         remove(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,12 +117,12 @@ def begin(path: Path, *, replacing: bool) -> Path:
     return folder
 
 
-def beside(path: Path) -> Path:
+def staging_path(path: Path) -> Path:
     """Return the staging folder of the run ``path``."""
     return path.with_name(f"{path.name}{BESIDE}")
 
 
-def keep(folder: Path) -> Path:
+def commit(folder: Path) -> Path:
     """Commit the complete run in ``folder``: move it to its destination. Return its final place."""
     for one in _open:
         for path, written in [*one.folders.items()]:

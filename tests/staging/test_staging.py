@@ -17,7 +17,7 @@ import pytest
 
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.__main__ import main
-from streamrace.repro.sessions import folders, places
+from streamrace.repro.sessions import folders, staging
 
 Command = Callable[..., tuple[int, str]]
 
@@ -154,15 +154,15 @@ def test_a_lock_holds_between_two_commands_and_dies_with_the_first(tmp_path: Pat
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with places.locked(place):
+        with staging.locked(place):
             os.write(told, b"!")
             signal.pause()
     os.read(ready, 1)
-    with pytest.raises(WrongUse, match="another command writes"), places.locked(place):
+    with pytest.raises(WrongUse, match="another command writes"), staging.locked(place):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    with places.locked(place):
+    with staging.locked(place):
         pass
     assert os.listdir(tmp_path) == []
 
@@ -192,20 +192,20 @@ def test_what_killed_recordings_left_is_removed_and_what_is_written_now_is_not(t
         (tmp_path / f"{name}.new" / "trace").mkdir(parents=True)
     lock = os.open(tmp_path / ".written.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    places.clear(tmp_path)
+    staging.clear(tmp_path)
     os.close(lock)
     assert {*os.listdir(tmp_path)} == {"written.new", ".written.lock"}
 
 
 def test_what_a_program_leaves_running_holds_no_lock(tmp_path: Path) -> None:
     """It is forked from a fork of the command, which has said so."""
-    with places.settled(lambda error: False):
-        places.alone(tmp_path / "it")
+    with staging.settled(lambda error: False):
+        staging.exclusive(tmp_path / "it")
         pid = os.fork()
         if pid == 0:
-            places.leave()
+            staging.cleanup()
             signal.pause()
-    with places.locked(tmp_path / "it"):
+    with staging.locked(tmp_path / "it"):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
