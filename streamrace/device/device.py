@@ -29,7 +29,7 @@ COMPUTE = "compute"
 class Device:
     """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError if the process has none.
 
-    In a dry run (:mod:`streamrace.device.dry`) it is the device of rank 0, whose tensors hold no values.
+    In a dry run (:mod:`streamrace.device.dry`) it is the device of the rank that runs, whose tensors hold no values.
 
     ``timing``: durations; ``rank`` of ``world``; ``devices``: number on one node, of which this rank uses ``index``.
     """

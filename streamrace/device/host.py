@@ -47,7 +47,7 @@ def install() -> None:
 
 
 def looks(tensor: Tensor, name: str, how: str) -> None:
-    """Report the host's read of ``tensor`` by ``name`` (unless empty) and of its address by ``how`` (unless empty)."""
+    """Report a read of ``tensor`` by ``name`` (unless empty), and of its address by ``how`` (unless empty)."""
     if tensor.layout is torch.strided and type(tensor) in _PLAIN:
         torch.ops.simgpu.host_looks(tensor, name, how)
 

@@ -128,7 +128,7 @@ def run(
     printed as by the interpreter. ``ranks``: number of processes, forked here; 0: run in this process, which may be a
     launcher's rank. ``trace``: a folder for a trace of each rank. ``slow``: see
     :class:`streamrace.device.costs.Costs`. ``timing``: deviations from these costs. ``record``: the traces also
-    contain the operations, so that they can be replayed. ``dry``: this process runs dry, as rank 0 of that world; this
+    contain the operations, so that they can be replayed. ``dry``: this process runs dry, as a rank of that world; this
     cannot be recorded. ``tell_waits``: the traces also contain the program's line of each wait. ``keep``: bytes of
     each trace that are kept; the rest goes into parts that a reader removes (:mod:`streamrace.trace.parts`); 0: the
     trace is one file. ``seeded``: random generators that the program does not seed are seeded, and this file lists

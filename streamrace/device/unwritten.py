@@ -46,7 +46,7 @@ def begin(poisoned: Sequence[tuple[int, int]] | None, *, copies: bool) -> None:
 
 
 def taken(kernel: str, tensors: Sequence[Tensor]) -> list[Look]:
-    """Return a check for each tensor that a collective reads, as it is issued; empty in any other run.
+    """Return a check for each tensor that a collective reads, as it is issued; empty if nothing is to be checked.
 
     A collective that only moves data counts as a copy.
     """

@@ -24,7 +24,7 @@ _POOLS = ("all", "small_pool", "large_pool")
 _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
 _CURRENT_STREAM: list[str] = []  # non-empty since 2.8: the attribute that all options have
-_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # true since 2.6, for both
+_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # gloo follows it since 2.6, when this appeared
 NCCLS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 """Classes of NCCL's groups. ``nccl`` is the second since 2.15; it issues on the caller's stream like the first."""
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
