@@ -1,11 +1,11 @@
-"""``python -m streamrace.device``, for a launcher that starts a module: see :mod:`streamrace.device.launch`."""
+"""Runs ``python -m streamrace.device``, for launchers that start a module: see :mod:`streamrace.device.launch`."""
 
 import os
 import sys
 
 
 def run(arguments: list[str]) -> int:
-    """The command ``streamrace device`` in this process; gives its exit status."""
+    """Run the command ``streamrace device`` in this process and return its exit status."""
     from streamrace.compiling import BuildError
     from streamrace.device.launch import main
     from streamrace.device.substitute import go_there
@@ -19,7 +19,7 @@ def run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Here is the working folder, whose files may have the name of a module that is imported below.
+    # The first entry is this folder, whose files would shadow modules of the same name that are imported below.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""Modules that need more than torch's device to run: who supplies it, when a program imports them.
+"""Lists the modules that need more than torch's device to run, and the adapters that supply the rest.
 
-Only names stand here. Nothing of a framework, nor of its adapter, is imported before the program does it.
+Only names are listed: neither a framework nor its adapter is imported before the program imports the framework.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ ADAPTERS = {
     "streamrace.detectors.live.ops": "streamrace.device.wholes",
     "transformers.utils.import_utils": "streamrace.frameworks.listing",
 }
-"""Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
+"""Framework modules, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 
 BEFORE = {"deepspeed": "streamrace.frameworks.deepspeed"}
-"""Packages whose adapter's ``prepare()`` is called before anything of theirs is executed: what old releases need."""
+"""Packages whose adapter's ``prepare()`` is called before any of their code runs (needed by old releases)."""
 
 POSTPONED = {"deepspeed.compile.backend": "streamrace.frameworks.deepspeed.postponed"}
-"""Modules that are imported without being used, and who executes them when they are: its ``Postponed(loader)``."""
+"""Modules imported without being used, and the module whose ``Postponed(loader)`` executes them on first use."""
 
 OPERATORS = {
     "detectors": "streamrace.detectors.live.ops",
     "stream_races": "streamrace.frameworks.deepspeed.quantizer",
     "stream_races_optimizers": "streamrace.frameworks.deepspeed.fused_optimizers",
 }
-"""Namespaces of operators that may stand in a recording beside torch's own, and the module that defines them."""
+"""Namespaces of operators that a recording may contain in addition to torch's own, and the module defining them."""
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of :data:`ADAPTERS`, :data:`BEFORE`, :data:`POSTPONED` as Python would, for their adapters."""
+    """A finder that loads the modules of :data:`ADAPTERS`, :data:`BEFORE` and :data:`POSTPONED` with their adapters."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -60,11 +60,11 @@ class _Finder(MetaPathFinder):
 
 
 FORMER = {"detectors::look.default": "detectors::probe.default"}
-"""Operators of recordings of before, by the names they had then."""
+"""Operators in older recordings, and their present names."""
 
 
 def define(namespace: str) -> bool:
-    """Have the operators of one of :data:`OPERATORS` there. False: of nobody known."""
+    """Define the operators of a namespace of :data:`OPERATORS`. Return False for an unknown namespace."""
     if namespace not in OPERATORS:
         return False
     importlib.import_module(OPERATORS[namespace])
@@ -72,7 +72,7 @@ def define(namespace: str) -> bool:
 
 
 def install() -> None:
-    """Watch for them from now on. What was imported before is adapted at once."""
+    """Start watching for the listed modules. Modules already imported are adapted at once."""
     for name, adapter in ADAPTERS.items():
         if name in sys.modules:
             importlib.import_module(adapter).adapt(sys.modules[name])

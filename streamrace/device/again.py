@@ -1,14 +1,13 @@
-"""Runs a program again and again, each time in a fork of a process that has the device, and torch, already.
+"""Runs a program repeatedly, each time in a fork of a process in which the device and torch are already loaded.
 
-``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they
-stand behind ``streamrace device``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1),
-``patience_s``, ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty:
-none) and ``unwritten`` (``null``, or what :func:`streamrace.device.unwritten.begin` takes as ``poisoned`` and
-``copies``). Each is answered by a line with its exit status, ``null`` where it was ended because it took longer, or a
-sentence where its trace could not be written: nothing that it did counts then. It reads nothing. Random generators that
-the program does not seed are seeded, in each run alike (:mod:`streamrace.device.seeds`).
-
-``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
+``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments``, as
+they follow ``streamrace device``; ``at_once``: wait for each launch (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time
+limit; ``folder``: working folder (empty: the current one); ``printed``: the file that takes the program's output
+(empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned`` and ``copies`` of
+:func:`streamrace.device.unwritten.begin`. Each run is answered by a line: its exit status, ``null`` if it exceeded
+the time limit, or a sentence if its trace could not be written, in which case its results do not count. A program
+gets an empty standard input. Random generators that the program does not seed are seeded, identically in each run
+(:mod:`streamrace.device.seeds`). ``MODULE`` is imported once for all runs, which saves each the seconds of importing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from streamrace.device.ranks.child import Child, Send
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve runs until standard input ends."""
     launch.start()
     for module in sys.argv[1:]:
         _import(module)
@@ -35,9 +34,9 @@ def main() -> None:
 
 
 def _import(module: str) -> None:
-    """What cannot be imported here a run says itself."""
+    """Import ``module`` ahead of the runs. On failure print a note only: the run that imports it reports the error."""
     out = os.dup(1)
-    os.dup2(2, 1)  # on standard output there are answers only
+    os.dup2(2, 1)  # standard output carries answers only
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as problem:
@@ -49,7 +48,7 @@ def _import(module: str) -> None:
 
 
 class Unwritten(NamedTuple):
-    """Why a run's trace is not whole, which is no fault of the program."""
+    """The reason why a run's trace is incomplete, through no fault of the program."""
 
     sentence: str
 
@@ -60,7 +59,7 @@ def _run(job: dict[str, Any]) -> int | str | None:
         status = child.wait(job["patience_s"])
         unwritten, _ = child.receive((Unwritten,))
     finally:
-        child.close()  # its ranks end with it
+        child.close()  # ends the child's ranks, too
     if unwritten:
         return unwritten[0].sentence
     return 128 - status if status is not None and status < 0 else status

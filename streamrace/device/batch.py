@@ -1,9 +1,9 @@
-"""Collectives, sends and receives between ``ncclGroupStart`` and ``ncclGroupEnd``: one launch, issued at the end.
+"""Batches collectives, sends and receives between ``ncclGroupStart`` and ``ncclGroupEnd``, issued as one at the end.
 
-torch has it for ``_coalescing_manager`` and ``batch_isend_irecv`` (ProcessGroupNCCL::startCoalescing, endCoalescing).
-It begins when its stream gets to it: the group's own stream where one of its parts was asynchronous, the current one
-else. Collectives follow each other there in virtual time, which costs each the latency that NCCL pays once. NCCL orders
-none of them: a part that writes what another uses is refused.
+torch uses such a batch for ``_coalescing_manager`` and ``batch_isend_irecv`` (ProcessGroupNCCL::startCoalescing,
+endCoalescing). A batch runs on the group's own stream if one of its parts is asynchronous, else on the current stream.
+Its parts follow each other in virtual time, so each pays the latency that NCCL pays once. NCCL orders none of them:
+a part that writes memory which another part uses is refused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from streamrace.device import streams
 from streamrace.device.collectives import Work
 
 Launch = Callable[[torch.Stream], torch.Stream]
-"""Issues a part behind what the stream has; gives the stream on which it runs."""
+"""Issues a part after the stream's earlier work; returns the stream on which the part runs."""
 
 
 class Batch:
-    """What was issued since the start."""
+    """The parts issued since the start of the batch."""
 
     def __init__(self) -> None:
         self._launches: list[Launch] = []
@@ -29,7 +29,7 @@ class Batch:
         self._asynchronous = False
 
     def add(self, launch: Launch, reads: Sequence[Tensor], writes: Sequence[Tensor], *, asynchronous: bool) -> None:
-        """Raises RuntimeError where this part writes what another uses, or uses what another writes."""
+        """Add a part. Raise RuntimeError if it writes memory that another part uses, or uses memory that one writes."""
         for others_reads, others_writes in self._parts:
             if _overlap(writes, [*others_reads, *others_writes]) or _overlap(reads, others_writes):
                 raise RuntimeError(
@@ -41,7 +41,7 @@ class Batch:
         self._asynchronous |= asynchronous
 
     def run(self, own: Callable[[], streams.Stream]) -> Work:
-        """Issue all parts. ``own`` gives the group's stream."""
+        """Issue all parts. ``own``: returns the group's stream."""
         held = [tensor for reads, writes in self._parts for tensor in (*reads, *writes)]
         current = streams.current()
         if not self._asynchronous:

@@ -1,6 +1,6 @@
-"""Builds the part of the device that is written in C++ (``csrc/``), once, with the compiler that is there.
+"""Builds the C++ part of the device (``csrc/``), once per environment, with the installed compiler.
 
-One unit of translation (:mod:`streamrace.compiling`): torch's headers take longer than our own lines.
+All sources are one translation unit (:mod:`streamrace.compiling`): torch's headers take longer to compile than ours.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
 
 
 STUBBED = "simgpu-stubs"
-"""Beside torch's libraries: their CUDA part was left out (:mod:`streamrace.device.torches`)."""
+"""A folder next to torch's libraries that marks a build without its CUDA part (:mod:`streamrace.device.torches`)."""
 
 
 def torch_folder() -> Path:
-    """Where torch is installed, found without importing it."""
+    """Return the folder in which torch is installed, without importing torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BuildError(outside() or "torch is not installed in this environment: install its CPU build")
@@ -31,12 +31,12 @@ def torch_folder() -> Path:
 
 
 def has_cuda(torch: Path) -> bool:
-    """Is it a CUDA build?"""
+    """Check whether the torch in this folder is a CUDA build."""
     return (torch / "lib" / "libtorch_cuda.so").exists() and not (torch / "lib" / STUBBED).exists()
 
 
 def library() -> Path:
-    """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
+    """Return the built library, after building it if necessary (about 15 s). Raise :class:`BuildError`."""
     if sentence := elsewhere():
         raise BuildError(sentence)
     torch = torch_folder()
@@ -55,18 +55,18 @@ def library() -> Path:
 
 
 def place(version: str) -> Path:
-    """Where the library for this version of torch is kept, whether it is there or not. Raises :class:`BuildError`."""
+    """Return the library's path for this version of torch, whether built or not. Raise :class:`BuildError`."""
     digest = digest_of(_SOURCES, find_compiler(), [version, *flags(), *_UNDEFINED])
     return folder("simgpu") / f"libsimgpu-{digest}.so"
 
 
 def sources() -> list[Path]:
-    """All sources, in the order in which they are compiled."""
+    """Return all sources, in the order of compilation."""
     return sorted(_SOURCES.glob("*.cpp"))
 
 
 def compile_library(compiler: str, torch: Path, place: Path) -> None:
-    """Compile the sources into the library ``place``. Raises :class:`BuildError`."""
+    """Compile the sources into the library ``place``. Raise :class:`BuildError`."""
     includes = [f"-I{_SOURCES}", f"-I{SCHEMA}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
     options = [*flags(), *_as_torch(torch), *_UNDEFINED, *includes]
@@ -74,7 +74,7 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
 
 
 def _as_torch(torch: Path) -> list[str]:
-    """How torch was built, where that changes what the names of the C++ library's strings are (before 2.7)."""
+    """Return the flag for the C++ string ABI with which torch was built: before 2.7 it changes symbol names."""
     told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
     return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
 

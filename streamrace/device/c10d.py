@@ -1,4 +1,4 @@
-"""Where ``torch.distributed`` meets the simulated GPU: its backend ``nccl`` takes the place of the one not built."""
+"""Connects ``torch.distributed`` to the simulated GPU: supplies the backend ``nccl``, which CPU builds lack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def install() -> None:
-    """Give torch.distributed the backend ``nccl``. Does nothing in a build without torch.distributed."""
+    """Give torch.distributed the backend ``nccl``. Do nothing in a build without torch.distributed."""
     import torch
     import torch.distributed as dist
 
@@ -34,7 +34,7 @@ def install() -> None:
     c._nccl_version_suffix = lambda: b""
 
     def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
-        collectives.drain()  # the host waits for the other ranks here, whose devices may wait for this one's
+        collectives.drain()  # the host waits for the other ranks next, and their devices may wait for this rank's
         devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
         for name in devices.values():
             refusals.backend(name)

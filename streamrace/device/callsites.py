@@ -1,9 +1,9 @@
-"""Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
+"""Names the stacks that the C++ part captures: called once per code object and once per stack.
 
-torch's own frames are not recorded, as a user looks for the line that called torch; those of its files that work with
-streams or copy without waiting are, as races live there (FSDP2's collectives, DDP's copies in another precision). Nor
-are the device's, and what stands in no file. Work of a backward pass has
-the forward line that it belongs to, marked ``(backward)``.
+torch's own frames are not recorded, since users look for the line that called torch. Exceptions are torch's files that
+work with streams or copy without waiting, as races occur there (FSDP2's collectives, DDP's copies in another
+precision). The device's frames and those without a file are not recorded either. Work of a backward pass gets the
+forward line that it belongs to, marked ``(backward)``.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from streamrace import checkout
 from streamrace.device.build import torch_folder
 from streamrace.trace.records import Frame, Stack
 
-_HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not in the import path
+_HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not on the import path
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a program, a forked process
+_BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # start of a program, of a forked process
 
-# As code.co_lines() says it, of which a large function has a thousand.
+# Returns the same line as code.co_lines(), which has a thousand entries for a large function.
 _line_of = ctypes.pythonapi.PyCode_Addr2Line
 _line_of.argtypes, _line_of.restype = (ctypes.py_object, ctypes.c_int), ctypes.c_int
 
-# Where torch itself uses streams, or copies without waiting: a file or a folder, and how the functions' names begin.
+# Where torch itself uses streams, or copies without waiting: a file or folder, and the prefix of the function names.
 _OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py", ""),
                ("autograd/graph.py", "save_on_"), ("utils/data/_utils/pin_memory.py", ""))  # fmt: skip
-# Of these, what only calls the user's module or optimizer.
+# Functions in those files that only call the user's module or optimizer.
 _CALLING = ("DataParallel.forward", "DistributedDataParallel.forward", "DistributedDataParallel._run_ddp_forward",
             "GradScaler._maybe_opt_step")  # fmt: skip
 
 PASSING: set[str] = set()
-"""Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
+"""Path endings of framework files whose frames only pass a call on; the frameworks' adapters add to this set."""
 
 
 class CallSites:
-    """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
+    """Assigns numbers to stacks. ``fresh`` holds the stacks that the trace does not have yet."""
 
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         self._torch = torch = str(torch_folder()) + os.sep
         self._shown = [(torch + path, name) for path, name in _OF_STREAMS]
-        # torch's "deprecated" decorator, the end of a context manager, functions of torch.distributed that all call
+        # torch's "deprecated" decorator, exits of context managers, functions of torch.distributed common to all calls
         self._skipped = (
             *skipped,
             "typing_extensions.py",
@@ -54,17 +54,17 @@ class CallSites:
             "/distributed_c10d.py",
             "/c10d_logger.py",
         )
-        self._reported: dict[int, tuple[int, int, CodeType]] = {}  # held, so that no address is used twice
-        self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
+        self._reported: dict[int, tuple[int, int, CodeType]] = {}  # keeps code objects alive: addresses stay unique
+        self._frames: list[tuple[Frame, ...]] = [()]  # 0: unknown
         self._same: dict[tuple[Frame, ...], int] = {(): 0}
         self.fresh = [Stack(0, ())]
 
     def again(self) -> None:
-        """A new trace begins: it needs all stacks, as the C++ part asks for each but once in a process."""
+        """Start a new trace, which needs all stacks: the C++ part requests each stack only once per process."""
         self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
 
     def reported(self, code: int) -> int:
-        """Is the frame of the code object at this address recorded? 2: neither it nor what called it."""
+        """Return 1 if the code object at this address has its frames recorded, 0 if not, 2 if its callers have not."""
         known = self._reported.get(code)
         if known is None or known[1] != len(PASSING):
             it = _code(code)
@@ -80,15 +80,15 @@ class CallSites:
         return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
 
     def caller(self) -> Frame | None:
-        """The place from which this process's own Python code was called."""
+        """Return the place from which this process's own Python code was called."""
         return next(self._callers(), None)
 
     def calls(self) -> tuple[Frame, ...]:
-        """From where this process's own Python code was called, innermost first."""
+        """Return the frames from which this process's own Python code was called, innermost first."""
         return tuple(self._callers())
 
     def place(self) -> str:
-        """The same as text. Where that is in torch, also the program's line that called torch."""
+        """Return the calling place as text. If it lies in torch, add the program's line that called torch."""
         frames = list(self._callers())
         if not frames:
             return "a place outside Python (autograd's thread)"
@@ -104,12 +104,12 @@ class CallSites:
             frame = frame.f_back
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
-        """The number of a stack: code addresses and instructions, innermost first."""
+        """Return the number of a stack, given as code addresses and instruction offsets, innermost first."""
         frames = tuple(_frame(_code(codes[at]), instructions[at]) for at in range(count))
         return self._number(frames)
 
     def backward(self, forward: int) -> int:
-        """The number of the stack of what autograd does for a node that was made in stack ``forward``."""
+        """Return the stack number for autograd's work on a node that was created in stack ``forward``."""
         frames = self._frames[forward]
         if not frames:
             return forward
@@ -135,7 +135,7 @@ def _frame(code: CodeType, offset: int) -> Frame:
 
 
 def _short(path: str) -> str:
-    """The path below the folder it is imported from: a trace says the same on every machine, and in text."""
+    """Return the path relative to its import folder, as text: traces are then the same on every machine."""
     entries = tuple(sys.path)
     return _below(path, _folders((*entries, _HOME), "" if _absolute(entries) else os.getcwd()))
 
@@ -153,9 +153,9 @@ def _folders(entries: tuple[str, ...], working: str) -> tuple[str, ...]:
 @cache
 def _below(path: str, folders: tuple[str, ...]) -> str:
     below = path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
-    return below.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may have bytes that are none
+    return below.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain invalid UTF-8
 
 
 def _line(code: CodeType, offset: int) -> int:
     line: int = _line_of(code, offset)
-    return line if line >= 0 else code.co_firstlineno  # none: what the compiler put in
+    return line if line >= 0 else code.co_firstlineno  # negative: an instruction that the compiler inserted

@@ -1,4 +1,4 @@
-"""What work costs on a machine of a hardware profile: :class:`HardwareTiming` as the device asks it."""
+"""Computes the cost of work on a machine of a hardware profile: adapts :class:`HardwareTiming` to the device."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from streamrace.device.hardware.kernels import Signature
 from streamrace.device.tracing import name_of_stream
 
 NOTHING = "\0"
-"""How no kernel's name begins."""
+"""A prefix that no kernel's name has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clocked(Costs):
-    """One rank's costs. Stretches name streams by the names that reports show (``stream:all-gather``).
+    """Computes the costs of one rank. Stretches name streams as reports do (``stream:all-gather``).
 
-    ``weightless``: kernels whose name begins so take no time, of the host neither: what is left of them is order.
+    ``weightless``: kernels with this name prefix take no device or host time, so that only their order remains.
     """
 
     clock: Clock
@@ -37,6 +37,6 @@ class Clocked(Costs):
 
 
 def clocked(timing: HardwareTiming, rank: int, *, weightless: str = NOTHING) -> Clocked:
-    """The costs of ``rank`` in ``timing``. Its jitter and its delays of single operations are not among them."""
+    """Return the costs of ``rank`` in ``timing``, without the timing's jitter and delays of single operations."""
     clock = Clock(replace(timing, jitter=0.0, delays={}), rank)
     return Clocked(launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns, clock=clock, weightless=weightless)

@@ -1,14 +1,14 @@
-"""What every collective has in common: it is given to a stream, meets its members, and moves values.
+"""Issues collectives: the part common to all of them, which joins a stream, meets the members and moves values.
 
-As ProcessGroupNCCL does it since torch 2.8: with ``async_op`` it runs on the group's own stream, which first waits for
-the current one, and holds its tensors until somebody waits; ``Work.wait()`` makes the current stream wait, never the
-host. Without ``async_op`` it runs on the current stream itself. NCCL runs one communicator's kernels one after the
-other, in the order of issue: that is so in virtual time, but it is no order on which a program may rely.
+As in ProcessGroupNCCL since torch 2.8: with ``async_op`` a collective runs on the group's own stream, which first
+waits for the current stream, and holds its tensors until a wait; ``Work.wait()`` makes the current stream wait, never
+the host. Without ``async_op`` it runs on the current stream itself. NCCL runs one communicator's kernels one after the
+other, in the order of issue: so does virtual time, but programs may not rely on this order.
 
-The values come from gloo, over this machine's loopback: a rank starts gloo's part where the collective's start takes
-effect, and waits for it at its end. Inputs are read at the start, outputs written at the end.
+The values are transferred by gloo, over this machine's loopback: a rank starts gloo's part when the collective's start
+takes effect, and waits for it at the collective's end. Inputs are read at the start, outputs written at the end.
 
-Departures from hardware: every collective waits for all its ranks, a broadcast too; sums have gloo's order.
+Departures from hardware: every collective, even a broadcast, waits for all its ranks; sums have gloo's order.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from streamrace.device.ranks import agreed
 from streamrace.device.ranks.exchange import NEVER, PipeExchange
 from streamrace.trace.records import Transfer
 
-_PATIENCE = 50  # looks at a transfer before this rank blocks for it
+_PATIENCE = 50  # polls of a transfer before this rank blocks on it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
-"""Starts the transfer: from copies of what is read, to memory for what is written. Gives gloo's work, or None."""
+"""Starts a transfer from copies of the inputs to memory for the outputs. Returns gloo's work, or None."""
 
 _exchange: list[PipeExchange] = []
 _behind: dict[int, streams.Stream] = {}
 _kept: set[Work] = set()
-_unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups that had no collective yet
+_unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups without a collective so far
 
 
 def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
-    """Let this process's collectives meet those of the group's other ranks."""
+    """Connect this process's collectives with those of the group's other ranks."""
     if not _exchange:
         _exchange.append(PipeExchange(me))
         work.use_exchange(_exchange[0], rank=me)
@@ -51,9 +51,9 @@ def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
 
 
 def _claim_device(members: tuple[int, ...]) -> None:
-    """Refuse two ranks on one GPU where NCCL does: when the group's first collective makes its communicator.
+    """Refuse two ranks on one GPU, as NCCL does when a group's first collective creates its communicator.
 
-    Ranks that torchrun says are of different nodes (GROUP_RANK) have different GPUs. Raises RuntimeError.
+    Ranks on different nodes according to torchrun (GROUP_RANK) have different GPUs. Raise RuntimeError.
     """
     store = _unclaimed.pop(members, None)
     if store is None:
@@ -69,9 +69,9 @@ def _claim_device(members: tuple[int, ...]) -> None:
 
 
 def leave(*, done: bool = True) -> None:
-    """The program is over. With ``done`` all its work is finished, and nobody needs to wait for this rank again.
+    """End the program's part. With ``done`` finish all its work and let the other ranks never wait for this rank again.
 
-    Raises RuntimeError where its collectives could not go on, whatever the program made of that.
+    Raise RuntimeError if its collectives could not go on, even if the program ignored that error.
     """
     if done:
         drain()
@@ -82,9 +82,9 @@ def leave(*, done: bool = True) -> None:
 
 
 def drain(*, unless_broken: bool = False) -> None:
-    """Let all work end. That takes the host's time, and orders nothing.
+    """Let all work end. This takes host time and orders nothing.
 
-    ``unless_broken``: not where the collectives cannot go on, which was told when it was found.
+    ``unless_broken``: return at once if the collectives cannot go on, an error that has been raised already.
     """
     if unless_broken and problem():
         return
@@ -94,22 +94,21 @@ def drain(*, unless_broken: bool = False) -> None:
 
 
 def problem() -> str:
-    """Why this process's collectives cannot go on. Empty: they can."""
+    """Return the reason why this process's collectives cannot go on; empty if they can."""
     return _exchange[0].problem if _exchange else ""
 
 
 def follows() -> bool:
-    """Can they not go on because another rank has ended?"""
+    """Check whether the collectives cannot go on because another rank has ended."""
     return bool(_exchange) and _exchange[0].follows
 
 
 @dataclass
 class CollectiveCall:
-    """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
+    """One rank's part in a collective. ``root`` and ``members`` are global ranks; ``nbytes``: the total bytes moved.
 
-    ``op``: the reduction as the program asked for it. ``reduction``, ``scale`` and ``splits`` are for a recording
-    (:class:`streamrace.trace.records.Transfer`).
-    ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
+    ``op``: the reduction that the program requested. ``reduction``, ``scale`` and ``splits`` are for a recording
+    (:class:`streamrace.trace.records.Transfer`). ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
     """
 
     kernel: str
@@ -130,10 +129,10 @@ class CollectiveCall:
 
 
 class Work(dist.Work):
-    """A collective that was issued. ``event`` stands behind it on ``stream``; None: the current stream is its stream.
+    """A collective that was issued. ``event`` follows it on ``stream``; None: the collective ran on the current stream.
 
-    Who drops it without a wait drops the tensors that it holds: their memory is handed out again when the collective is
-    done, as NCCL's watchdog sees to it (ProcessGroupNCCL.cpp, TensorShelf).
+    Dropping it without a wait drops the tensors that it holds; their memory is handed out again once the collective is
+    done, as NCCL's watchdog ensures (ProcessGroupNCCL.cpp, TensorShelf).
     """
 
     def __init__(
@@ -152,11 +151,11 @@ class Work(dist.Work):
             part(tensor.record_stream, self._stream)
 
     def keep(self) -> None:
-        """Live until somebody waits: torch's registry of functional collectives knows the compiled part alone."""
+        """Stay alive until the wait: torch's registry of functional collectives holds only the compiled part."""
         _kept.add(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Make the current stream wait. Only a barrier's wait blocks the host."""
+        """Make the current stream wait. Only the wait of a barrier blocks the host."""
         _kept.discard(self)
         current = streams.current()
         if (self._event is not None or self._blocks) and not overridden("work.wait", current):
@@ -183,12 +182,12 @@ class Work(dist.Work):
         return self._result
 
     def get_future(self) -> Any:
-        """torch's own future: who waits for it makes the current stream wait, as in NCCL's."""
+        """Return torch's own future: waiting for it makes the current stream wait, as with NCCL's future."""
         made: Any = torch.futures.Future(devices=[torch.device("cuda", functions().index())])
         if self._event is None:
             made.set_result(self._result)
             return made
-        # A stream of its own for each stream of collectives: its waits add no order, as they end there in turn.
+        # One extra stream per stream of collectives: its waits add no order, as the collectives there end in turn.
         assert self._stream is not None
         if self._stream.stream_id not in _behind:
             _behind[self._stream.stream_id] = streams.hidden("nccl future")
@@ -207,7 +206,7 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     looks = unwritten.taken(job.kernel, job.reads)
     state: list[Any] = []
-    # not the job: its tensors would live until the collective has ended, in each timing another time
+    # not the job: its tensors would live until the collective's end, which differs from timing to timing
     members, move = job.members, job.move
 
     def read() -> None:
@@ -231,7 +230,7 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
 
 
 def _expect(job: CollectiveCall) -> str:
-    """Let the others know what this rank calls; gives it as text. Raises RuntimeError where theirs does not fit."""
+    """Announce this rank's call to the other ranks; return it as text. Raise RuntimeError if their calls do not fit."""
     exchange, size = _exchange[0], len(job.members)
     if size == 1:
         return ""
@@ -244,7 +243,7 @@ def _expect(job: CollectiveCall) -> str:
 
 @contextmanager
 def _told(members: tuple[int, ...], said: str) -> Iterator[None]:
-    """What gloo says when a rank has ended, in our words: which one has, and what it was needed for."""
+    """Replace gloo's error after the end of a rank: name the rank that ended, and the call that needed it."""
     try:
         yield
     except RuntimeError:
@@ -257,7 +256,7 @@ def launch(
     job: CollectiveCall, *, stream: torch.Stream, members: tuple[int, ...],
     at_start: work.Effect | None = None, at_end: work.Effect | None = None,
 ) -> None:  # fmt: skip
-    """The collective as work of the device, which waits for ``members``."""
+    """Launch the collective as work of the device that waits for ``members``."""
     now = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
@@ -284,21 +283,21 @@ def launch(
 def _wait(transfer: Any) -> None:
     patience = _PATIENCE
     while patience and not transfer.is_completed():
-        os.sched_yield()  # the others may be about to come; a promise would wake them all
+        os.sched_yield()  # the others may be about to arrive; a promise would wake all of them
         patience -= 1
     if not patience:
-        # This rank is at the end of the transfer: whatever it has not come to yet starts later.
+        # This rank is at the end of the transfer: all its later collectives start after this time.
         _exchange[0].promise(functions().effective())
     transfer.wait()
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The same memory in one dimension."""
+    """Return the same memory in one dimension."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def check(*tensors: Tensor) -> None:
-    """What NCCL's group asks of tensors. Raises ValueError with its words."""
+    """Check tensors as NCCL's group does. Raise RuntimeError or ValueError with the group's messages."""
     for tensor in tensors:
         if not tensor.is_cuda:
             raise RuntimeError(f"No backend type associated with device type {tensor.device.type}")

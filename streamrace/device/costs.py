@@ -1,7 +1,7 @@
-"""What work costs in virtual time: a simple model, and what is to be slower.
+"""Computes the cost of work in virtual time: a simple model, with factors for slowed-down work.
 
-A kernel takes as long as its floating point operations or its bytes need, at least ``kernel_ns``. The C++ part asks
-once per signature, and once for each pair of kernel and stream by which factor the timing stretches it.
+A kernel takes the time of its floating point operations or of its bytes, at least ``kernel_ns``. The C++ part asks
+once per signature, and once per pair of kernel and stream for the timing's stretch factor.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Meeting:
-    """The ranks that a collective brings together, global ones.
+    """The global ranks that take part in a collective.
 
-    ``link``: the name of what carries it (``nccl 0,1``); ``origin``: of a send and its receive, the ranks of the
-    process group that they are issued from.
+    ``link``: name of the link that carries it (``nccl 0,1``); ``origin``: for a send and its receive, the ranks of the
+    process group that issues them.
     """
 
     members: Shape
@@ -35,7 +35,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Costs:
-    """Virtual nanoseconds. ``slow``: patterns (``fnmatch``) of ``kernel:aten::mm`` or ``stream:3`` to factors."""
+    """Costs in virtual nanoseconds. ``slow``: ``fnmatch`` patterns (``kernel:aten::mm``, ``stream:3``) to factors."""
 
     launch_ns: int = 5000
     synchronize_ns: int = 5000
@@ -48,41 +48,41 @@ class Costs:
     slow: Mapping[str, float] = field(default_factory=dict)
 
     def kernel(self, one: Signature) -> float:
-        """A kernel by itself."""
+        """Return the time of a kernel, without stretches."""
         return max(self.kernel_ns, flops(one.name, one.shapes) / self.flops_per_ns, one.nbytes / self.bytes_per_ns)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
-        """A collective in this timing: a ring over links of one speed. ``nbytes``: of the whole that is exchanged."""
+        """Return a collective's time, stretched: a ring over links of equal speed. ``nbytes``: total bytes moved."""
         members = len(meeting.members)
         passes = (members - 1) / members if members > 2 or "send" not in name else 1.0
         alone = self.collective_ns + nbytes * passes * (2 if "all_reduce" in name else 1) / self.link_bytes_per_ns
         return alone * self.factor(name, stream)
 
     def factor(self, kernel: str, stream: int) -> float:
-        """By how much this timing stretches it."""
+        """Return the factor by which this timing stretches a kernel on a stream."""
         of = (f"kernel:{kernel}", f"stream:{stream}")
         return math.prod(value for pattern, value in self.slow.items() if any(fnmatchcase(one, pattern) for one in of))
 
 
 def flops(name: str, shapes: Sequence[Shape]) -> int:
-    """Floating point operations of matrix products, attention and convolutions, as ``torch.utils.flop_counter``.
+    """Count the floating point operations of products, attention and convolutions, like ``torch.utils.flop_counter``.
 
-    ``shapes``: of the arguments that are tensors, then of the results.
+    ``shapes``: of the tensor arguments, then of the results.
     """
     if name in _MATRIX_PRODUCTS and len(shapes) >= 2:
         one, other = shapes[1:3] if "add" in name else shapes[:2]
         return 2 * math.prod(one) * other[-1]
-    if name == _ATTENTION and len(shapes) >= 3:  # queries with keys, weights with values
+    if name == _ATTENTION and len(shapes) >= 3:  # query-key products, weight-value products
         query, key, value = shapes[:3]
         return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
-    if name == f"{_ATTENTION}_backward" and len(shapes) >= 4:  # the scores again, and two products of each
+    if name == f"{_ATTENTION}_backward" and len(shapes) >= 4:  # the scores again, and two products for each
         query, key, value = shapes[1:4]
         return 2 * math.prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
     if name == "aten::convolution" and len(shapes) >= 3:
         image, weight, result = shapes[0], shapes[1], shapes[-1]
-        of = image if weight[0] != result[1] else result  # the first is a transposed one
+        of = image if weight[0] != result[1] else result  # different sizes mean a transposed convolution
         return 2 * math.prod(of[:1] + of[2:]) * math.prod(weight)
-    if name == "aten::convolution_backward" and len(shapes) >= 3:  # of the image and of the weights
+    if name == "aten::convolution_backward" and len(shapes) >= 3:  # for the image and for the weights
         gradient, weight = shapes[0], shapes[2]
         return 4 * math.prod(gradient[:1] + gradient[2:]) * math.prod(weight)
     return 0
@@ -92,7 +92,7 @@ _current = [Costs()]
 
 
 def current() -> Costs:
-    """What the device of this process is timed by."""
+    """Return the costs by which the device of this process is timed."""
     return _current[0]
 
 
@@ -104,7 +104,7 @@ def use(costs: Costs) -> None:
     def kernel(name: bytes, nbytes: int, words: Any, count: int, switches: int, counted: Any) -> float:
         shapes, dtypes, at = [], [], 0
         while at < count:
-            dims = words[at] & 0xFF  # and the type above it
+            dims = words[at] & 0xFF  # the bits above hold the dtype
             shapes.append(tuple(words[at + 1 : at + 1 + dims]))
             dtypes.append(DTYPES.get(words[at] >> 8, "unknown"))
             at += 1 + dims

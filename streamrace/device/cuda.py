@@ -1,7 +1,7 @@
-"""The simulated face of ``torch.cuda``.
+"""Simulates the interface of ``torch.cuda``.
 
-torch's own Python code stays as it is. It calls functions of ``torch._C`` that a CPU build lacks: they are given
-here, over the guard that the C++ part registers. What would need a real GPU is refused by name.
+torch's own Python code is unchanged. It calls functions of ``torch._C`` that a CPU build lacks: this module supplies
+them, on top of the guard that the C++ part registers. Functions that need a real GPU are refused by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
 VERSION = "12.6"
-"""What ``torch.version.cuda`` says: one for which torch was built in all releases that are taken, since 2.6."""
+"""The value of ``torch.version.cuda``: a version for which every supported torch release (since 2.6) was built."""
 _ERRORS = {
     0: "no error", 1: "invalid argument", 2: "out of memory", 100: "no CUDA-capable device is detected",
     101: "invalid device ordinal", 600: "device not ready", 700: "an illegal memory access was encountered",
@@ -31,7 +31,7 @@ _ERRORS = {
 
 
 class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` returns. The numbers are those of an A100 of 80 GiB."""
+    """The result of ``torch.cuda.get_device_properties``, with the numbers of an A100 of 80 GiB."""
 
     name = "Simulated GPU"
     major, minor = 8, 0
@@ -72,7 +72,7 @@ def _exchange_device(index: int) -> int:
 
 
 def _maybe_exchange_device(index: int) -> int:
-    """The same here, where there is no context to make. A function of its own, as torch._dynamo tells them apart."""
+    """Do the same, as there is no context to create. Separate because torch._dynamo distinguishes the two functions."""
     return _exchange_device(index)
 
 
@@ -82,7 +82,7 @@ def _synchronize() -> None:
 
 
 def _sleep(cycles: int) -> None:
-    """A kernel that does nothing for so many cycles of the device's clock."""
+    """Launch a kernel that does nothing for ``cycles`` cycles of the device's clock."""
     work.launch(
         "torch.cuda._sleep",
         stream=functions().current_stream(),
@@ -91,7 +91,7 @@ def _sleep(cycles: int) -> None:
 
 
 class _Runtime(ModuleType):
-    """``torch.cuda.cudart()``: what programs call of it."""
+    """The functions of ``torch.cuda.cudart()`` that programs call."""
 
     class cudaError(int):  # noqa: N801 - CUDA's name
         success = 0
@@ -121,7 +121,7 @@ class _Runtime(ModuleType):
 
     def cudaHostRegister(self, address: int, nbytes: int, _: int) -> cudaError:  # noqa: N802
         with unseen():
-            torch.empty(0, pin_memory=True)  # before its first use of the GPU torch calls no memory pinned
+            torch.empty(0, pin_memory=True)  # before the first use of the GPU, torch reports no memory as pinned
         return self.cudaError(functions().host_register(address, nbytes))
 
     def cudaHostUnregister(self, address: int) -> cudaError:  # noqa: N802
@@ -129,7 +129,7 @@ class _Runtime(ModuleType):
 
 
 class _Nvtx(ModuleType):
-    """Ranges of a profiler that is not there."""
+    """Ranges of a profiler that does not exist: every function does nothing."""
 
     def __init__(self) -> None:
         super().__init__("torch._C._nvtx")
@@ -139,14 +139,14 @@ class _Nvtx(ModuleType):
 
 
 def _begin() -> None:
-    """The first use of the device: torch asks for it (``torch.cuda.init``), and then draws its seeds."""
+    """Begin the use of the device: called by ``torch.cuda.init``, after which torch draws its seeds."""
     cuda: Any = torch.cuda
-    with unseen():  # a mode that asked about the device now would wait for ever
+    with unseen():  # a mode that asked about the device here would wait forever
         cuda.default_generators = tuple(map(torch.ops.simgpu.default_generator, range(cuda.device_count())))
 
 
 def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that begins the use of the device, as CUDA's does."""
+    """Wrap a function so that it begins the use of the device, as CUDA's does."""
 
     def call(*arguments: Any) -> Any:
         torch.cuda._lazy_init()
@@ -156,7 +156,7 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _setting(get: str, put: str, value: object) -> dict[str, Any]:
-    """A setting of CUDA's libraries, which here is kept and nothing else."""
+    """Return getter and setter of a setting of CUDA's libraries, which is stored and has no effect."""
     kept = [value]
 
     def change(new: object) -> None:
@@ -166,7 +166,7 @@ def _setting(get: str, put: str, value: object) -> dict[str, Any]:
 
 
 def _given(count: int) -> dict[str, Any]:
-    """Functions of ``torch._C`` that a CUDA build has."""
+    """Return the functions of ``torch._C`` that a CUDA build has, by name."""
     c: Any = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
@@ -206,7 +206,7 @@ def _given(count: int) -> dict[str, Any]:
 
 
 def see(count: int) -> None:
-    """Let the process see ``count`` devices, of which it uses the first until it says ``torch.cuda.set_device``."""
+    """Let the process see ``count`` devices. It uses the first until it calls ``torch.cuda.set_device``."""
     cuda: Any = torch.cuda
     c: Any = torch._C
     functions().devices(count, 0, int(os.environ.get("RANK", "0")))
@@ -217,7 +217,7 @@ def see(count: int) -> None:
 
 
 def _current_stream(device: Any = None) -> torch.Stream:
-    """As torch's own, in a third of its time: DeepSpeed asks once for each shard of a parameter."""
+    """Return the current stream, in a third of torch's time: DeepSpeed asks once per shard of a parameter."""
     c: Any = torch._C
     index = c._accelerator_getDeviceIndex() if device is None else torch.cuda._utils._get_device_index(device, True)
     number = c._accelerator_getStream(index).stream_id
@@ -225,7 +225,7 @@ def _current_stream(device: Any = None) -> torch.Stream:
 
 
 def install(*, count: int = 1) -> None:
-    """Give ``torch.cuda`` its face. Called once, right after torch is imported."""
+    """Install the simulated ``torch.cuda``. Called once, right after torch is imported."""
     cuda: Any = torch.cuda
     c: Any = torch._C
     for name, value in _given(count).items():
@@ -252,10 +252,10 @@ def install(*, count: int = 1) -> None:
 
 
 def _profiler() -> None:
-    """Let torch's profiler ask this device, and ``emit_nvtx`` wait for it, as ever, and tell nobody its ranges."""
+    """Keep CUPTI out of torch's profiler; let ``emit_nvtx`` synchronise as in CUDA builds, but record no ranges."""
     profiler: Any = torch.autograd.profiler
     supported = profiler._supported_activities
-    # A build that was made of a CUDA wheel has CUPTI's calls, and none of CUPTI: the device's own stubs serve.
+    # A build made from a CUDA wheel has CUPTI's calls but not CUPTI: the device's own stubs serve instead.
     profiler._supported_activities = lambda: supported() - {profiler.ProfilerActivity.CUDA}
     nvtx: Any = profiler.emit_nvtx
 
@@ -276,20 +276,20 @@ def _profiler() -> None:
 
 
 def _forked() -> None:
-    """As CUDA: a process that used the GPU cannot hand it on. A child of one that did not may use it."""
+    """Act as CUDA after a fork: a child of a process that used the GPU cannot use it, other children can."""
     cuda: Any = torch.cuda
     if functions().used():
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
         _ask_again()
-    # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
-    # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
-    # seen under load). So it is asked for while there is but this thread.
+    # torch re-creates its thread pool on the first request after a fork. Two threads that request it at once, as
+    # those of autograd's engine (one per device) do, may abort: "Invalid thread pool!" (pytorch issue 178535; seen
+    # under load). So the pool is requested here, while this is the only thread.
     torch.set_num_threads(torch.get_num_threads())
 
 
 def begin_with(function: Callable[[], None]) -> None:
-    """Let the next use of the device be its first, which begins with this."""
+    """Make the next use of the device count as the first, which begins by calling ``function``."""
     cuda: Any = torch.cuda
     c: Any = torch._C
     c._cuda_init = function
@@ -298,15 +298,15 @@ def begin_with(function: Callable[[], None]) -> None:
 
 
 def _ask_again() -> None:
-    """torch's compiled part remembers, across a fork too, that it asked for the first use."""
+    """Reset the flag of torch's compiled part that the device is initialised; the flag survives a fork."""
     compiled = ctypes.CDLL(str(torch_folder() / "lib" / "libtorch_python.so"))
     compiled._ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb(ctypes.c_int8(_CUDA), ctypes.c_bool(True))
 
 
 def take_over() -> None:
-    """Let this fork go on with the device of the process that it was forked from, which had no work left on it.
+    """Let this fork continue with the device of its parent process, which must have no work left on it.
 
-    No GPU can do that. For who runs a test again and again from the same state (the pytest plugin).
+    No GPU can do this. Used to run a test repeatedly from the same state (the pytest plugin).
     """
     cuda: Any = torch.cuda
     cuda._is_in_bad_fork = torch._C._cuda_isInBadFork  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""One rank's simulated GPU, as the harness that runs a program on it sees it: costs, trace, and looks at values.
+"""Offers one rank's simulated GPU to the harness that runs a program on it: costs, trace, and observed values.
 
-The program itself needs none of this: it says ``torch.cuda``.
+The program itself uses ``torch.cuda`` only.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from streamrace.trace.files import TraceWriter
 from streamrace.trace.records import Label, Phase
 
 COMPUTE = "compute"
-"""The name of the default stream."""
+"""Name of the default stream."""
 
 
 class Device:
-    """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError where there is none.
+    """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError if the process has none.
 
-    In a dry run (:mod:`streamrace.device.dry`) it is the device of rank 0, whose tensors hold nothing.
+    In a dry run (:mod:`streamrace.device.dry`) it is the device of the rank that runs, whose tensors hold no values.
 
-    ``timing``: durations; ``rank`` of ``world``; ``devices``: of one node, of which this rank uses number ``index``.
+    ``timing``: durations; ``rank`` of ``world``; ``devices``: number on one node, of which this rank uses ``index``.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Device:
         weightless: str = NOTHING,
         record: bool = False,
     ) -> None:
-        """From here on work is timed and traced.
+        """Start timing and tracing work.
 
-        ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
+        ``file`` takes the trace, which begins with ``info``. ``skipped`` and ``record``: see
         :class:`streamrace.device.tracing.Tracer`. ``weightless``: see :class:`streamrace.device.clocked.Clocked`.
         """
         timing = self._timing
@@ -82,68 +82,68 @@ class Device:
 
     @property
     def now(self) -> int:
-        """The host's clock, in virtual nanoseconds."""
+        """Return the host's clock, in virtual nanoseconds."""
         return int(self._functions.now())
 
     @property
     def blocked(self) -> int:
-        """Virtual nanoseconds that the host stood still."""
+        """Return the virtual nanoseconds for which the host was blocked."""
         return int(self._functions.blocked())
 
     @property
     def operations(self) -> int:
-        """Pieces of work that were given to the device."""
+        """Return the number of operations given to the device."""
         return int(self._functions.operations())
 
     @property
     def flops(self) -> int:
-        """Floating point operations that were given to the device (:func:`streamrace.device.costs.flops`)."""
+        """Return the floating point operations given to the device (:func:`streamrace.device.costs.flops`)."""
         return int(self._functions.flops())
 
     def flush(self) -> None:
-        """Hand on what is finished of the trace."""
+        """Write the finished part of the trace."""
         assert self._tracer is not None
         self._tracer.flush()
 
     def finish(self) -> None:
-        """Let everything end, and let the other ranks know that nothing more comes from this one. Once."""
+        """Let all work end, and tell the other ranks that this rank issues no more. To be called once."""
         assert self._tracer is not None and self._writer is not None
         collectives.leave()
-        if tracing.recording():  # what the host read: of memory, the program's own probes say it
+        if tracing.recording():  # values read by the host; reads of memory are reported by the program's own probes
             self._tracer.flush(everything=True)
             self._writer.write(probes.collected(probes.READ))
         self._tracer.close()
         self._writer.close()
 
-    # -- what stands in the trace beside the work -----------------------------------------------------
+    # -- records in the trace in addition to the work --------------------------------------------------
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
-        """What the host does from here on."""
+        """Record the phase that the host enters."""
         tracing.note(Phase(step, micro_batch, name))
 
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
-        """What stands in the tensor's memory."""
+        """Record the contents of the tensor's memory."""
         if tensor.is_cuda:
             block, lo, hi = work.place(tensor)
             if hi > lo:
                 tracing.note(Label(block, lo, hi, kind, name))
 
     def label_whole(self, tensor: Tensor, kind: str, name: str) -> None:
-        """What stands in the whole block of memory that the tensor is of."""
+        """Record the contents of the whole block of memory that the tensor belongs to."""
         if tensor.is_cuda:
             self.label(tensor.new_empty(0).set_(tensor.untyped_storage()), kind, name)
 
-    # -- looks that take no time and order nothing -----------------------------------------------------
+    # -- observations that take no time and order nothing ----------------------------------------------
 
     def value(self, tensor: Tensor) -> Tensor:
-        """The tensor's memory as it is now, as a CPU tensor: once all work has ended, its value."""
+        """Return the tensor's memory as it is now, as a CPU tensor: its value once all work has ended."""
         return work.alias(tensor.detach())
 
     def observe(self, tensors: list[Tensor], look: Callable[[list[Tensor]], None], *, finally_: bool = False) -> None:
-        """Look at tensors as the current stream would see them now; with ``finally_``, as when all streams are done.
+        """Observe tensors as the current stream would see them now; with ``finally_``, after all streams are done.
 
-        ``look`` is called when that moment has come. A detector built on a real device cannot do this; it exists to
-        check those that can. In a dry run there is nothing to look at.
+        ``look`` is called when that moment has come. A detector on a real device cannot observe values this way; the
+        method exists to check detectors that can run there. In a dry run ``look`` is never called.
         """
         if dry.active():
             return
@@ -154,17 +154,17 @@ class Device:
     def probe(
         self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
     ) -> None:
-        """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded."""
+        """Observe a value that training uses, like :meth:`observe`, and record it if the run is recorded."""
         if not tracing.recording():
             self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
             return
         probes.probe(kind, name, tensor, look, finally_=finally_)
 
-    # -- streams, and what orders them -------------------------------------------------------------------
+    # -- streams, and what orders them -----------------------------------------------------------------
 
     @property
     def overrides(self) -> list[Override]:
-        """Calls that do something else (:mod:`streamrace.device.overrides`)."""
+        """Return the list of calls that are replaced (:mod:`streamrace.device.overrides`)."""
         return overrides
 
     def default_stream(self) -> torch.cuda.Stream:
@@ -178,10 +178,10 @@ class Device:
         torch.cuda.synchronize()
 
     def name_stream(self, stream: torch.Stream, name: str) -> None:
-        """Give it the name by which reports show it and timings stretch it."""
+        """Name a stream: reports show it and timings stretch it by this name."""
         self._named[name] = stream
         tracing.name_stream(stream.stream_id, name)
 
     def stream_called(self, name: str) -> Any:
-        """The stream that was given this name. None: there is none."""
+        """Return the stream of this name, or None."""
         return self._named.get(name)

@@ -1,8 +1,8 @@
-"""Compiled parts of other libraries that were built for CUDA, torchvision's and torchaudio's above all.
+"""Loads compiled parts of other libraries that were built for CUDA, such as torchvision's and torchaudio's.
 
-A CPU build of torch has not what they are linked with. So stubs stand for that (:mod:`streamrace.device.torches.stubs`,
-made once and kept), as they do for torch's own CUDA part. Their kernels for CUDA are none here: the device takes the
-CPU's, as for torch's own operators, and refuses by name what has none.
+A CPU build of torch lacks the libraries that these parts are linked with. Stubs replace them
+(:mod:`streamrace.device.torches.stubs`, built once and kept), as for torch's own CUDA part. The parts' CUDA kernels
+cannot run: the device uses their CPU kernels, as for torch's own operators, and refuses by name those without any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _kept: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Stand in the way of ``torch.ops.load_library``, by which such parts are loaded, and of imports of torch's own."""
+    """Intercept ``torch.ops.load_library``, which loads such parts, and imports of torch's own compiled modules."""
     loader: Any = ExtensionFileLoader
     created, kind = loader.create_module, type(torch.ops)  # type: Any, Any
     plain = kind.load_library
@@ -54,16 +54,16 @@ def install() -> None:
 
 
 def _without_version() -> None:
-    """torchvision compares the CUDA that it was built with to torch's, and refuses another: here it has none."""
+    """Report no CUDA version for torchvision, which refuses to load if its CUDA version differs from torch's."""
     if hasattr(torch.ops.torchvision, "_cuda_version") and not _kept:
         _kept.append(torch.library.Library("torchvision", "IMPL"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it has a kernel
+            warnings.simplefilter("ignore", UserWarning)  # about replacing an existing kernel
             _kept[0].impl("_cuda_version", lambda: -1, "CompositeImplicitAutograd")
 
 
 def _load_stubs(file: Path) -> bool:
-    """Load what stands for the CUDA libraries that ``file`` asks for; gives whether it asks for any."""
+    """Load stubs for the CUDA libraries that ``file`` is linked with. Return whether there are any."""
     bundled = [*file.parent.glob("*.so*"), *file.parent.parent.glob("*.libs/*.so*")]
     there = {one.name for one in bundled}
     wanted = [one for one in needed(str(file)) if one.startswith(stubs.OF_CUDA) and one not in there]
@@ -73,7 +73,7 @@ def _load_stubs(file: Path) -> bool:
 
 
 def _stubs(file: Path, wanted: list[str], bundled: list[Path]) -> Path:
-    """The folder that has them. Raises OSError, as where a library cannot be loaded."""
+    """Return the folder with the stubs, built if necessary. Raise OSError, as for a library that cannot be loaded."""
     how = Path(stubs.__file__).read_bytes()
     digest = hashlib.sha256(file.read_bytes() + torch.__version__.encode() + how).hexdigest()[:16]
     place = cache() / "stubs" / f"{file.name.partition('.')[0]}-{digest}"

@@ -1,7 +1,7 @@
-"""What of this project is installed, and what to install where a package is missing.
+"""Reports which parts of this project are installed, and what to install when a package is missing.
 
-Most of what the command line does needs packages that come with an extra (``pip install 'streamrace[reports]'``), so
-that who watches a training installs no DeepSpeed and no plotting.
+Most commands need packages of an extra (``pip install 'streamrace[reports]'``), so that users who only watch a
+training need to install neither DeepSpeed nor plotting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROJECT = "streamrace"
 
 
 def version() -> str:
-    """This project's version. In a checkout that nobody installed there is none."""
+    """Return this project's version; a checkout that was never installed has none."""
     try:
         return version_of(PROJECT)
     except PackageNotFoundError:
@@ -27,7 +27,7 @@ def version() -> str:
 
 
 def outside() -> str | None:
-    """The sentence for who starts a checkout by a Python that it is not installed for; None where it is installed."""
+    """Return the sentence for a checkout run by a Python for which it is not installed; None if it is installed."""
     try:
         version_of(PROJECT)
     except PackageNotFoundError:
@@ -42,7 +42,7 @@ def outside() -> str | None:
 
 
 def elsewhere() -> str | None:
-    """The sentence for systems on which there can be no simulated GPU; None on Linux."""
+    """Return the sentence for systems that cannot have a simulated GPU; None on Linux."""
     if sys.platform == "linux":
         return None
     return (
@@ -52,7 +52,7 @@ def elsewhere() -> str | None:
 
 
 def installed(*packages: str) -> dict[str, str]:
-    """The versions of Python and of those ``packages`` that are installed."""
+    """Return the versions of Python and of the installed ones among ``packages``."""
     found = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -63,7 +63,7 @@ def installed(*packages: str) -> dict[str, str]:
 
 
 def missing() -> dict[str, list[str]]:
-    """What each extra brings and is not installed: an empty list for one that is whole. None where nothing is."""
+    """Return the missing packages of each extra: an empty list for a complete one. Empty if not installed at all."""
     return {
         extra: sorted(name for name in names if not installed(name).keys() - {"python"})
         for extra, names in _brought().items()
@@ -72,9 +72,9 @@ def missing() -> dict[str, list[str]]:
 
 
 def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
-    """The sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas), and the one that has the module.
+    """Return the sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas) and the module's extra.
 
-    None where the module is of none of our extras: then something else is broken, and its traceback says more.
+    None if no extra of this project contains the module: something else is broken then, and its traceback says more.
     """
     module = (error.name or "").partition(".")[0]
     bringing = [extra for extra, names in _brought().items() if module.lower() in names]
@@ -83,16 +83,16 @@ def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
     needed = [extra for extra in extras.split(",") if extra]
     if bringing[0] and not set(needed) & set(
         bringing
-    ):  # a page of a study, for example: what it tells of is of the other extra
+    ):  # a page of a study, for example, whose subject needs another extra
         needed.append(bringing[0])
     words = f"extra{'s' if len(needed) > 1 else ''} {' and '.join(needed)}"
     return f"{what} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
 
 
 def _brought() -> dict[str, set[str]]:
-    """What each extra installs, by the names under which it is imported: for our packages, these are the same.
+    """Return the import names of the packages of each extra; for our packages these equal the package names.
 
-    As they stand in pyproject.toml: an extra comes behind those that it includes. Under "": what is always installed.
+    In the order of pyproject.toml: an extra follows those that it includes. Under "": packages always installed.
     """
     try:
         listed = requires(PROJECT) or []

@@ -1,7 +1,7 @@
-"""Other libraries' looks at the device's memory (DLPack): there is no GPU that they could reach, so they get copies.
+"""Intercepts other libraries' access to the device's memory (DLPack): no GPU exists that they could use.
 
-``numpy.from_dlpack(tensor, device="cpu")`` and others that ask for the host get a copy that waits, as with CUDA. What
-would share the device's memory is refused by name: the other library would use it past the simulated clock.
+Requests for the host, such as ``numpy.from_dlpack(tensor, device="cpu")``, get a copy that waits, as with CUDA.
+Requests to share the device's memory are refused by name: the other library would bypass the simulated clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOST = 1  # DLDeviceType kDLCPU
 
 
 def install() -> None:
-    """Put it in the way of DLPack's two ends: a tensor's own, and torch's C functions."""
+    """Intercept DLPack at both ends: the tensor's method, and torch's C functions."""
     plain = torch.Tensor.__dlpack__
 
     def __dlpack__(self: torch.Tensor, **how: Any) -> Any:  # noqa: N807

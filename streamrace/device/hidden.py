@@ -1,7 +1,7 @@
-"""Operators that write an argument and do not say so in their schema. To the device such a write is an access.
+"""Lists operators that write an argument without declaring it in their schema. For the device, this is an access.
 
-Found, and held, by ``tests/device/test_hidden.py``: it compares the memory of all arguments before and after, over all
-operators that torch has samples for. They are named without an overload: what holds for ``f`` holds for ``f.out``.
+Found and kept up to date by ``tests/device/test_hidden.py``: it compares the memory of all arguments before and after,
+over all operators for which torch has samples. Listed without an overload: what holds for ``f`` holds for ``f.out``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Hidden:
-    """``arguments`` are written; with ``when``, only where the argument of that name is true."""
+    """``arguments`` are written; with ``when``, only if the argument of that name is true."""
 
     arguments: tuple[str, ...]
     when: str = ""
@@ -28,6 +28,6 @@ HIDDEN = {
 
 
 def install() -> None:
-    """Let the device know, before it runs any of them."""
+    """Register the hidden writes with the device, before it runs any of these operators."""
     for name, hidden in HIDDEN.items():
         torch.ops.simgpu.hides(name, list(hidden.arguments), hidden.when)

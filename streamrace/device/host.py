@@ -1,10 +1,10 @@
-"""What Python does with pinned memory past torch's dispatcher, reported to the device.
+"""Reports to the device the accesses to pinned memory that Python makes past torch's dispatcher.
 
 The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()``,
-``numpy()``, DLPack, and what writes memory away (``torch.save``, pickle, safetensors) go past it: here they count as a
-read by the host, at that moment. Whoever takes an address (``numpy()``, DLPack, ``data_ptr()``) may use it at any time,
-which nobody sees: an :class:`streamrace.trace.records.Export` says so, and another that the array has gone. Libraries
-that only compare addresses, torch itself above all, are not reported.
+``numpy()``, DLPack and functions that store memory (``torch.save``, pickle, safetensors) bypass it: here they count as
+a read by the host at that moment. A holder of an address (``numpy()``, DLPack, ``data_ptr()``) may use it at any time,
+unseen: an :class:`streamrace.trace.records.Export` records this, and another one the end of the array. Libraries that
+only compare addresses, such as torch itself, are not reported.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 from streamrace.device.library import functions
 from streamrace.device.sanitizer import unseen
 
-# They tell by the address whether two tensors are the same. safetensors reads at one too: see safetensors() below.
+# Libraries that compare tensors by address. safetensors also reads at the address: see safetensors() below.
 _COMPARE = ("torch", "accelerate", "deepspeed", "diffusers", "peft", "safetensors", "transformers")
 _numpy: Callable[..., Any] = torch.Tensor.numpy
 _address: Callable[[torch.UntypedStorage], int] = torch.UntypedStorage.data_ptr
 
 
 def install() -> None:
-    """Put it in the way of what reaches the memory itself."""
+    """Intercept the functions that access the memory itself."""
     tensor: Any = torch.Tensor
     storage: Any = torch.UntypedStorage
     typed: Any = torch.storage.TypedStorage
@@ -47,16 +47,16 @@ def install() -> None:
 
 
 def looks(tensor: Tensor, name: str, how: str) -> None:
-    """The host reads ``tensor`` (``name``, if it is not empty), and gets its address (``how``, if it is not empty)."""
+    """Report a read of ``tensor`` by ``name`` (unless empty), and of its address by ``how`` (unless empty)."""
     if tensor.layout is torch.strided and type(tensor) in _PLAIN:
         torch.ops.simgpu.host_looks(tensor, name, how)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # others have no memory of their own, or hold tensors that come here
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # others have no memory of their own, or wrap tensors that arrive here
 
 
 def looks_at(storage: torch.UntypedStorage, name: str, how: str = "", *, at: int | None = None) -> None:
-    """The same of all bytes of ``storage``, or of one (``at``)."""
+    """Report the same for all bytes of ``storage``, or for one (``at``)."""
     if storage.device.type == "cpu":
         first, count = (0, storage.nbytes()) if at is None else (at % max(storage.nbytes(), 1), 1)
         functions().host_looks_at(_address(storage) + first, count, name.encode(), how.encode())
@@ -85,7 +85,7 @@ def _pointing(plain: Callable[..., int], tell: Callable[[Any], None]) -> Callabl
 
 
 def _elements(kind: Any) -> None:
-    """A storage's numbers, one by one or all."""
+    """Intercept reads of a storage's elements, single or all."""
     plain = kind.__getitem__
 
     def __getitem__(self: torch.UntypedStorage, which: Any) -> Any:  # noqa: N807
@@ -94,14 +94,14 @@ def _elements(kind: Any) -> None:
         return plain(self, which)
 
     def __iter__(self: torch.UntypedStorage) -> Iterator[int]:  # noqa: N807
-        looks_at(self, "UntypedStorage.__iter__")  # at once: an access for each byte would make the trace long
+        looks_at(self, "UntypedStorage.__iter__")  # a single access: an access for each byte would make the trace long
         return (plain(self, at) for at in range(self.nbytes()))
 
     kind.__getitem__, kind.__iter__ = _named(__getitem__, plain), _named(__iter__, kind.__iter__)
 
 
 def _files(kind: Any) -> None:
-    """``torch.save`` in both its formats; pickle comes to the older one."""
+    """Intercept ``torch.save`` in both its formats; pickle uses the older one."""
     plain_write, plain_record = kind._write_file, torch._C.PyTorchFileWriter.write_record
     writer: Any = torch._C.PyTorchFileWriter
 
@@ -118,7 +118,7 @@ def _files(kind: Any) -> None:
 
 
 def safetensors(module: ModuleType) -> None:
-    """``safetensors.torch``: what it writes it reads at the tensors' addresses."""
+    """Intercept ``safetensors.torch``, which reads at the tensors' addresses."""
     for name in ("save", "save_file"):
         plain = getattr(module, name)
 
@@ -132,7 +132,7 @@ def safetensors(module: ModuleType) -> None:
 
 
 def _lending(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """DLPack of pinned memory, by way of an array, whose end is told as the capsule's and its taker's is not."""
+    """Export pinned memory by way of an array: the array's end can be observed, that of a DLPack capsule cannot."""
 
     def to_dlpack(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not (tensor.is_cpu and type(tensor) in _PLAIN and tensor.is_pinned()) or tensor.is_conj() or tensor.is_neg():

@@ -1,11 +1,11 @@
-"""Libraries of CUDA kernels, met while they are imported: they are refused by name.
+"""Intercepts imports of libraries with CUDA kernels: refuses them by name.
 
-A library that is not installed cannot be found, as ever, but the message says that there is no point in installing it.
-One that is installed loads a compiled part, which asks for CUDA's libraries: that becomes a sentence, before the loader
-complains, as a CPU build that was made of a CUDA build has small libraries of these names
-(:mod:`streamrace.device.torches`). Both stay an ImportError, so a program that tries, and goes another way, goes it.
-``importlib.util.find_spec``, by which programs ask whether a library is there, answers as ever. Triton is another
-matter: what an import of it needs is there (:mod:`streamrace.device.triton`).
+An import of a library that is not installed fails as usual, but the message adds that installing it would not help.
+An installed library loads a compiled part that is linked with CUDA's libraries: this becomes an error with a clear
+sentence, before the loader complains; a CPU build made from a CUDA build does have small libraries of these names
+(:mod:`streamrace.device.torches`). Both are ImportErrors, so that a program with an alternative takes it.
+``importlib.util.find_spec``, by which programs check for a library, answers as usual. Triton is an exception: the
+parts that an import needs exist (:mod:`streamrace.device.triton`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _INSTEAD = {
     "tensorrt": "run the model as it is",
     "nvidia.dali": "use torch.utils.data.DataLoader",
 }
-# What a compiled part asks for that needs a GPU. Beginnings of the names of shared libraries.
+# Libraries that need a GPU, as prefixes of the names of shared libraries.
 _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
 OF_TORCH = ("functorch._C",)
-"""Compiled parts of torch's own, before 2.7, which ask for its CUDA part and use nothing of it: stubs serve."""
+"""Compiled parts of torch before 2.7 that are linked with its CUDA part but use nothing of it: stubs suffice."""
 _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "bitsandbytes.cextension": refusals.bitsandbytes,
@@ -59,7 +59,7 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
 
 
 def install() -> None:
-    """Stand first and last among those who find modules."""
+    """Install the first and the last of the module finders."""
     for name, change in _AFTER.items():
         if name in sys.modules:
             change(sys.modules[name])
@@ -75,7 +75,7 @@ def install() -> None:
         try:
             return plain(self, spec) if not asked else _refuse(spec, asked)  # type: ignore[no-any-return]
         except ImportError as error:
-            missing = str(error).split(":")[0]  # by a library of its own
+            missing = str(error).split(":")[0]  # missing for a library that this one is linked with
             if asked or not missing.startswith(_OF_CUDA):
                 raise
             _refuse(spec, missing, error)
@@ -90,7 +90,7 @@ def _refuse(spec: ModuleSpec, missing: str, error: ImportError | None = None) ->
 
 
 def needed(file: str) -> list[str]:
-    """Which libraries a shared library of 64 bits asks for (elf(5), DT_NEEDED); none where it is not one."""
+    """Return the libraries that a 64-bit shared library is linked with (elf(5), DT_NEEDED); empty for other files."""
     try:
         with open(file, "rb") as read, mmap.mmap(read.fileno(), 0, access=mmap.ACCESS_READ) as data:
             start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
@@ -111,7 +111,7 @@ def _sentence(what: str, library: str) -> str:
 
 
 class _First(importlib.abc.MetaPathFinder):
-    """Lets a few modules be loaded as ever, and changes them then."""
+    """A finder that changes a few modules after they are loaded as usual."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if triton.is_of(name):
@@ -138,7 +138,7 @@ def _change_when_loaded(loader: Any, change: Callable[[ModuleType], None]) -> No
 
 
 class _Last(importlib.abc.MetaPathFinder):
-    """Comes to what nobody found."""
+    """A finder for modules that all other finders have missed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if name in _INSTEAD and _imported():
@@ -148,7 +148,7 @@ class _Last(importlib.abc.MetaPathFinder):
 
 
 def _imported() -> bool:
-    """Is this an import, and not the question whether there is such a module (``importlib.util.find_spec``)?"""
+    """Check whether this is an import, and not a mere search for the module (``importlib.util.find_spec``)."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
         if frame.f_code.co_name == "_find_and_load":

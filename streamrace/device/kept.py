@@ -1,9 +1,9 @@
-"""What is made once and kept: releases of packages, CPU builds of torch, what is compiled, references.
+"""Manages the files that are created once and kept: releases of packages, CPU builds of torch, binaries, references.
 
-Most of it lies in the user's cache (:func:`streamrace.compiling.cache`); what a checkout compiles lies in its
-``build/``. A process that imports from there holds a shared lock on each folder that it uses (flock(2)), to its end,
-however that comes: what a command uses is not removed under it. What is compiled can be removed at any time: who has
-loaded it keeps it. The time of last use is the time of the file or folder itself.
+Most lie in the user's cache (:func:`streamrace.compiling.cache`); a checkout's own binaries lie in its ``build/``.
+A process that imports from the cache holds a shared lock on each folder that it uses (flock(2)) until it ends, however
+it ends, so that no other process removes a folder in use. Binaries can be removed at any time: a process that has
+loaded one keeps it. The time of last use is the modification time of the file or folder itself.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from streamrace.compiling import cache, used
 RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
     "release", "torch", "native", "reference", "unfinished", "other",
 )  # fmt: skip
-"""Of what is kept: a release of a package, a CPU build of torch, what is compiled, a reference of a scenario, what a
-command that was killed has left, and what this version does not know."""
+"""Kinds of kept files: a release of a package, a CPU build of torch, a compiled binary, a reference of a scenario,
+leftovers of a command that was killed, and files unknown to this version."""
 _PART = ".part"
 _FOLDERS = {"releases": (RELEASE, "*/*", ""), "torch": (TORCH, "*", "torch-"), "stubs": (NATIVE, "*", "stubs-")}
-"""Of the cache: of which kind the folders in them are, how deep they lie, and how their names begin."""
+"""Folders of the cache: the kind of their subfolders, the depth of these, and the prefix of their names."""
 _held: dict[Path, int] = {}
 
 
 class Kept(NamedTuple):
-    """A folder or a file. ``name``: what the user calls it; ``size`` in bytes; ``last``: use, in seconds (Unix)."""
+    """A kept folder or file. ``name``: as shown to the user; ``size`` in bytes; ``last``: last use (Unix seconds)."""
 
     name: str
     kind: str
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
     @property
     def in_use(self) -> bool:
-        """Does a command use it now?"""
+        """Check whether a command uses this folder or file now."""
         if self.kind == LEFT and _making(self.place.parent):
             return True
         try:
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
 
 def hold() -> None:
-    """Let nobody remove what this process imports from the cache, up to its end, and note that it was used."""
+    """Protect all cached folders that this process imports from until it ends, and note that they were used."""
     root = str(cache().absolute())
     for place in (Path(entry) for entry in sys.path if entry.startswith(root + os.sep)):
         if place not in _held and place.is_dir():
@@ -65,19 +65,19 @@ def hold() -> None:
 
 
 def folders() -> list[Path]:
-    """Where it is kept: the user's cache, and what the checkout compiles."""
+    """Return the folders with kept files: the user's cache, and the checkout's ``build/``."""
     here = checkout.root()
     return [cache(), *([] if here is None else [here / "build"])]
 
 
 def everything() -> list[Kept]:
-    """All that is kept, the largest first."""
+    """Return all kept folders and files, the largest first."""
     found = [_kept(kind, name, place) for kind, name, place in places()]
     return sorted(found, key=lambda one: (-one.size, one.name, str(one.place)))
 
 
 def remove(one: Kept) -> bool:
-    """Remove it, at once for all others. False: a command uses it now. Raises OSError where it cannot be removed."""
+    """Remove ``one`` atomically. Return False if a command uses it now. Raise OSError if it cannot be removed."""
     if not one.place.is_dir():
         one.place.unlink(missing_ok=True)
         return True
@@ -94,7 +94,7 @@ def remove(one: Kept) -> bool:
 
 
 def places() -> Iterator[tuple[str, str, Path]]:
-    """Kind, name and place of all that is kept."""
+    """Yield kind, name and path of all kept folders and files."""
     root, *builds = folders()
     for build in builds:
         yield from ((*_of_file(file), file) for file in sorted(build.glob("*/*.*")) if _of_file(file)[0])
@@ -114,7 +114,7 @@ def places() -> Iterator[tuple[str, str, Path]]:
 
 
 def _of_file(file: Path) -> tuple[str, str]:
-    """Kind and name of what is one file; both are empty where it is none of ours."""
+    """Return kind and name of a single kept file; both empty for unknown files."""
     stem, _, digest = file.stem.partition("-")
     if file.suffix == ".so" and stem.startswith("lib") and digest:
         return NATIVE, stem
@@ -137,7 +137,7 @@ def _size(place: Path) -> int:
 
 
 def _making(folder: Path) -> bool:
-    """Does a command make something in ``folder`` now? It holds a lock there."""
+    """Check whether a command is creating something in ``folder``: it then holds a lock there."""
     for lock in folder.glob("*lock"):
         try:
             with lock.open() as file:
@@ -151,7 +151,7 @@ def _making(folder: Path) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Within, nobody begins to use the folder. Raises BlockingIOError where somebody does already."""
+    """Keep other processes from using the folder. Raise BlockingIOError if one uses it already."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

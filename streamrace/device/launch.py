@@ -1,11 +1,11 @@
 """Starts a program on the simulated GPU: ``streamrace device [--ranks N] [--trace FILE] script.py its arguments``.
 
-``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`streamrace.device.dry`).
-``--timing TOKEN`` runs it in a timing of one's own (:mod:`streamrace.device.timing`). The device is loaded before torch
-is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``. ``-m module`` runs a module.
-``--trace`` writes what the device did (:mod:`streamrace.trace`). ``--ranks`` runs the script in N processes, as
-``torchrun --nproc-per-node N -m streamrace.device script.py`` does too; ``--trace`` then names a folder. ``--record``
-lets the traces be replayed (:mod:`streamrace.device.recording`): in a folder too. ``--without
+``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors without values (:mod:`streamrace.device.dry`).
+``--timing TOKEN`` runs it in a given timing (:mod:`streamrace.device.timing`). The device is loaded before torch is
+imported, then ``torch.cuda`` is replaced, then the script runs as ``__main__``. ``-m module`` runs a module.
+``--trace`` writes a trace of the device's work (:mod:`streamrace.trace`). ``--ranks`` runs the script in N processes,
+like ``torchrun --nproc-per-node N -m streamrace.device script.py``; ``--trace`` then names a folder. ``--record``
+makes the traces replayable (:mod:`streamrace.device.recording`), also in a folder. ``--without
 stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`streamrace.device.overrides`); it may be given
 several times.
 """
@@ -37,7 +37,7 @@ from streamrace.trace.files import Packed, TraceWriter, file_of
 from streamrace.trace.parts import PartWriter
 from streamrace.trace.records import TraceRecord
 
-UNWRITTEN = "the trace cannot be written: "  # begins the sentence that says why
+UNWRITTEN = "the trace cannot be written: "  # the beginning of the sentence with the reason
 _USAGE = (
     "usage: streamrace device [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
     "[--trace FILE [--record]] [--timing TOKEN] [--without PLACE]... (script.py | -m module) [arguments]"
@@ -45,11 +45,11 @@ _USAGE = (
 
 
 def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
-    """Give this process a simulated GPU. torch may not be imported yet. Does nothing the second time.
+    """Give this process a simulated GPU. torch must not be imported yet. Do nothing the second time.
 
-    ``devices``: how many ``torch.cuda.device_count()`` tells; the process uses one of them, ``index`` until it says
+    ``devices``: the value of ``torch.cuda.device_count()``; the process uses number ``index`` until it calls
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
-    Raises RuntimeError or :class:`streamrace.compiling.BuildError`.
+    Raise RuntimeError or :class:`streamrace.compiling.BuildError`.
     """
     from streamrace.device import kept, library, overlay, substitute
 
@@ -122,21 +122,21 @@ def run(
     keep: int = 0,
     seeded: Path | None = None,
 ) -> int:
-    """Run a program on the simulated GPU, to its end; gives its exit status.
+    """Run a program on the simulated GPU to its end and return its exit status.
 
-    ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
-    as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
-    rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`streamrace.device.costs.Costs`.
-    ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
-    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
-    also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
-    comes then is in parts that somebody reads and removes (:mod:`streamrace.trace.parts`); 0: it is one file.
-    ``seeded``: what the program does not seed is seeded, and this file says what it was
-    (:mod:`streamrace.device.seeds`).
+    ``arguments``: a script (or, with ``module``, a module's name) and its arguments. Exceptions of the program are
+    printed as by the interpreter. ``ranks``: number of processes, forked here; 0: run in this process, which may be a
+    launcher's rank. ``trace``: a folder for a trace of each rank. ``slow``: see
+    :class:`streamrace.device.costs.Costs`. ``timing``: deviations from these costs. ``record``: the traces also
+    contain the operations, so that they can be replayed. ``dry``: this process runs dry, as a rank of that world; this
+    cannot be recorded. ``tell_waits``: the traces also contain the program's line of each wait. ``keep``: bytes of
+    each trace that are kept; the rest goes into parts that a reader removes (:mod:`streamrace.trace.parts`); 0: the
+    trace is one file. ``seeded``: random generators that the program does not seed are seeded, and this file lists
+    them (:mod:`streamrace.device.seeds`).
 
-    Raises :class:`streamrace.device.scripts.WrongUse` where there is no such program, :class:`BuildError` or
-    RuntimeError where there can be no device or no trace, :class:`streamrace.device.ranks.RankFailed` for the first of
-    ``ranks`` that ends badly.
+    Raise :class:`streamrace.device.scripts.WrongUse` if there is no such program, :class:`BuildError` or RuntimeError
+    if the device or the trace cannot be created, :class:`streamrace.device.ranks.RankFailed` for the first of
+    ``ranks`` that fails.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
@@ -180,7 +180,7 @@ def _run(
             overrides.leave_out(without)
         except ValueError as problem:
             raise WrongUse(str(problem)) from None
-        overrides.tell()  # also what was left out
+        overrides.tell()  # records also the waits that were left out
     if slow:
         from streamrace.device import costs
 
@@ -194,9 +194,9 @@ def _run(
                 traced(path, record=record, token=str(timing), keep=keep),
                 seeds.of_rank(number, seeded),
             ):
-                _held = program.run()  # what it holds at its end is looked at
+                _held = program.run()  # kept alive: what the program holds at its end is examined
         except BaseException as error:
-            if _unwritten:  # which is no fault of the program, though it may be told of it
+            if _unwritten:  # no fault of the program, although the error may have been raised in it
                 raise RuntimeError(f"{UNWRITTEN}{_unwritten[0]}") from None
             status = fail(error, ("streamrace.device.launch", "streamrace.device.scripts"))
             starting.explain(error)
@@ -222,7 +222,7 @@ def traced(
     token: str = "t1",
     keep: int = 0,
 ) -> Iterator[None]:
-    """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
+    """Trace the device's work in the ``with`` block. Its work is finished at the end, unless the block fails.
 
     ``skipped``, ``record``: see :class:`streamrace.device.tracing.Tracer`. ``token``: the timing of the run, for a
     recording. ``keep``: see :func:`run`.
@@ -253,7 +253,7 @@ def traced(
         done = not leaving.code
         raise
     finally:
-        with held():  # Ctrl-C may come twice: as a job's, and passed on by who started this
+        with held():  # Ctrl-C may arrive twice: from the terminal, and forwarded by the parent process
             collectives.leave(done=done)
             if tracer is not None and writer is not None:
                 tracer.flush(everything=True)
@@ -264,7 +264,7 @@ def traced(
                     writer.close()
 
 
-_unwritten: list[OSError] = []  # what kept this process from writing its trace
+_unwritten: list[OSError] = []  # errors that kept this process from writing its trace
 
 
 @contextmanager
@@ -282,16 +282,16 @@ def _written(writer: TraceWriter, records: Iterable[TraceRecord | Packed]) -> No
 
 
 def _join_threads() -> None:
-    """The interpreter waits for a program's threads before it ends; the trace ends earlier, and is to have them."""
+    """Wait for the program's threads: the interpreter does so later, but the trace must contain their work."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
 def main(arguments: list[str], told: Callable[[str], None] | None = None, *, seed: bool = False) -> int:
-    """The command line. Gives an exit status: 2 for a wrong call. ``told``: gets why a program's trace is not whole.
+    """Run the command line; return its exit status, 2 for a wrong call. ``told``: gets why a trace is incomplete.
 
-    ``seed``: what the program does not seed is seeded (:mod:`streamrace.device.seeds`).
+    ``seed``: random generators that the program does not seed are seeded (:mod:`streamrace.device.seeds`).
     """
     given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
     needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
@@ -334,7 +334,7 @@ def main(arguments: list[str], told: Callable[[str], None] | None = None, *, see
         return _wrong("name a script or a module to run")
     module = arguments[0] == "-m"
     name, *rest = arguments[1:] if module else arguments
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun, for example
     if ranks and launched:
         return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
     if dry and launched:

@@ -1,8 +1,8 @@
-"""The C++ part as Python sees it: loads it before torch, and gives its functions types.
+"""Loads the C++ part of the device before torch, and declares the types of its functions for Python.
 
-torch asks for its CUDA hooks once, while it is imported, so the library has to be there before and may link only
-``libtorch_cpu`` and ``libc10``. Python therefore reaches it through ctypes; a second library, linked with torch's
-Python part, was rejected: a handful of functions of numbers needs none, and tensors go through operators.
+torch requests its CUDA hooks once, while it is imported, so the library must be loaded before and may link only
+``libtorch_cpu`` and ``libc10``. Python therefore calls it through ctypes; a second library, linked with torch's Python
+part, was rejected: the few functions on numbers do not need it, and tensors go through operators.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Functions:
-    """The library's functions, without their prefix. ``keep`` holds callbacks, which C++ knows by address."""
+    """The library's functions, without their prefix. ``keep`` keeps callbacks alive that C++ knows by address."""
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
         self.keep: dict[str, Any] = {}
@@ -123,7 +123,7 @@ _functions: Functions | None = None
 
 
 def load() -> Functions:
-    """Load the device into this process. Raises RuntimeError when torch is there already."""
+    """Load the device into this process. Raise RuntimeError if torch is imported already."""
     global _functions
     if _functions is None:
         if "torch" in sys.modules:
@@ -140,12 +140,12 @@ def load() -> Functions:
 
 
 def functions() -> Functions:
-    """The functions of the device of this process. Raises RuntimeError when it has none."""
+    """Return the functions of this process's device. Raise RuntimeError if it has none."""
     if _functions is None:
         raise RuntimeError("this process has no simulated GPU: start it with 'streamrace device script.py'")
     return _functions
 
 
 def active() -> bool:
-    """Has this process a simulated GPU?"""
+    """Check whether this process has a simulated GPU."""
     return _functions is not None

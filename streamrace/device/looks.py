@@ -1,18 +1,18 @@
-"""What two runs are compared by that differ in memory that nobody wrote (:mod:`streamrace.device.unwritten`)."""
+"""Computes checksums to compare two runs that differ in unwritten memory (:mod:`streamrace.device.unwritten`)."""
 
 from __future__ import annotations
 
 import zlib
 
 COLLECTIVE, PARAMETER = "collective", "parameter"
-"""Kinds of a :class:`streamrace.trace.records.Probe` there: what a collective takes, a parameter after a step."""
+"""Kinds of :class:`streamrace.trace.records.Probe` in such runs: a collective's input, a parameter after a step."""
 PARTS = 7
 
 
 def parts(data: bytes, itemsize: int) -> int:
-    """A checksum of eight bits for each seventh of the elements, and above how many of them are of any.
+    """Return eight bits of checksum for each seventh of the elements, below the number of sevenths that have any.
 
-    As ``csrc/probes.cpp`` makes it of what the host reads.
+    Computed like the checksum that ``csrc/probes.cpp`` takes of the host's reads.
     """
     count = len(data) // itemsize
     made = min(count, PARTS) << 8 * PARTS
@@ -23,6 +23,6 @@ def parts(data: bytes, itemsize: int) -> int:
 
 
 def differing(one: int, other: int) -> float:
-    """How much of it is otherwise, from 0 to 1, by these two checksums."""
+    """Return the fraction of the sevenths, from 0 to 1, in which these two checksums differ."""
     count = one >> 8 * PARTS
     return sum(bool((one ^ other) >> 8 * part & 0xFF) for part in range(PARTS)) / count if count else 0.0

@@ -1,8 +1,8 @@
-"""How much memory the device has, and what ``torch.cuda`` reports of its allocator.
+"""Sets the device's memory size, and reports its allocator's statistics to ``torch.cuda``.
 
-The numbers are the allocator's own: torch takes them through its interface for allocators of any device
+The numbers are the allocator's own: torch reads them through its interface for allocators of any device
 (``c10::DeviceAllocator``), so ``torch.accelerator`` has the same. ``STREAMRACE_MEMORY=24GiB`` gives the device another
-size; the memory itself is the host's, and is taken only where a tensor is.
+size; the memory itself is the host's, and is used only where tensors are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB}
 
 
 def total() -> int:
-    """Bytes of the device. Raises ValueError where the environment says no size."""
+    """Return the device's memory in bytes. Raise ValueError if the environment variable is not a size."""
     wanted = os.environ.get("STREAMRACE_MEMORY", "")
     if not wanted:
         return _DEFAULT
@@ -36,12 +36,12 @@ def total() -> int:
 
 
 def unlimited() -> None:
-    """Let a program take more than there is."""
+    """Let a program use more memory than the device has."""
     functions().memory(total(), _ALL)
 
 
 def given() -> dict[str, Any]:
-    """Functions of ``torch._C`` that a CUDA build has."""
+    """Return functions of ``torch._C`` about memory that a CUDA build has."""
     c: Any = torch._C
     size = total()
     fraction = [1.0]

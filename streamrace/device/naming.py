@@ -1,6 +1,6 @@
-"""What a program calls its memory at a line: told by a line that is put there (:mod:`streamrace.device.overlay`).
+"""Finds a program's expressions for blocks of memory at a line, by an inserted line (:mod:`streamrace.device.overlay`).
 
-``streamrace fix`` asks so for the name of a tensor that a ``record_stream`` would have to be called on.
+``streamrace fix`` uses this to find the name of a tensor that needs a ``record_stream``.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_MOST = 64  # tensors of a list
+_MOST = 64  # tensors of a list that are examined
 
 Named = Mapping[str, tuple[bool, Sequence[int]]]
-"""By expression: is it a list of tensors, and the numbers of their blocks."""
+"""By expression: whether it is a list of tensors, and the numbers of their blocks."""
 
 
 def line(file: Path, expressions: Sequence[str]) -> str:
-    """The line that tells, into ``file``, which memory these expressions and all local names have."""
+    """Return the line that writes into ``file`` which blocks these expressions and all local names refer to."""
     asked = ", ".join(f"{one!r}: lambda: {one}" for one in expressions)
     return f"__import__('streamrace.device.naming').naming.tell({str(file)!r}, {{{asked}}}, locals())"
 
 
 def tell(file: str, asked: Mapping[str, Callable[[], object]], names: Mapping[str, object]) -> None:
-    """Append a line of JSON: the rank, and what is :data:`Named`."""
+    """Append a line of JSON: the rank, and its :data:`Named`."""
     found: dict[str, tuple[bool, list[int]]] = {}
     for name in (*asked, *filter(str.isidentifier, names)):
-        with suppress(Exception):  # whatever an expression raises here, it is no name of a tensor
+        with suppress(Exception):  # an expression that raises anything does not name a tensor
             _look(name, asked[name]() if name in asked else names[name], found)
     with open(file, "a", encoding="utf-8") as told:
         told.write(json.dumps([int(os.environ.get("RANK", "0")), found]) + "\n")
@@ -46,7 +46,7 @@ def _look(name: str, value: Any, found: dict[str, tuple[bool, list[int]]]) -> No
 
 
 def told(file: Path) -> list[tuple[int, Named]]:
-    """What was told there, by rank, line by line."""
+    """Return the lines of ``file``: each rank with its :data:`Named`."""
     try:
         return [(rank, named) for rank, named in map(json.loads, file.read_text(encoding="utf-8").splitlines())]
     except OSError:

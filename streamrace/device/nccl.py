@@ -1,15 +1,15 @@
-"""The backend ``nccl`` of ``torch.distributed`` on the simulated GPU.
+"""Implements the backend ``nccl`` of ``torch.distributed`` on the simulated GPU.
 
-torch's own code makes it where it would make its ``ProcessGroupNCCL``: ``init_process_group("nccl")``,
-``"cpu:gloo,cuda:nccl"`` or nothing. When collectives run, on which stream, and what they cost:
-:mod:`streamrace.device.collectives`.
+torch's own code creates this group in place of its ``ProcessGroupNCCL``: for ``init_process_group("nccl")``,
+``"cpu:gloo,cuda:nccl"`` or no backend. :mod:`streamrace.device.collectives` decides when and on which stream
+collectives run, and their cost.
 
-A group that also has a backend for the CPU gives that work to gloo. Two ranks that send are a group of their own with
+A group that also has a backend for the CPU passes that work to gloo. Two ranks that send form a group of their own with
 a stream for each direction, so two ranks that both send first do not wait for each other; NCCL has one stream for both
-and relies on buffers there. As in NCCL a message's tag is ignored.
+and relies on buffers there. As in NCCL, a message's tag is ignored.
 """
 
-# torch's stubs give most of these methods overloads that the compiled class calls under other names.
+# torch's stubs give most of these methods overloads that the compiled class has under other names.
 # mypy: disable-error-code="override, assignment"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class _Options:
-    """``ProcessGroupNCCL.Options``."""
+    """Simulates ``ProcessGroupNCCL.Options``."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -45,10 +45,10 @@ class _Options:
 
 
 class ProcessGroupNCCL(dist.ProcessGroup):
-    """One process group of one rank. ``host``: it has gloo for tensors on the CPU as well."""
+    """A process group as one of its ranks has it. ``host``: the group also has gloo for tensors on the CPU."""
 
     Options: Any = _Options
-    host = False  # set while torch makes a group, see streamrace.device.c10d
+    host = False  # set while torch creates a group, see streamrace.device.c10d
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
 
     def __init__(self, store: dist.Store, rank: int, size: int, options: _Options, device: Any = None) -> None:
@@ -63,12 +63,12 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._directions: dict[int, streams.Stream] = {}
         self._batch: Batch | None = None
         self._carrier, self._gloo, known = self._meet(store)
-        # torch keeps a group's name with its backends. The device's are not among them: what this class does not
-        # override is refused by torch.
+        # torch keeps a group's name with its backends. No backend is registered for the device: torch refuses the
+        # methods that this class does not override.
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, known)
 
     def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
-        """Meet the others; gives what carries the device's values, what the host's, if any, and what torch knows."""
+        """Meet the other ranks; return the group for the device's values, for the host's or None, and torch's own."""
         rank, size = self.rank(), self.size()
         collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
         carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
@@ -232,8 +232,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return self._issue("all_to_all", inputs, outputs, move, opts, splits=splits, result=outputs)
 
     def barrier(self, opts: Any = None) -> Any:
-        """NCCL's barrier is an all-reduce of one element, and its wait blocks the host."""
-        with _disable_current_modes():  # a mode sees a barrier on a GPU, and no all-reduce
+        """Issue NCCL's barrier: an all-reduce of one element, whose wait blocks the host."""
+        with _disable_current_modes():  # a mode must see a barrier on a GPU, not an all-reduce
             work = self.allreduce([torch.zeros(1, device="cuda")])
         work._blocks = True
         if opts is None or opts.asyncOp:
@@ -291,7 +291,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         launch(streams.current())
         return Work(stream.record_event(), tensors, tensors, stream=stream)
 
-    # -- how work is issued ---------------------------------------------------------------------
+    # -- issuing work ---------------------------------------------------------------------------
 
     def _issue(
         self, kernel: str, reads: Any, writes: Any, move: collectives.Move, opts: Any, *,
@@ -326,20 +326,20 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return Work(stream.record_event(), result, tensors, stream=stream)
 
     def _own_stream(self) -> streams.Stream:
-        """Taken from torch's pool when it is first needed, as a communicator's is."""
+        """Return the group's stream, taken from torch's pool on first use, like a communicator's."""
         if self._stream is None:
             self._stream = streams.Stream(streams.current().device, -1 if self.options.is_high_priority_stream else 0)
             tracing.streams.setdefault(self._stream.stream_id, self.link)
         return self._stream
 
     def rename(self, name: str) -> None:
-        """The name of the group, by which reports show its stream and a timing stretches its link."""
+        """Rename the group: reports show its stream, and a timing stretches its link, by this name."""
         self.link = name
         if self._stream is not None:
             self._stream.rename(name)
 
     def _declare(self, what: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
-        """The number of a group, the same on all its ranks."""
+        """Return the number of a group, the same on all its ranks."""
         number = zlib.crc32(f"{self._name}:{self._ranks}{what}".encode()) & 0x7FFFFFFF
         tracing.groups.setdefault(number, Group(number, ranks, origin))
         return number
@@ -349,10 +349,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return self._numbers[group]
 
     def _host_group(self, tensors: Sequence[Tensor]) -> Any:
-        """gloo, where the tensors are the host's and the group has a backend for them."""
+        """Return gloo if the tensors are the host's and the group has a backend for them, else None."""
         if not tensors or not tensors[0].is_cpu or self._gloo is None:
             return None
-        collectives.drain()  # the host will wait for other ranks, whose device may wait for this one's
+        collectives.drain()  # the host will wait for other ranks, whose devices may wait for this rank's
         return self._gloo
 
     def _same(self, one: Tensor, other: Tensor, fits: bool, what: str) -> None:
@@ -361,7 +361,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if not fits:
             raise ValueError(f"{what}: {list(one.shape)} and {list(other.shape)} do not fit {self.size()} ranks")
 
-    # -- what torch asks of a backend -------------------------------------------------------------
+    # -- methods that torch calls on a backend ----------------------------------------------------
 
     all_gather_into_tensor = _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -436,7 +436,7 @@ def _row_bytes(tensor: Tensor) -> int:
 
 
 def _together(works: list[Any]) -> Any:
-    """Collectives issued as one: whoever waits for the last waits for all, as they share a stream."""
+    """Merge collectives issued as one: waiting for the last waits for all, as they share a stream."""
     last = works[-1]
     if isinstance(last, Work):
         last._result = [one for work in works for one in work._result]

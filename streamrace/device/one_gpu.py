@@ -1,7 +1,7 @@
-"""What torch moves between the GPUs of one process, which here has one: ``torch.nn.DataParallel`` on it.
+"""Moves tensors between the GPUs of one process, which has one here: for ``torch.nn.DataParallel`` on a single GPU.
 
-torch's functions (``torch/csrc/cuda/comm.cpp``): the same copies in the same order, each of which asks for its device,
-so a second one is refused where it is named.
+Reimplements torch's functions (``torch/csrc/cuda/comm.cpp``): the same copies in the same order. Each copy names its
+device, so a second device is refused where it is named.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Ten
 
 
 def install() -> None:
-    """Functions of ``torch._C`` that a build with CUDA has."""
+    """Install the functions of ``torch._C`` for this that a CUDA build has."""
     c: Any = torch._C
     c._broadcast, c._broadcast_out, c._broadcast_coalesced = _broadcast, _broadcast_out, _broadcast_coalesced
     c._scatter, c._scatter_out, c._gather, c._gather_out = _scatter, _scatter_out, _gather, _gather_out

@@ -1,9 +1,9 @@
-"""The operators ``c10d::...``: where somebody looks at what is dispatched, a collective is one, as on a GPU.
+"""Issues collectives as operators ``c10d::...`` when dispatch is observed, as on a GPU.
 
 torch's own groups issue every collective by such an operator (torch/csrc/distributed/c10d/ProcessGroup.hpp, Ops.cpp).
-So a mode sees it (``CommDebugMode``, selective checkpointing), and a tensor that wraps another is taken apart before
-the backend has it. A group of the simulated NCCL does so where there is such a mode or tensor, and else works at once:
-a group of torch's own calls the operator, whose kernel for the device gives the work back to ours.
+So modes see it (``CommDebugMode``, selective checkpointing), and a tensor that wraps another is unwrapped before the
+backend gets it. A group of the simulated NCCL does so only if there is such a mode or tensor: a compiled group of torch
+calls the operator, whose kernel for the device passes the work back to our group. Otherwise it works directly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch._C import _distributed_c10d as c10d
 
 _PYTHON = torch._C.DispatchKey.Python
 _kept: list[torch.library.Library] = []
-_asked: list[_Call] = []  # whose operator is under way
+_asked: list[_Call] = []  # calls whose operator is under way
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of c10d. ``arguments``: those of the method ``method`` of a group, by their names in the schema.
+    """An operator of c10d. ``arguments``: of the group's method ``method``, by their names in the schema.
 
-    ``options``: what the method takes behind them. ``compiled``: the name that torch's own group has had since 2.5.
+    ``options``: type of the method's last argument. ``compiled``: the method's name in torch's own group since 2.5.
     """
 
     method: str
@@ -70,7 +70,7 @@ _OPERATORS = (
 
 @dataclass
 class _Call:
-    """``compiled`` issues it for ``group``. ``made``: the group's Work; torch's own answer has lost its Python part."""
+    """A call by ``compiled`` for ``group``. ``made``: the group's Work; torch's own result lacks its Python part."""
 
     group: Any
     options: list[Any]
@@ -79,12 +79,12 @@ class _Call:
 
 
 def install(group: Any) -> None:
-    """Let the methods of the class ``group`` go by their operators where somebody looks at them."""
+    """Let the methods of the class ``group`` go through their operators when dispatch is observed."""
     _kept.append(torch.library.Library("c10d", "IMPL"))
     for operator in _OPERATORS:
         setattr(group, operator.method, _method(operator, getattr(group, operator.method)))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch has a kernel for CUDA, which asks a compiled backend
+            warnings.simplefilter("ignore", UserWarning)  # replaces torch's kernel for compiled backends
             _kept[0].impl(operator.name, _kernel(operator), "CUDA")
 
 
@@ -128,7 +128,7 @@ def _kernel(operator: Operator) -> Callable[..., Any]:
 
 
 def _unasked(operator: Operator, group: Any) -> _Call:
-    """The call of who uses the operator itself: torch's functional collectives with an output that is given."""
+    """Return the call of a program that uses the operator itself: functional collectives with a given output."""
     if not hasattr(getattr(type(group), operator.method), "__wrapped__"):
         raise RuntimeError(f"streamrace: c10d::{operator.name} was called for a group that is not the simulated NCCL's")
     if "reduce_op" in str(getattr(torch.ops.c10d, operator.name).default._schema):
@@ -140,7 +140,7 @@ def _unasked(operator: Operator, group: Any) -> _Call:
 
 
 def _is_looked_at(group: Any, given: tuple[Any, ...]) -> bool:
-    """Is a mode active, or a tensor a wrapper? A group without gloo refuses the host's tensors itself."""
+    """Check whether a mode is active or a tensor is a wrapper. False if the group must refuse the host's tensors."""
     tensors = list(_tensors(given))
     if not tensors or (tensors[0].is_cpu and group._gloo is None):
         return False

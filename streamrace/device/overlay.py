@@ -1,9 +1,8 @@
-"""Lines put into source files that are not edited: what is imported, or run, is compiled as if they stood there.
+"""Inserts lines into source files without editing them: imported or run files are compiled as if they had these lines.
 
-``STREAMRACE_OVERLAY`` names a file of JSON with the lines (:func:`write`). Each statement keeps the number of its line,
-and what is put in has that of the statement beside it: a trace names the same places with the lines as without. Which
-files were compiled with them is noted beside that file (:func:`used`), so that nobody takes a run without them for one
-with.
+``STREAMRACE_OVERLAY`` names a file of JSON with the lines (:func:`write`). Each statement keeps its line number, and
+an inserted line gets that of the statement next to it: a trace names the same places with the lines as without. Files
+compiled with inserted lines are listed next to that file (:func:`used`), so that a run without them is noticed.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _installed: list[str] = []
 
 
 class Insertion(NamedTuple):
-    """``text``, a line with its indentation and without its end, is put in front of ``line`` (from 1).
+    """``text``, a line with its indentation and without its end, is inserted in front of ``line`` (from 1).
 
-    ``at``: the line by whose number it goes.
+    ``at``: the line number that the inserted line gets.
     """
 
     line: int
@@ -38,7 +37,7 @@ class Insertion(NamedTuple):
 
 
 def put_in(lines: Sequence[str], insertions: Sequence[Insertion]) -> tuple[list[str], list[int]]:
-    """The lines with what is put in, and by which number each goes. Of several in front of one line the order stays."""
+    """Return the lines with the insertions, and the number of each. Insertions before one line keep their order."""
     made: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate([*lines, None], 1):
@@ -53,13 +52,13 @@ def put_in(lines: Sequence[str], insertions: Sequence[Insertion]) -> tuple[list[
 
 
 def lines_of(path: Path) -> list[str]:
-    """As Python counts them, without their ends. Raises OSError, SyntaxError, UnicodeDecodeError."""
+    """Return a file's lines as Python counts them, without ends. Raise OSError, SyntaxError, UnicodeDecodeError."""
     with tokenize.open(path) as file:
         return file.read().removesuffix("\n").split("\n")
 
 
 def write(files: Mapping[Path, Sequence[Insertion]], file: Path) -> dict[str, str]:
-    """Write what is to be put into ``files`` (absolute paths); gives the environment of a process that has it."""
+    """Write the lines to insert into ``files`` (absolute paths). Return the environment of processes using them."""
     data = {str(path.resolve()): [list(one) for one in those] for path, those in files.items()}
     file.write_text(json.dumps(data) + "\n", encoding="utf-8")
     _noted(file).unlink(missing_ok=True)
@@ -67,7 +66,7 @@ def write(files: Mapping[Path, Sequence[Insertion]], file: Path) -> dict[str, st
 
 
 def used(file: Path) -> set[Path]:
-    """The files that were compiled with what :func:`write` wrote there."""
+    """Return the files that were compiled with the lines that :func:`write` wrote to ``file``."""
     try:
         return {Path(line) for line in _noted(file).read_text(encoding="utf-8").splitlines()}
     except OSError:
@@ -75,7 +74,7 @@ def used(file: Path) -> set[Path]:
 
 
 def install() -> None:
-    """Compile what is imported from here on with the lines of ``STREAMRACE_OVERLAY``, where that is set. Once."""
+    """Compile all later imports with the lines of ``STREAMRACE_OVERLAY``, if it is set. Later calls do nothing."""
     place = os.environ.get(VARIABLE)
     if not place or place in _installed:
         return
@@ -94,7 +93,7 @@ def install() -> None:
 
     loader.get_code = get_code
     runner: Any = runpy
-    runner.compile = compiled  # a script is no module: this is how runpy comes to its code
+    runner.compile = compiled  # a script is not a module: runpy compiles its code by this function
 
 
 class _Overlay:
@@ -103,7 +102,7 @@ class _Overlay:
         self._of = {path: [Insertion(*one) for one in those] for path, those in read_json(file).items()}
 
     def code(self, filename: str | bytes) -> CodeType | None:
-        """Of a file with such lines; None: it has none."""
+        """Return the code of a file with inserted lines; None for other files."""
         path = os.path.realpath(os.fsdecode(filename))
         if path not in self._of:
             return None

@@ -1,10 +1,10 @@
-"""Calls that order something, taken out of a program that is not edited: by the place that they are made from.
+"""Replaces ordering calls of a program that is not edited, by the place where a call is made.
 
-A :class:`Override` says what happens there instead. What asks: the methods of
+An :class:`Override` gives the replacement. These calls check for overrides: the methods of
 :class:`streamrace.device.streams.Stream`, ``torch.cuda.synchronize``, ``Work.wait`` and ``Tensor.record_stream``; for
-an event's own ``wait`` and ``synchronize``, which are compiled, the device (``csrc/guard.cpp``) where an override,
-:func:`count` or :func:`tell` needs it. What is a part of another of these calls, or of autograd's engine, is no call of
-its own.
+an event's own ``wait`` and ``synchronize``, which are compiled, the device checks (``csrc/guard.cpp``) if an override,
+:func:`count` or :func:`tell` needs it. A call made inside another of these calls, or by autograd's engine, does not
+count as a call of its own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OPERATIONS = (
 
 
 class Override(NamedTuple):
-    """What to do at one place instead of the call that stands there.
+    """A replacement for the call at one place.
 
-    ``operation``: one of :data:`OPERATIONS`. ``function``: the qualified name ends with it. ``file``: the path ends
-    with it. ``instead`` gets the stream that the call was about (of ``event.synchronize``: the current one). ``line``:
-    of the file, where a function has several such calls (0: all of them).
+    ``operation``: one of :data:`OPERATIONS`. ``function``: suffix of the qualified name. ``file``: suffix of the path.
+    ``instead``: called with the stream that the call concerns (for ``event.synchronize``: the current one). ``line``:
+    line in the file, if a function has several such calls (0: all of them).
     """
 
     operation: str
@@ -40,7 +40,7 @@ class Override(NamedTuple):
     line: int = 0
 
     def stands_at(self, frame: Frame) -> bool:
-        """Is this the place?"""
+        """Check whether the override applies to a call from ``frame``."""
         return (
             frame.function.endswith(self.function) and frame.file.endswith(self.file) and self.line in (0, frame.line)
         )
@@ -56,7 +56,7 @@ class Site(NamedTuple):
 
 
 overrides: list[Override] = []
-"""Those of this process. They hold while its work is traced: call sites are known then."""
+"""Overrides of this process. They apply while its work is traced: only then are call sites known."""
 
 _counted: list[dict[Site, int]] = []
 _told = False
@@ -64,7 +64,7 @@ _here = threading.local()
 
 
 def put(more: Iterable[Override]) -> None:
-    """Let these hold, too. Raises ValueError for one that could never stand anywhere."""
+    """Add overrides. Raise ValueError for an operation that cannot be overridden."""
     for override in more:
         if override.operation not in OPERATIONS:
             raise ValueError(
@@ -76,8 +76,8 @@ def put(more: Iterable[Override]) -> None:
 
 
 def count() -> dict[Site, int]:
-    """From here on: where such calls are made, in the order of the program, and how often. Those that an override takes
-    out are not among them, nor is ``record_stream``, which orders no work. The caller may change the numbers.
+    """Start counting ordering calls by site; return the live counts, in the program's order. Calls replaced by an
+    override are not counted, nor is ``record_stream``, which orders no work. The caller may change the numbers.
     """
     if not _counted:
         _counted.append({})
@@ -86,7 +86,7 @@ def count() -> dict[Site, int]:
 
 
 def tell() -> None:
-    """From here on the trace says from where each such call is made (:class:`streamrace.trace.records.Asked`)."""
+    """Start recording the place of each such call in the trace (:class:`streamrace.trace.records.Asked`)."""
     global _told
     if not _told:
         _told = True
@@ -94,7 +94,7 @@ def tell() -> None:
 
 
 def leave_out(places: Iterable[str]) -> None:
-    """Do nothing at these places, each as ``stream.wait_event@file.py:12``. Raises ValueError where one is none."""
+    """Skip the calls at these places, such as ``stream.wait_event@file.py:12``. Raise ValueError for other texts."""
     put([_left_out(place) for place in places])
 
 
@@ -107,9 +107,9 @@ def _left_out(place: str) -> Override:
 
 
 def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = lambda: NOBODY) -> bool:
-    """Does an override stand at this place? Then it was done instead of the call.
+    """Apply the override for the calling place, if any. Return whether it replaced the call.
 
-    ``block``: the number of the one that the call is about.
+    ``block``: returns the number of the block that the call concerns.
     """
     if not _counted and not _told and not any(override.operation == operation for override in overrides):
         return False
@@ -135,7 +135,7 @@ def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = 
 
 
 def part(call: Callable[..., object], *arguments: object) -> None:
-    """Make a call that is a part of one that was asked about: it is none of its own."""
+    """Make a call as part of another ordering call, so that it does not count as a call of its own."""
     before, _here.inside = getattr(_here, "inside", False), True
     try:
         call(*arguments)
@@ -144,7 +144,7 @@ def part(call: Callable[..., object], *arguments: object) -> None:
 
 
 def _listen() -> None:
-    """Let the device ask, before an event is waited for."""
+    """Let the device check for overrides before an event is waited for."""
 
     def asked(waits: int, stream: int) -> int:
         if torch._C._current_graph_task_id() >= 0:
@@ -152,7 +152,7 @@ def _listen() -> None:
         try:
             about = torch.cuda.Stream(stream_id=stream, device_index=functions().index(), device_type=1)
             return int(overridden("event.wait" if waits else "event.synchronize", about))
-        except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+        except BaseException as problem:  # the caller is C++: only the next wait can raise the error
             functions().failed(f"an override went wrong: {problem}".encode())
             return 0
 

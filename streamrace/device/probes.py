@@ -1,8 +1,8 @@
-"""What a program came to see of its own work: checksums of what the host read, and of its memory at the end.
+"""Collects checksums of what the host read during a program, and of the program's memory at its end.
 
-In the trace they are ``Probe`` and ``Probed`` (:mod:`streamrace.trace.records`), so two runs of one program can be
-compared by their traces alone. What counts and what does not says ``csrc/probes.h``; what the host reads of memory
-behind torch's back (``numpy()`` of a pinned tensor) is not seen.
+The trace has them as ``Probe`` and ``Probed`` (:mod:`streamrace.trace.records`), so two runs of one program can be
+compared by their traces alone. ``csrc/probes.h`` defines what counts; reads of memory past torch (``numpy()`` of a
+pinned tensor) are not seen.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from streamrace.device.values import checksum
 from streamrace.trace.records import Probe, Probed, TraceRecord
 
 READ, FINAL = "read", "final"
-_PART = 4096  # are taken together
-_numbers = itertools.count(1 << 40)  # of the program's own probes: above all operations and blocks
+_PART = 4096  # probes taken per call
+_numbers = itertools.count(1 << 40)  # numbers of the program's own probes: above all operations and blocks
 
 
 def begin() -> None:
-    """Look from now on, and forget what was seen before. Sees where the device is traced."""
+    """Start collecting, and forget earlier probes. Has an effect while the device is traced."""
     functions().probes_begin()
 
 
 def probe(
     kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], object] | None = None, *, finally_: bool = False
 ) -> None:
-    """A value that training uses at this point of the current stream; with ``finally_``, when all streams are done.
+    """Probe a value that training uses at this point of the current stream; with ``finally_``, after all streams.
 
-    It stands in the trace with its checksum, so a replay can say what another timing does to it, and given to ``look``
-    when its time has come. Takes no time and orders nothing.
+    The trace gets its checksum, so that a replay can show the effect of another timing on it; ``look`` is called with
+    the value at that moment. Takes no time and orders nothing.
     """
     with torch.no_grad():
         plain = tensor.detach()
@@ -52,9 +52,9 @@ def probe(
 
 
 def collected(*kinds: str) -> Iterator[TraceRecord]:
-    """All probes of ``kinds`` (none: both), once the program's work is done: what was read, then memory by block.
+    """Yield all probes of ``kinds`` (none: both) after the program's work: first reads, then memory by block.
 
-    Of what was read the probe's number is the operation's; of a block it is the block's.
+    The number of a read's probe is that of the operation; the number of a block's probe is that of the block.
     """
     for words in _taken():
         for at in range(0, len(words), 4):
@@ -69,11 +69,11 @@ def collected(*kinds: str) -> Iterator[TraceRecord]:
 
 
 def _taken() -> Iterator[list[int]]:
-    """In fours, a part at a time: a program may have read very often."""
+    """Yield the probes' words, four per probe, in parts: a program may have read very often."""
     count = ctypes.c_int64()
     for begin in itertools.count(0, _PART):
         data = functions().probes_take(begin, _PART, ctypes.byref(count))
         words = data[: count.value]
         yield words
-        if words[:1] != [0]:  # these were the blocks
+        if words[:1] != [0]:  # not reads: blocks come last
             return

@@ -1,7 +1,7 @@
-"""What work is, made into records of what the C++ part wrote (``csrc/recorder.h``): for a replay (:mod:`replay`).
+"""Converts the words that the C++ part records about operations (``csrc/recorder.h``) to records for a :mod:`replay`.
 
-A recording says of every launch that writes what it computes. Where one does not, because something computes that the
-recorder does not know, the recording is not replayed, and says why.
+A recording says of every launch that writes what it computes. If that is missing for a launch, because the recorder
+does not know the operation, the recording is not replayed, and says why.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from streamrace.device.library import functions
 from streamrace.trace.records import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
 from streamrace.trace.schema import WordKind
 
-DEVICE = "simgpu"  # as recordings of before have it
-"""What :class:`streamrace.trace.records.Begin` says of a recording of this device, under ``device``."""
+DEVICE = "simgpu"  # the name in older recordings
+"""The value of ``device`` in the :class:`streamrace.trace.records.Begin` of this device's recordings."""
 _KNOWN = (
     "aten",
     "detectors",
     "stream_races",
     "stream_races_optimizers",
-)  # whose operators a replay has: those of others may do anything
-_DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
+)  # namespaces whose operators a replay can execute: other operators may do anything
+_DTYPES = {  # by c10::ScalarType, whose numbers Python does not show
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16", 23: "float8_e5m2",
     24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64",
     44: "float8_e8m0fnu",
 }  # fmt: skip
-# What says, before torch is imported, by which kernels a processor computes.
+# Variables that decide, before torch is imported, which kernels a processor uses.
 _DECIDING = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 _MOST = 1 << 14  # as in csrc/recorder.h
 _new = tuple.__new__
 
 _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int, ...], str]
-"""All of a :class:`Call` that is the same each time: function to dtype."""
+"""The fields of a :class:`Call` that repeat: function to dtype."""
 
 
 def info(token: str, *, record: bool) -> dict[str, Any]:
-    """What a replay has to know of this process, for :class:`streamrace.trace.records.Begin`.
+    """Return what a replay must know of this process, for :class:`streamrace.trace.records.Begin`.
 
-    ``token``: of the timing. ``record``: what the work is will be recorded, too.
+    ``token``: of the timing. ``record``: the operations will be recorded, too.
     """
     now = costs.current()
     clock = getattr(now, "clock", None)  # streamrace.device.clocked
@@ -71,44 +71,44 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
 
 
 def view(tensor: Tensor, block: int) -> View:
-    """A tensor in ``block``."""
+    """Return the view of a tensor in ``block``."""
     offset = int(tensor.storage_offset()) if block >= 0 else 0
     dtype, shape, strides = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
     return (block, dtype, shape, strides, offset, tensor.is_conj(), tensor.is_neg())
 
 
 def flat_view(tensor: Tensor) -> View:
-    """The memory of a dense tensor on the device, in one dimension."""
+    """Return the view of a dense device tensor's memory in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
     whole = view(tensor, block)
     return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
 
 
 class Calls:
-    """Makes the records of one trace. ``name``: of a name's number."""
+    """Creates the records of a trace's operations. ``name``: maps a name's number to the name."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
         self._known: dict[int, _Known] = {}
-        self._early: set[int] = set()  # operations that came before their launch
-        self._open: dict[int, str] = {}  # launches that write, and whose work is not known yet
+        self._early: set[int] = set()  # operations recorded before their launch
+        self._open: dict[int, str] = {}  # launches that write and whose operation is not recorded yet
 
         self._retries = _retries()
 
     def launched(self, work: Launch | Collective) -> None:
-        """The trace has this work; what it is must come, if it writes anything."""
+        """Note a launch in the trace; if it writes anything, its operation must be recorded."""
         if work.op in self._early:
             self._early.remove(work.op)
         elif work.writes or (isinstance(work, Collective) and work.reads):
             self._open[work.op] = work.kernel
 
     def reported(self, op: int) -> None:
-        """What operation ``op`` is stands in the recording."""
+        """Note that operation ``op`` is in the recording."""
         if self._open.pop(op, None) is None:
             self._early.add(op)
 
     def missing(self) -> list[TraceRecord]:
-        """At the end: what cannot be replayed."""
+        """Return a record for each reason, at the trace's end, why it cannot be replayed."""
         refused = [
             f"what '{kernel}' computes is not recorded: no operator of torch's does it"
             for kernel in dict.fromkeys(self._open.values())
@@ -118,7 +118,7 @@ class Calls:
         return [Unrepeatable(sentence) for sentence in refused]
 
     def record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        """The record of words that the C++ part wrote."""
+        """Return the record for words that the C++ part wrote, or None if they only define a call."""
         if kind == WordKind.CALL:
             op, number, kept, host = words
             self.reported(op)
@@ -157,7 +157,7 @@ class Calls:
         return function, args, kwargs, tuple(outputs), tuple(places), _DTYPES[dtype]
 
     def _value(self, words: Sequence[int], at: int) -> tuple[Any, int]:
-        """As :mod:`streamrace.device.values` writes it; and where the next one begins."""
+        """Decode a value as :mod:`streamrace.device.values` encodes it; also return where the next value begins."""
         kind = words[at]
         if kind == 6:
             block, dtype, conjugate, negative, offset, dims = words[at + 1 : at + 7]
@@ -196,7 +196,7 @@ def _retries() -> int:
 
 
 def _named(function: str, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as they are passed, by the operator's schema; its numbers of types and layouts get their names."""
+    """Sort arguments into positional and keyword ones by the operator's schema; name its types and layouts."""
     names = _schema(function)
     args, kwargs = [], {}
     for value, (name, only_named, numbered) in zip(values, names, strict=True):
@@ -213,7 +213,7 @@ _schemas: dict[str, list[tuple[str, bool, str]]] = {}
 
 
 def _schema(function: str) -> list[tuple[str, bool, str]]:
-    """Of each argument: its name, whether it is passed by it, and of what its number is one ("": it is a number)."""
+    """Return for each argument: its name, whether keyword-only, and the kind of its numbers ("": plain numbers)."""
     if function not in _schemas:
         namespace, _, rest = function.partition("::")
         packet, _, overload = rest.partition(".")

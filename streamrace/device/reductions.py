@@ -1,8 +1,8 @@
-"""Reductions as NCCL offers them, made of gloo's.
+"""Implements NCCL's reductions by gloo's.
 
 ``AVG`` and ``PREMUL_SUM`` multiply each rank's numbers before the sum, in the tensor's type, as NCCL does for floating
-point numbers (``AVG`` of integers divides the sum). Booleans are summed as their maximum. What NCCL does not know
-(``BAND``, ``BOR``, ``BXOR``) is refused with its words.
+point numbers (``AVG`` of integers divides the sum). Booleans are summed as their maximum. Reductions unknown to NCCL
+(``BAND``, ``BOR``, ``BXOR``) are refused with NCCL's messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)
 
 
 class Reduction:
-    """One collective's reduction of tensors of one type."""
+    """The reduction of one collective over tensors of one type."""
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         kind = op.op if hasattr(op, "op") else op
@@ -38,11 +38,11 @@ class Reduction:
 
     @property
     def name(self) -> str:
-        """As NCCL knows it: what ranks have to agree on."""
+        """Return NCCL's name of the reduction, on which ranks must agree."""
         return str((self._op.op if self._kind == _Op.SUM else self._kind).name)
 
     def described(self, gloo: Any) -> tuple[str, float | None]:
-        """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
+        """Return the reduction's name and the factor of each rank's numbers before it: for a recording."""
         if isinstance(self._scale, Tensor):
             tracing.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))
             return "SUM", None
@@ -64,7 +64,7 @@ class Reduction:
         return self._after(gloo, gloo.reduce([_numbers(into)], opts), into)
 
     def reduce_scatter(self, gloo: Any, given: list[Tensor], into: Tensor) -> Any:
-        """``given``: one tensor of all parts, or each part by itself, which is the same for NCCL."""
+        """Reduce and scatter ``given``: one tensor of all parts, or each part separately, which NCCL treats alike."""
         opts = c10d.ReduceScatterOptions()
         opts.reduceOp = self._op
         whole = given[0] if len(given) == 1 else torch.cat([part.flatten() for part in given])
@@ -87,7 +87,7 @@ class Reduction:
 
 
 class _Divided:
-    """A transfer whose sum is divided when it has come."""
+    """A transfer whose sum is divided after its arrival."""
 
     def __init__(self, transfer: Any, into: Tensor, by: int) -> None:
         self._transfer, self._into, self._by = transfer, into, by

@@ -1,8 +1,8 @@
-"""What cannot be simulated is refused when it is asked for: by its name, and with what to do instead.
+"""Refuses calls that cannot be simulated, when they are made: with their name, and with an alternative.
 
-What only shows while a library is imported is in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused:
-what it would compile are kernels for a GPU that is not there, so the same operators run one by one, and the program
-gets one warning.
+Refusals during the import of a library are in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused: its
+kernels would be for a GPU that does not exist, so the same operators run one by one, and the program gets one
+warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 
 def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
-    """A function that says what cannot be simulated, and what to do."""
+    """Return a function that raises an error: what cannot be simulated, and what to do instead."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(f"streamrace: {what} cannot be simulated: {instead}")
@@ -97,7 +97,7 @@ _OFF = ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cud
 
 
 def install() -> None:
-    """Put them where a program would meet what is not there."""
+    """Install the refusals in place of functions that a CUDA build has."""
     c: Any = torch._C
     cuda: Any = torch.cuda
     for name, sentence in _OF_TORCH.items():
@@ -122,7 +122,7 @@ def install() -> None:
     _between_processes()
     _other_libraries()
     _compile()
-    c._jit_override_can_fuse_on_gpu(False)  # TorchScript would make kernels for the GPU: it runs one by one too
+    c._jit_override_can_fuse_on_gpu(False)  # TorchScript would create kernels for the GPU: it also runs one by one
 
 
 def _between_processes() -> None:
@@ -137,7 +137,7 @@ def _between_processes() -> None:
 
 
 def _other_libraries() -> None:
-    """``__cuda_array_interface__`` would let cupy or numba use the memory past the simulated clock."""
+    """Refuse ``__cuda_array_interface__``: cupy or numba would use the memory past the simulated clock."""
     tensor: Any = torch.Tensor
     plain = tensor.__cuda_array_interface__
 
@@ -164,7 +164,7 @@ def _compile() -> None:
             return model
         torch.compiler.set_stance("force_eager")
         how = {name: value for name, value in how.items() if name not in ("mode", "options")}
-        return plain(model, **how | {"backend": "eager"})  # a module that holds the other, as its state's names show
+        return plain(model, **how | {"backend": "eager"})  # a module around the other, as its state's names show
 
     module: Any = torch
     module.compile = compile
@@ -179,11 +179,11 @@ def _say_that_it_is_eager() -> None:
     )
 
 
-# -- in modules that are not there yet when the device is, see streamrace.device.imports ------------------------
+# -- in modules that are imported later than the device, see streamrace.device.imports --------------------------
 
 
 def extensions(module: ModuleType) -> None:
-    """``torch.utils.cpp_extension``: what has sources in CUDA's language. C++ alone is compiled as ever."""
+    """Refuse CUDA sources in ``torch.utils.cpp_extension``. Sources in C++ alone are compiled as usual."""
     cpp: Any = module
     sentence = (
         "needs CUDA's compiler and a GPU: install the library without its CUDA kernels, or use torch's own operators"
@@ -198,7 +198,7 @@ def extensions(module: ModuleType) -> None:
 
         @functools.wraps(plain)
         def call(*arguments: Any, **how: Any) -> Any:
-            given = signature.bind(*arguments, **how).arguments  # by name or by place
+            given = signature.bind(*arguments, **how).arguments  # by name, also if passed by position
             sources = given.get("sources", ())
             files = [sources] if isinstance(sources, str) else list(sources)
             if given.get("with_cuda") or given.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
@@ -207,14 +207,14 @@ def extensions(module: ModuleType) -> None:
 
         setattr(cpp, name, call)
 
-    cpp.CUDA_HOME = None  # whatever compiler of CUDA is installed, nothing is compiled for this GPU
+    cpp.CUDA_HOME = None  # nothing is compiled for this GPU, even if a CUDA compiler is installed
     guard("load")
     guard("load_inline")
     cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")
 
 
 def bitsandbytes(module: ModuleType) -> None:
-    """``bitsandbytes.cextension``: what it lacks without a GPU it gives as a function that asks for another build."""
+    """Refuse by name the kernels for which ``bitsandbytes.cextension`` would only ask for another build."""
     library: Any = module
     for name in ("BNBNativeLibrary", "ErrorHandlerMockBNBNativeLibrary"):
         kind = getattr(library, name, None)
@@ -234,7 +234,7 @@ def _found(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def flash_attention(module: ModuleType) -> None:
-    """``transformers.modeling_utils``: its models' check says that a package is missing, which would not help here."""
+    """Replace the message of ``transformers.modeling_utils`` that a package is missing: installing it does not help."""
     kind: Any = getattr(module, "PreTrainedModel")  # noqa: B009
     for name in [name for name in vars(kind) if re.fullmatch(r"_(check_and_enable_)?flash_attn\w*", name)]:
         stored = vars(kind)[name]
@@ -255,7 +255,7 @@ def flash_attention(module: ModuleType) -> None:
 
 
 def compiler(module: ModuleType) -> None:
-    """``torch._dynamo.eval_frame``: what is given to torch's own compiler runs as it is written, as above."""
+    """Let ``torch._dynamo.eval_frame`` run eagerly what is passed to torch's own compiler, as above."""
     frames: Any = module
     plain = frames.optimize
 
@@ -270,13 +270,13 @@ def compiler(module: ModuleType) -> None:
 
 
 def trace_rules(module: ModuleType) -> None:
-    """``torch._dynamo.trace_rules``: what stands for torch's C functions here is no code that is to be traced."""
+    """Keep ``torch._dynamo.trace_rules`` from tracing the device's replacements of torch's C functions."""
     rules: Any = module
     rules.add("streamrace.device")
 
 
 def has_triton(module: ModuleType) -> None:
-    """``torch.utils._triton``: torch asks here whether it may make kernels with Triton."""
+    """Report in ``torch.utils._triton`` that torch cannot create kernels with Triton."""
     asked: Any = module
     for name in ("has_triton_package", "has_triton", "has_triton_tma", "has_triton_tma_device"):
         if hasattr(asked, name):
@@ -284,6 +284,6 @@ def has_triton(module: ModuleType) -> None:
 
 
 def backend(name: str) -> None:
-    """The backends of torch.distributed that are not simulated. Raises RuntimeError for those."""
+    """Refuse the backends of torch.distributed that are not simulated. Raise RuntimeError."""
     if name in ("mpi", "ucc", "xccl"):
         refusal(f"the backend '{name}' of torch.distributed", "use 'nccl' for the GPU and 'gloo' for the host")()

@@ -1,8 +1,8 @@
-"""LSTM, GRU and plain RNNs, packed sequences too: each is one piece of work forward and one backward, as with cuDNN.
+"""Runs LSTM, GRU and plain RNNs, also on packed sequences, as one launch forward and one backward, as with cuDNN.
 
-torch writes them as composites that choose by the device: oneDNN's layers on the CPU, cuDNN's or fused cells on CUDA,
-which a CPU build has not. So the whole operator runs by the CPU's way, on the CPU's view of the memory, when its time
-has come: the bits are the CPU's. The backward pass computes the forward pass again, from what its arguments hold then
+torch implements them as composites that choose by device: oneDNN's layers on the CPU, cuDNN's or fused cells on CUDA,
+which a CPU build lacks. So the whole operator runs by its CPU implementation, on the CPU's view of the memory, when the
+launch executes: the bits are the CPU's. The backward pass repeats the forward pass, from what its arguments hold then
 (cuDNN keeps the gates instead), and as with cuDNN there is no second derivative.
 """
 
@@ -31,16 +31,16 @@ _library: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Take the operators over, on the device alone."""
+    """Replace the operators, on the device only."""
     library = torch.library.Library("aten", "IMPL")
     for name in _NAMES:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         function = _function(operator)
-        for key in ("AutogradCUDA", "CUDA"):  # the second in inference mode
+        for key in ("AutogradCUDA", "CUDA"):  # the second one in inference mode
             library.impl(name, function, key)
     _library.append(library)
-    torch.backends.cudnn.is_acceptable = lambda tensor: False  # it would warn that there is none
+    torch.backends.cudnn.is_acceptable = lambda tensor: False  # torch's own would warn that cuDNN is missing
 
 
 def _function(operator: Any) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def _function(operator: Any) -> Callable[..., Any]:
         leaves, tree = pytree.tree_flatten((arguments, keywords))
         tensors = [one for one in leaves if isinstance(one, Tensor)]
         if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
-            return operator.decompose(*arguments, **keywords)  # a class of its own knows what to do
+            return operator.decompose(*arguments, **keywords)  # tensor subclasses handle the parts themselves
         made = _Whole.apply(_Call(operator, leaves, tree), *[one for one in tensors if one.is_cuda])  # type: ignore[no-untyped-call]
         return made if len(made) > 1 else made[0]
 
@@ -56,7 +56,7 @@ def _function(operator: Any) -> Callable[..., Any]:
 
 
 class _Call:
-    """An operator, and its arguments without what is on the device."""
+    """An operator and its arguments, except those on the device."""
 
     def __init__(self, operator: Any, leaves: Sequence[Any], tree: Any) -> None:
         self.operator, self.tree = operator, tree
@@ -72,13 +72,13 @@ class _Call:
         option = dict(zip(names, given, strict=False))
         self.differentiated = torch.is_grad_enabled()
         self.draws = bool(option.get("train")) and option.get("dropout", 0.0) > 0
-        # Random numbers belong to the moment of issue: forward and backward compute the same.
+        # Random numbers are drawn when the call is issued: forward and backward then compute with the same.
         self.numbers: Tensor | None = None
         if self.draws:
             self.numbers = torch.ops.simgpu.draw(max(leaves[place].numel() for place in self.places))
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """By the CPU's way, on its tensors."""
+        """Run the CPU's implementation on CPU tensors."""
         leaves = list(self.plain)
         for place, one in zip(self.places, tensors, strict=True):
             leaves[place] = one
@@ -88,12 +88,12 @@ class _Call:
         return made if isinstance(made, tuple) else (made,)
 
     def forward(self, given: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-        """Its results. The CPU has another kernel for what is not differentiated."""
+        """Return the results. The CPU has another kernel for arguments that need no gradient."""
         with _quietly(self.numbers), torch.set_grad_enabled(any(wanted)):
             return tuple(one.detach() for one in self.run(_leaves(given, wanted)))
 
     def backward(self, given: Sequence[Tensor], wanted: Sequence[bool], of: Sequence[Tensor | None]) -> list[Tensor]:
-        """The gradients of those ``given`` that are ``wanted``; zero where the operator does not use one."""
+        """Return the gradients of the ``given`` tensors that are ``wanted``; zero for those without effect."""
         with _quietly(self.numbers), torch.enable_grad():
             leaves = _leaves(given, wanted)
             pairs = [(one, its) for one, its in zip(self.run(leaves), of, strict=True) if its is not None]
@@ -105,19 +105,19 @@ class _Call:
 
 
 def _leaves(given: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor]:
-    """Of their own memory; one that is given twice stays one."""
+    """Copy the tensors into memory of their own, with gradients for the ``wanted`` ones."""
     return [_as_it_lies(one).requires_grad_(wants) for one, wants in zip(given, wanted, strict=True)]
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:
-    if 0 in tensor.stride():  # an expanded one is not written through
+    if 0 in tensor.stride():  # an expanded tensor cannot be written with its strides
         return tensor.clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 @contextmanager
 def _quietly(numbers: Tensor | None) -> Any:
-    """Nothing of the program's modes applies; random numbers are drawn as if ``numbers`` were the CPU's generator."""
+    """Disable the program's modes; draw random numbers as if ``numbers`` were the state of the CPU's generator."""
     before = torch.get_rng_state() if numbers is not None else None
     with torch.inference_mode(False), _disable_current_modes(), torch._C.DisableTorchFunction():
         if numbers is not None:
@@ -130,7 +130,7 @@ def _quietly(numbers: Tensor | None) -> Any:
 
 
 def _zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """On the CPU, to learn what results look like."""
+    """Return zeros of the same layout on the CPU, to find the layout of results."""
     with torch.inference_mode(False):
         return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").zero_() for one in tensors]
 
@@ -162,7 +162,7 @@ class _Whole(torch.autograd.Function):
         here = [work.alias(one) for one in tensors]
         of = [None if one is None else work.alias(one) for one in gradients]
         _launch(f"{call.name}_backward", [*tensors, *given], results, lambda: call.backward(here, wanted, of))
-        if torch.is_grad_enabled():  # create_graph: not a gradient without its own, but an error when it is asked for
+        if torch.is_grad_enabled():  # create_graph: raise an error when the second derivative is requested
             error = torch._C._functions.DelayedError(_TWICE, len(results))
             made = error(*[one.requires_grad_() for one in results])
             results = [made] if isinstance(made, Tensor) else list(made)

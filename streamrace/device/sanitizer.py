@@ -1,8 +1,8 @@
-"""torch's own sanitizer (``torch.cuda._sanitizer``, CSAN) on the simulated GPU, and what it is not to see.
+"""Adapts torch's own sanitizer (``torch.cuda._sanitizer``, CSAN) to the simulated GPU, and hides internal operators.
 
 CSAN follows operators with a dispatch mode, and streams, events and memory with callbacks, which the C++ part calls
-where a CUDA build does (``csrc/gpu_trace.h``). It is switched on as ever: ``enable_cuda_sanitizer()``, or
-``TORCH_CUDA_SANITIZER=1``. How its verdicts compare with ours: ``docs/results/csan.md``.
+where a CUDA build does (``csrc/gpu_trace.h``). It is switched on as usual: by ``enable_cuda_sanitizer()``, or
+``TORCH_CUDA_SANITIZER=1``. ``docs/results/csan.md`` compares its verdicts with ours.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _ASKED = "TORCH_CUDA_SANITIZER"
 
 
 def postpone() -> Callable[[], None]:
-    """To be called before torch is imported, which would switch it on before ``torch.cuda`` has its face.
+    """Keep torch from switching the sanitizer on while it is imported, before ``torch.cuda`` is replaced.
 
-    What it gives, called when that is there, switches it on where the variable is set.
+    To be called before the import. The returned function switches the sanitizer on later, if the variable is set.
     """
     asked = os.environ.pop(_ASKED, None)
 
@@ -33,7 +33,7 @@ def postpone() -> Callable[[], None]:
 
 
 def unseen() -> AbstractContextManager[None]:
-    """Inside, no dispatch mode of the program sees an operator: for what is none on a GPU."""
+    """Hide operators from the program's dispatch modes: for those that do not exist on a GPU."""
     from torch import _C
 
     made: AbstractContextManager[None] = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.Python))

@@ -1,7 +1,7 @@
-"""A program of the user's, run as ``python script.py`` or ``python -m module`` would run it.
+"""Runs a user's program as ``python script.py`` or ``python -m module`` would.
 
-What both the simulated GPU and the NaN watch need of it: is it there, where are its neighbours imported from, and
-what of a traceback is the program's. Imports nothing of torch.
+Serves the simulated GPU and the NaN watch: checks that the program exists, sets the folder from which its own modules
+are imported, and reduces tracebacks to the program's part. Imports nothing of torch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from streamrace.device.frames import roomy
 
 
 class WrongUse(Exception):
-    """A program cannot be run as it was asked for. One sentence."""
+    """A program cannot be run as requested. One sentence."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """``name``: a script's path, a folder with a ``__main__.py``, or a ``module``. ``arguments``: those behind it."""
+    """``name``: a script's path, a folder with a ``__main__.py``, or a ``module``. ``arguments``: its arguments."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -32,26 +32,26 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """From where its neighbours are imported. Raises :class:`WrongUse` where there is no such script."""
+        """Return the folder of the program's own modules. Raise :class:`WrongUse` if there is no such script."""
         if self.module:
             return Path.cwd()
         place = _script(self.name)
         return place if place.is_dir() else place.parent
 
     def find(self) -> None:
-        """Let its neighbours be imported. Raises :class:`WrongUse` where there is no such program.
+        """Make the program's own modules importable. Raise :class:`WrongUse` if there is no such program.
 
-        A module is looked for in its package, which is imported for it, and torch maybe with it.
+        The search for a module imports its package, and torch possibly with it.
         """
         folder = self.folder
-        if not sys.flags.safe_path:  # this command's place until now
+        if not sys.flags.safe_path:  # until now the entry of this command
             sys.path[0] = str(folder)
         if self.module:
             _find_module(self.name)
 
     @roomy
     def run(self) -> dict[str, Any]:
-        """Run it as ``__main__``, to its end; gives what its names stand for then. Whatever it raises comes through."""
+        """Run the program as ``__main__`` to its end; return its final global names. Exceptions propagate."""
         sys.argv = [self.name, *self.arguments]
         if self.module:
             return runpy.run_module(self.name, run_name="__main__", alter_sys=True)
@@ -59,9 +59,9 @@ class Program:
 
 
 def fail(error: BaseException, ours: Sequence[str]) -> int:
-    """Print what a program raised as the interpreter would, or the program's own hook; gives its exit status.
+    """Print a program's exception like the interpreter, or by the program's own hook; return the exit status.
 
-    ``ours``: modules whose frames are no part of the program. Not re-raised: above us stand our frames.
+    ``ours``: modules whose frames are not the program's. Not re-raised, as our own frames are above.
     """
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
@@ -74,7 +74,7 @@ def fail(error: BaseException, ours: Sequence[str]) -> int:
 
 
 def strip(error: BaseException, ours: Sequence[str]) -> None:
-    """Take our frames and runpy's out of the tracebacks, so that they show what the program did."""
+    """Remove our frames and runpy's from the tracebacks, so that only the program's remain."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -104,7 +104,7 @@ def _script(script: str) -> Path:
 
 
 def _find_module(name: str) -> None:
-    """Is there such a module? A package that fails while it is imported is left to runpy."""
+    """Raise :class:`WrongUse` if there is no such module. A package that fails while imported is left to runpy."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

@@ -1,4 +1,4 @@
-"""Whether a trace is as it was closed: a recording that was changed is not replayed."""
+"""Checks that a trace is unchanged since it was closed: a recording that was changed is not replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamrace.trace.records import Seal, TraceRecord
 
 
 def sealed(path: Path) -> bool:
-    """Is the file as :meth:`streamrace.trace.files.TraceWriter.close` left it? Raises OSError."""
+    """Check whether the file is as :meth:`streamrace.trace.files.TraceWriter.close` left it. Raise OSError."""
     import msgpack
 
     code = get_args(TraceRecord).index(Seal)

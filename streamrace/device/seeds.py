@@ -1,8 +1,8 @@
-"""A seed for what a program draws at random and does not seed itself, so that each of its runs draws the same.
+"""Seeds the random generators that a program uses without seeding, so that all its runs draw the same numbers.
 
-Of Python's ``random``, numpy, and torch's generators of the host and of the device. What the program seeds is as it
-says from there on. Whether it drew from a generator before, is seen from that one's state, which nothing here moves;
-where it asks for entropy instead (``torch.seed()``, ``numpy.random.default_rng()``) it gets what follows from the seed.
+Covers Python's ``random``, numpy, and torch's generators of the host and of the device. Seeds set by the program apply
+from then on. Whether the program drew before is seen from the generator's state, which this module leaves alone; a
+request for entropy (``torch.seed()``, ``numpy.random.default_rng()``) gets a number derived from the seed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-SEED = 3141592  # and one more for each rank. Nobody's own, so that a generator that has it was not seeded
+SEED = 3141592  # plus the rank. Unlikely in a program, so that a generator with this seed was not seeded
 NAMES = ("random", "numpy.random", "torch", "torch.cuda")
 
 
 class _Generator:
-    """One that is there from the start, with a seed of ours until the program gives it another (``theirs``)."""
+    """A generator that exists from the start, with our seed until the program sets another (``theirs``)."""
 
     def __init__(self, name: str, put: Callable[[int], object], state: Callable[[], Any]) -> None:
         self.name, self._put, self.state = name, put, state
@@ -34,22 +34,22 @@ class _Generator:
         self._fresh = self.state()
 
     def look(self) -> None:
-        """Did the program draw from it with our seed?"""
+        """Note whether the program drew from the generator with our seed."""
         self.drawn |= not self.theirs and self.state() != self._fresh
 
     def changed(self) -> None:
-        """The program gave it a seed, or a state, which may be one that it had."""
+        """Note that the program set a seed or a state; a return to our unused state does not count."""
         self.theirs = self.state() != self._fresh
 
 
 class _OfTorch(_Generator):
-    """Some that know their seed, also where they got it from a state that was kept, or behind our back."""
+    """Generators of torch, which know their seed, also one from a stored state, or one that was set unseen."""
 
     def __init__(self, name: str, every: Callable[[], Sequence[Any]], moved: Callable[[Any], object]) -> None:
         self._number, self._ones, self._begin = 0, [*every()], list[object]()
 
         def put(number: int) -> None:
-            self._number, self._ones = number, [*every()]  # a rank comes to see more devices
+            self._number, self._ones = number, [*every()]  # a rank may see more devices by now
             for one in self._ones:
                 one.manual_seed(number)
             self._begin = [moved(one) for one in self._ones]
@@ -67,11 +67,11 @@ class _OfTorch(_Generator):
 
 _all: dict[str, _Generator] = {}
 _entropy = random.Random(SEED)
-_running = [False]  # the program has begun
+_running = [False]  # True: the program has begun
 
 
 def begin() -> None:
-    """Seed all of them. To be called once in a process, when torch is there and nothing of the program yet."""
+    """Seed all generators. To be called once per process, after importing torch and before the program begins."""
     import numpy as np
     import torch
 
@@ -118,11 +118,11 @@ def begin() -> None:
         on_device[name] = None
     _attend(("torch.cuda",), (torch.cuda, torch.cuda.random), on_device)
     numpy_: Any = np.random.bit_generator
-    numpy_.randbits = lambda bits: _drawn("numpy.random", bits)  # of all that numpy makes without a seed
+    numpy_.randbits = lambda bits: _drawn("numpy.random", bits)  # for all generators created without a seed
 
 
 def _attend(names: Sequence[str], modules: Sequence[Any], functions: Mapping[str, Callable[..., Any] | None]) -> None:
-    """Look at the generators of these names before each function that seeds them. In its place is another, if any."""
+    """Check these generators around each function that seeds them; call its replacement, if one is given."""
     for name, instead in functions.items():
         plain = getattr(modules[0], name)
 
@@ -140,8 +140,8 @@ def _attend(names: Sequence[str], modules: Sequence[Any], functions: Mapping[str
 
 
 def _forks(seed: Callable[[int], None], setstate: Callable[[Any], None]) -> None:
-    """Python gives ``random`` entropy in each fork. A rank is none of the program's, so it goes on with what there is;
-    one of the program's own gets what follows from our seed.
+    """Replace the entropy that Python gives ``random`` in each fork. A rank's fork keeps the present state, since the
+    program did not start it; a fork by the program gets a number derived from our seed.
     """
     kept: list[Any] = []
 
@@ -165,9 +165,9 @@ def _drawn(name: str, bits: int = 63) -> int:
 
 @contextmanager
 def of_rank(rank: int, told: Path | None) -> Iterator[None]:
-    """Inside, the program runs: each rank has another seed. ``told``: takes the names of those from which it drew.
+    """Run the program in the ``with`` block: each rank has another seed. ``told``: lists the unseeded generators used.
 
-    What of the program was imported before this may have seeded already.
+    Modules of the program that were imported earlier may have set seeds already.
     """
     if not _all:
         yield
@@ -189,7 +189,7 @@ def of_rank(rank: int, told: Path | None) -> Iterator[None]:
 
 
 def sentence(file: Path) -> str:
-    """What was told there, without a full stop; empty where nothing was."""
+    """Return the sentence about the generators listed in ``file``, without a full stop; empty if there are none."""
     try:
         drawn = file.read_text(encoding="utf-8").split()
     except OSError:

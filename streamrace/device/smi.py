@@ -1,6 +1,6 @@
-"""``nvidia-smi`` as a program on the simulated GPU finds it: it tells that GPU, and nothing of the machine.
+"""Provides ``nvidia-smi`` to programs on the simulated GPU: it reports that GPU, and nothing of the machine.
 
-What is not simulated (driver, clocks, temperature, use) is ``[N/A]``, as NVIDIA's own says it.
+Values that are not simulated (driver, clocks, temperature, use) are ``[N/A]``, as NVIDIA's own program prints them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNKNOWN = "[N/A]"
 
 @contextmanager
 def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[None]:
-    """Inside, the programs that this process starts find it, for ``count`` GPUs of that name and memory."""
+    """Let programs started in the ``with`` block find ``nvidia-smi``, for ``count`` GPUs of this name and memory."""
     before = os.environ.get("PATH", os.defpath)
     with tempfile.TemporaryDirectory(prefix="streamrace-", ignore_cleanup_errors=True) as folder:
         words = lifetime.module(__name__, name, capability, str(mebibytes), str(count))
@@ -35,7 +35,7 @@ def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[No
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what it is asked for; gives an exit status."""
+    """Print the requested values; return the exit status."""
     name, capability, mebibytes, number, *asked = arguments
     count = int(number)
     queries = [one.partition("=")[2] for one in asked if one.startswith("--query-gpu=")]

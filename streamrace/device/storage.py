@@ -1,4 +1,4 @@
-"""What a build without CUDA refuses, given back: storages made, resized, pickled, and ``Tensor.record_stream``."""
+"""Restores what a build without CUDA refuses: creating, resizing and pickling storages, ``Tensor.record_stream``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrace.device.work import place
 
 
 def install() -> None:
-    """Replace them; what is not on the simulated GPU goes where it went before."""
+    """Replace the functions; calls for other devices go to the original ones."""
     plain_resize = torch.UntypedStorage.resize_
 
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -40,7 +40,7 @@ def install() -> None:
     kind: Any = torch.UntypedStorage
     plain_write, plain_read = kind._write_file, kind._set_from_file
 
-    # Pickled, torch wraps memory of a GPU that it did not allocate as a tensor.
+    # For pickling, torch itself wraps the GPU's memory in a tensor that it did not allocate: copy by the host instead.
     def _write_file(self: Any, *args: Any) -> None:
         plain_write(self if self.device.type != "cuda" else self.cpu(), *args)
 

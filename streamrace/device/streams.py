@@ -1,4 +1,4 @@
-"""``torch.cuda.Stream`` and ``torch.cuda.Event``: torch's own streams and events, which go through the guard."""
+"""Provides ``torch.cuda.Stream`` and ``torch.cuda.Event``, based on torch's own, which go through the guard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXTERNAL = "streamrace: a stream of another library (ExternalStream) cannot be 
 
 
 class Stream(torch.Stream):
-    """A stream of the simulated GPU, taken in turn from a pool of 32 as torch does it."""
+    """A stream of the simulated GPU, taken in turn from a pool of 32, as in torch."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" in kwargs:
@@ -49,16 +49,16 @@ class Stream(torch.Stream):
             super().synchronize()
 
     def come_behind(self, stream: torch.Stream) -> None:
-        """What :meth:`wait_stream` does, where a library does it and no program."""
+        """Wait like :meth:`wait_stream`, but for a library's internal use, which no override replaces."""
         part(stream.record_event().wait, self)
 
     def rename(self, name: str) -> None:
-        """The name under which reports show the stream. torch's streams have none: a test may give one."""
+        """Set the name under which reports show the stream. torch's streams have no names: a test may set one."""
         tracing.name_stream(self.stream_id, name)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Lowest and highest: of the pools that are simulated."""
+        """Return the lowest and the highest priority of the simulated pools."""
         return 0, -1
 
     @property
@@ -71,7 +71,7 @@ class Stream(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """The number that stands for the stream where CUDA has a pointer."""
+        """Return the number that replaces CUDA's pointer to the stream."""
         return int(self.stream_id)
 
     def __eq__(self, other: object) -> bool:
@@ -85,23 +85,23 @@ class Stream(torch.Stream):
 
 
 def current() -> torch.Stream:
-    """This thread's, on the device that the process uses: another's may be the current one."""
+    """Return this thread's stream on the process's device, which may differ from torch's current device."""
     f = functions()
     return torch.Stream.__new__(Stream, stream_id=f.current_stream(), device_index=f.index(), device_type=_CUDA)
 
 
-_numbers = itertools.count(66)  # behind torch's pools and the host: no program gets one of these
+_numbers = itertools.count(66)  # above torch's pools and the host: no program gets one of these
 
 
 def hidden(name: str) -> Stream:
-    """A stream of ours, which no program can get."""
+    """Create an internal stream, which no program can get."""
     made = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
     tracing.streams[made.stream_id] = name
     return made
 
 
 class ExternalStream(Stream):
-    """Refused: the simulated GPU knows no streams of other libraries."""
+    """Refused: the simulated GPU has no streams of other libraries."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
         raise RuntimeError(_EXTERNAL)
@@ -115,7 +115,7 @@ class _Events(type(torch.Event)):  # type: ignore[misc]
 class Event(torch.Event, metaclass=_Events):
     """A position in a stream. Recording again moves it; its times are virtual.
 
-    Calling it gives a ``torch.Event``: torch's own methods take an event of that very type alone.
+    Calling the class creates a ``torch.Event``: torch's own methods take events of exactly that type.
     """
 
     def __new__(  # type: ignore[misc]
@@ -129,9 +129,9 @@ class Event(torch.Event, metaclass=_Events):
 
 
 def install() -> None:
-    """Give ``torch.Event`` what ``torch.cuda.Event`` has beside: a number where CUDA has a pointer.
+    """Add to ``torch.Event`` the attributes of ``torch.cuda.Event``: a number in place of CUDA's pointer.
 
-    It is 0 before the event is recorded. The attributes of a compiled type cannot be set but in its dictionary.
+    The number is 0 before the event is recorded. Attributes of a compiled type can only be set in its dictionary.
     """
     (attributes,) = gc.get_referents(torch.Event.__dict__)
     attributes["cuda_event"] = property(lambda event: event.event_id)

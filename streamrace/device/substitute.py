@@ -1,11 +1,11 @@
-"""Where the environment has a CUDA build of torch: the CPU build of the same version, beside it, and all else as it is.
+"""Substitutes the CPU build of torch in environments that have a CUDA build of the same version.
 
-A CUDA build has its own hooks, which nothing can replace. So the CPU build is made once in the user's cache
+A CUDA build has its own hooks, which cannot be replaced. So the CPU build is put into the user's cache once
 (:mod:`streamrace.device.torches`), and the command runs again with that folder in front of the environment's own
 packages. The environment is not changed.
 
-``STREAMRACE_CPU_TORCH`` says what pip is to download (default: the release of the same version): a wheel's path, or
-options and a requirement, where the wheel comes from an index of its own. ``STREAMRACE_CACHE``: where it is kept.
+``STREAMRACE_CPU_TORCH`` names what pip must download (default: the release of the same version): a wheel's path, or
+options and a requirement, if the wheel comes from an index of its own. ``STREAMRACE_CACHE``: the cache folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _THERE = "STREAMRACE_SUBSTITUTED"
 
 
 def needed() -> bool:
-    """Has this environment a CUDA build of torch? False where it has none at all."""
+    """Check whether this environment has a CUDA build of torch. False if it has no torch at all."""
     try:
         return has_cuda(torch_folder())
     except BuildError:
@@ -36,19 +36,19 @@ def needed() -> bool:
 
 
 def go_there(module: str, arguments: Sequence[str]) -> None:
-    """Run ``python -m module arguments`` with the CPU build instead of this process, where that is needed.
+    """Run ``python -m module arguments`` with the CPU build instead of this process, if necessary.
 
-    The first time it is made (a minute or two); sentences on standard error say so. Raises :class:`BuildError` where
-    there is no CPU build to be had.
+    The first time the build is created (a minute or two), announced on standard error. Raise :class:`BuildError` if no
+    CPU build is available.
     """
     if needed():
         _run_again(place(), module, arguments)
 
 
 def stand_in_front() -> None:
-    """Let this process, and those that it starts, import the CPU build, where that is needed and before torch is there.
+    """Let this process and those that it starts import the CPU build, if necessary and if torch is not imported yet.
 
-    For who is no command of ours: pytest, a program that gives itself the GPU. Raises :class:`BuildError`.
+    For processes other than our commands: pytest, a program that installs the GPU itself. Raise :class:`BuildError`.
     """
     if "torch" not in sys.modules and needed():
         folder = str(place())
@@ -57,7 +57,7 @@ def stand_in_front() -> None:
 
 
 def place() -> Path:
-    """The folder that has the CPU build; makes it when it is not there. Raises :class:`BuildError`."""
+    """Return the folder with the CPU build, created if necessary. Raise :class:`BuildError`."""
     version = importlib.metadata.version("torch").partition("+")[0]
     if not torches.place(version).exists():
         _tell("this environment has a CUDA build of torch, beside which its CPU build is put into the cache, once")

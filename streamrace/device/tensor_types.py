@@ -1,6 +1,7 @@
-"""``torch.cuda.FloatTensor`` and its kin, and ``torch.set_default_tensor_type`` with one of them.
+"""Provides ``torch.cuda.FloatTensor`` and the like, and ``torch.set_default_tensor_type`` with such a type.
 
-They are types of a build with CUDA: a call makes a tensor of the device, ``isinstance`` asks for device and type.
+These types exist in a build with CUDA: calling one creates a tensor of the device, ``isinstance`` checks device and
+dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _TensorType(type):
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
 
     def __call__(cls, *given: Any, device: Any = "cuda") -> torch.Tensor:
-        """As the host's type of that name: of sizes, of a sequence, of a tensor."""
+        """Create a tensor like the host's type of that name: from sizes, a sequence or a tensor."""
         if len(given) == 1 and isinstance(given[0], cls):
             made: torch.Tensor = given[0].alias()
             return made
@@ -37,17 +38,17 @@ class _TensorType(type):
 
 
 def install() -> None:
-    """Put them where a build without CUDA has types that refuse to be called."""
+    """Replace the types of a build without CUDA, which refuse to be called."""
     cuda: Any = torch.cuda
     for name, dtype in _DTYPES.items():
-        # its name has the module's before it, as torch asks a type for all of it (Tensor.type)
+        # the name includes the module's, as torch asks a type for the full name (Tensor.type)
         made = _TensorType(f"torch.cuda.{name}Tensor", (), {**_SAME, "dtype": dtype})
         setattr(cuda, f"{name}Tensor", made)
     c: Any = torch._C
     plain = c._set_default_tensor_type
 
     def set_default(kind: Any) -> None:
-        """Tensors come into being on the device from here on. ``torch.Tensor(2, 3)`` stays the host's."""
+        """Let tensors be created on the device from now on. ``torch.Tensor(2, 3)`` stays the host's."""
         on_device = isinstance(kind, _TensorType)
         if on_device:
             torch.set_default_dtype(kind.dtype)

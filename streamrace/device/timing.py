@@ -1,4 +1,4 @@
-"""What decides how long the work of a program on the device takes, as a short text that can be handed around.
+"""Describes how long a program's work on the device takes, as a short text that can be passed around.
 
 Durations come from :mod:`streamrace.device.costs`; a timing deviates from them. ``streamrace device --timing TOKEN
 script.py`` runs a script in it, and the same timing executes the same program in the same order. A token is
@@ -7,15 +7,15 @@ comma-separated::
     t1,x4:stream:3,x2:host,jitter:20:7,0/0/aten::mm/3+64us,1/2/nccl::all_reduce/1@+64us
 
 * ``t1``: the version of this form,
-* ``x4:what``: all work of ``stream:3`` (its number), ``kernel:aten::mm``, ``rank:1`` takes 4 times as long, or each
-  launch by the ``host``, ``host:1`` does. Stream and kernel are patterns (``fnmatch``),
-* ``jitter:20:7``: each piece of work takes up to 20 % longer, drawn from seed 7,
+* ``x4:what``: all work of ``stream:3`` (its number), ``kernel:aten::mm`` or ``rank:1`` takes 4 times as long, or each
+  launch by the ``host`` or ``host:1``. Stream and kernel are patterns (``fnmatch``),
+* ``jitter:20:7``: each operation takes up to 20 % longer, drawn from seed 7,
 * ``rank/stream/kernel/occurrence`` and ``+64us``: the rank's third ``aten::mm`` on stream 0 takes 64 us longer.
   ``@+64us``, for collectives: the rank arrives 64 us later, so the collective starts later on all its ranks. Units are
   ns, us, ms and s.
 
-Names are encoded as :mod:`streamrace.device.tokens` says. Work is named by what it is, not by its number in the trace,
-so a token goes on to mean the same when the program changes elsewhere. This module imports nothing of torch.
+Names are encoded as in :mod:`streamrace.device.tokens`. Work is identified by stream and kernel, not by its number in
+the trace, so a token keeps its meaning when the program changes elsewhere. This module imports nothing of torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLLECTIVE = "nccl::"
 
 
 class Place(NamedTuple):
-    """One piece of work of a rank: the how-manieth (from 1) of a kernel on a stream, by the stream's number."""
+    """An operation of a rank: the n-th (from 1) of a kernel on a stream, by the stream's number."""
 
     rank: int
     stream: int
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """One piece of work takes ``ns`` (above 0) longer, or (``late``) a collective's rank arrives later by them."""
+    """An operation takes ``ns`` (above 0) longer, or (``late``) a collective's rank arrives later by ``ns``."""
 
     place: Place
     how: How
@@ -61,7 +61,7 @@ Deviation = Delay | Stretch | Jitter
 
 @dataclass(frozen=True)
 class Timing:
-    """Deviations from the model of :class:`Costs`. Raises TokenError for what no token can say."""
+    """Deviations from the model of :class:`Costs`. Raises TokenError for deviations that a token cannot express."""
 
     deviations: tuple[Deviation, ...] = ()
 
@@ -78,7 +78,7 @@ class Timing:
 
     @classmethod
     def parse(cls, text: str) -> Timing:
-        """Read a token. Raises :class:`streamrace.device.tokens.TokenError` and nothing else."""
+        """Parse a token. Raise :class:`streamrace.device.tokens.TokenError` and nothing else."""
         text = text.strip()
         try:
             parts = tokens.parts_of(text)
@@ -94,7 +94,7 @@ class Timing:
         return cls(tuple(deviations))
 
     def costs(self, rank: int, base: Costs) -> Costs:
-        """What work costs on ``rank``, beside what is drawn or delayed one by one."""
+        """Return the costs on ``rank``, except for jitter and delays of single operations."""
         from dataclasses import replace
 
         slow, host = dict(base.slow), 1
@@ -113,10 +113,10 @@ class Timing:
 
 @contextmanager
 def timed(timing: Timing, *, rank: int) -> Iterator[None]:
-    """Time the device of this process by it inside: from before a program's first launch, as work is counted.
+    """Time the device of this process by ``timing`` in the ``with`` block. To be entered before the first launch.
 
-    At the end a sentence on standard error says which delays were of work that never came: the token is of another
-    program then.
+    The occurrences of work are counted from there. At the end, a sentence on standard error names each delay whose work
+    never came: the token then belongs to another program.
     """
     from streamrace.device import costs
     from streamrace.device.library import functions

@@ -1,12 +1,12 @@
-"""What the texts of all timings have in common: versions, names, numbers, stretches and jitter.
+"""Parses and writes the common parts of all timings' tokens: versions, names, numbers, stretches and jitter.
 
-Two kinds of tokens are made of it: of a recorded run (:mod:`streamrace.replay.tokens`), whose operations are named by
-what they do in training, and of a program on the simulated GPU (:mod:`streamrace.device.timing`), whose are named by
-stream and kernel.
+Two kinds of tokens use them: tokens of a recorded run (:mod:`streamrace.replay.tokens`), which name operations by their
+role in training, and tokens of a program on the simulated GPU (:mod:`streamrace.device.timing`), which name operations
+by stream and kernel.
 
-All but letters, digits and ``_ . : -`` (in the value of an option also ``/``) is percent-encoded in names and
-values, so neither a comma within a name nor a shell misleads: of all characters a token can hold, sh, bash and
-zsh give none a meaning where it stands.
+All characters but letters, digits and ``_ . : -`` (in the value of an option also ``/``) are percent-encoded in names
+and values, so that commas in names and shells cause no misreading: sh, bash and zsh give none of the characters in a
+token a meaning where it occurs.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _JITTER = re.compile(r"jitter:([0-9]+):([0-9]+)")
 
 
 class TokenError(Exception):
-    """Not a token. One sentence: what is wrong, at which part, and what a token looks like."""
+    """An invalid token. One sentence: what is wrong, at which part, and an example of a token."""
 
 
 class Wrong(Exception):
-    """What is wrong with a part, as the end of a sentence that begins with the part."""
+    """An error in a part, as the end of a sentence that begins with the part."""
 
 
 class Stretch(NamedTuple):
-    """All of ``what`` takes ``factor`` (2 or more) times as long.
+    """All work of ``what`` takes ``factor`` (2 or more) times as long.
 
     ``what``: ``stream:compute``, ``kernel:aten::copy_``, ``link:nccl hpz``, ``rank:1``, ``host``, ``host:2``.
     """
@@ -63,12 +63,12 @@ def error(subject: str, wrong: Wrong, example: str) -> TokenError:
 
 
 def shown(part: str) -> str:
-    """A part as it is quoted in a sentence."""
+    """Quote a part for a sentence, shortened."""
     return ascii(part if len(part) <= 80 else f"{part[:77]}...")
 
 
 def parts_of(text: str) -> list[str]:
-    """What stands behind the version, white space around the text left out. Raises :class:`Wrong`."""
+    """Return the parts after the version. Raise :class:`Wrong`."""
     if len(text) > LONGEST:
         raise Wrong(f"has {len(text)} characters, and a token at most {LONGEST}")
     version, *parts = text.split(",")
@@ -80,7 +80,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def read_common(part: str) -> Stretch | Jitter | None:
-    """A stretch or a jitter; None where it is neither. Raises :class:`Wrong`."""
+    """Parse a stretch or a jitter; return None for other parts. Raise :class:`Wrong`."""
     if found := _STRETCH.fullmatch(part):
         return Stretch(decoded(found[2]), number(found[1]))
     if found := _JITTER.fullmatch(part):
@@ -95,7 +95,7 @@ def written_common(deviation: Stretch | Jitter) -> str:
 
 
 def check_common(deviation: Stretch | Jitter) -> None:
-    """Are its numbers within bounds? Raises :class:`Wrong`."""
+    """Check that the numbers are within bounds. Raise :class:`Wrong`."""
     if isinstance(deviation, Stretch):
         within("a factor", deviation.factor, 2, MOST_FACTOR)
     else:
@@ -104,7 +104,7 @@ def check_common(deviation: Stretch | Jitter) -> None:
 
 
 def check_counts(deviations: list[object]) -> None:
-    """Raises :class:`Wrong` for more than a token holds."""
+    """Raise :class:`Wrong` for more deviations than a token holds."""
     if len(deviations) > MOST_DEVIATIONS:
         raise Wrong(f"goes beyond the {MOST_DEVIATIONS} deviations that a token holds at most")
     if sum(isinstance(one, Jitter) for one in deviations) > 1:
@@ -117,13 +117,13 @@ def within(what: str, value: int, least: int, most: int, unit: str = "") -> None
 
 
 def written_length(how: How, ns: int) -> str:
-    """A delay in the longest unit that gives a whole number."""
+    """Write a delay in the longest unit that gives a whole number."""
     unit, size = next((unit, size) for unit, size in _UNITS.items() if ns % size == 0)
     return f"{SIGNS[how]}{ns // size}{unit}"
 
 
 def read_length(sign: str, count: str, unit: str) -> tuple[How, int]:
-    """The groups of :data:`LENGTH`. Raises :class:`Wrong`."""
+    """Parse the groups of :data:`LENGTH`. Raise :class:`Wrong`."""
     return "long" if sign == SIGNS["long"] else "late", number(count) * _UNITS[unit]
 
 
@@ -135,7 +135,7 @@ def number(digits: str) -> int:
 
 def encoded(name: str, also: str = "") -> str:
     def encode(found: re.Match[str]) -> str:
-        # Python's text can hold halves of characters that UTF-8 cannot: "surrogatepass" brings those through too.
+        # Python's text can hold lone surrogates, which UTF-8 cannot encode: "surrogatepass" preserves them.
         character = found[0]
         return (
             character if character in also else "".join(f"%{b:02X}" for b in character.encode("utf-8", "surrogatepass"))
@@ -156,7 +156,7 @@ def decoded(text: str, also: str = "") -> str:
 
 
 def rounded(ns: int) -> int:
-    """The next power of two of microseconds: short in a token, and with room for small differences."""
+    """Round up to a power of two of microseconds: short in a token, and tolerant of small differences."""
     us = 1
     while us * _UNITS["us"] < ns:
         us *= 2

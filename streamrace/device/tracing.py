@@ -1,11 +1,11 @@
-"""Makes records (:mod:`streamrace.trace`) of the words that the C++ part wrote, in batches.
+"""Converts the words that the C++ part wrote to records (:mod:`streamrace.trace`), in batches.
 
-In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
-nothing; ``Reuse`` records who got it again. What the host itself does to pinned memory is a launch on a stream called
-"host", for which the host waits at once, so such accesses are ordered as the host's own.
+In this trace an allocation is a block. A free touches nothing: it marks where the program released the memory;
+``Reuse`` records who got the memory again. The host's own accesses to pinned memory are launches on a stream called
+"host", for which the host waits at once, so that they are ordered like the host's own accesses.
 
-What is finished is handed on while the program runs, some 32,000 words at a time. Where it only goes into a file, most
-of it is packed as it is to stand there by the C++ part (``csrc/packed.cpp``), and no objects are made of it.
+Finished records are written while the program runs, some 32,000 words at a time. If they only go into a file, the C++
+part packs most of them as the file holds them (``csrc/packed.cpp``), and no objects are created for them.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from streamrace.trace.records import (
 )
 from streamrace.trace.schema import FIELDS, HOST, WordKind, record_of
 
-_new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
+_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-# What the C++ part sent or asked for once in this process, for all its traces.
+# Data that the C++ part sends or requests once per process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
 _sites: list[CallSites] = []
-# Filled by whoever makes them (streamrace.device.nccl).
+# Filled by the modules that create the groups and streams (streamrace.device.nccl).
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
-_made: dict[int, str] = {}  # streams that the program made, and where
-_first: dict[tuple[Frame, ...], int] = {}  # the first that it made there, by all calls that led there
-_like: dict[int, int] = {}  # of each the first that was made where it was
-_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part reports where they stand
+_made: dict[int, str] = {}  # streams that the program created, and where
+_first: dict[tuple[Frame, ...], int] = {}  # by call stack: the first stream that was created there
+_like: dict[int, int] = {}  # by stream: the first stream that was created at the same place
+_marks: dict[int, TraceRecord] = {}  # records created here, until the C++ part reports their position
 _numbers = itertools.count()
-_alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
+_alone: dict[int, tuple[float, str]] = {}  # unstretched durations of collectives, and their links, until written
 _tracing: list[Tracer] = []
 
 
 def took(number: int, alone: float, link: str) -> None:
-    """Collective ``number`` takes ``alone`` nanoseconds by itself, over ``link``."""
+    """Note that collective ``number`` takes ``alone`` nanoseconds without stretches, over ``link``."""
     if _tracing:
         _alone[number] = alone, link
 
 
 def caller() -> Frame | None:
-    """The place from which the device's own Python code was called; None while nobody traces."""
+    """Return the place from which the device's own Python code was called; None while nothing is traced."""
     return _sites[0].caller() if _tracing else None
 
 
 def place() -> str:
-    """The same as text, also while nobody traces."""
+    """Return the place as text, also while nothing is traced."""
     return (_sites[0] if _sites else _untraced()).place()
 
 
@@ -74,14 +74,14 @@ def _untraced() -> CallSites:
 
 
 def made(stream: int) -> None:
-    """The program makes a stream: the trace has it even where it is given no work."""
+    """Note a stream that the program creates: the trace names it even if it gets no work."""
     if _sites and stream not in _made and (frames := _sites[0].calls()):
         _made[stream] = f"{frames[0].file}:{frames[0].line} {frames[0].function}"
         _like[stream] = _first.setdefault(frames, stream)
 
 
 def note(record: TraceRecord) -> None:
-    """Write a record of the caller's own at this place of the trace, where there is one."""
+    """Write a record at this position of the trace, if there is a trace."""
     if _tracing:
         number = next(_numbers)
         _marks[number] = record
@@ -89,35 +89,35 @@ def note(record: TraceRecord) -> None:
 
 
 def recording() -> bool:
-    """Is what happens written down to be replayed?"""
+    """Check whether the trace is recorded for a replay."""
     return bool(_tracing) and _tracing[0].records
 
 
 def name_stream(stream: int, name: str) -> None:
-    """Reports show the stream by this name, in this trace and in later ones."""
+    """Set the name by which reports show the stream, in this trace and in later ones."""
     streams[stream] = name
     functions().forget_factors()
     note(StreamName(stream, name))
 
 
 def name_of_stream(stream: int) -> str:
-    """The name under which reports show it."""
+    """Return the name by which reports show the stream."""
     return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
 
 
 def _told(stream: int) -> str:
-    """Its name in a trace. Of what a loop makes in each iteration it says so, as that is one to who groups races."""
+    """Return a stream's name for a trace. It mentions the first stream created at the same place, to group races."""
     like = _like.get(stream, stream)
     same = like != stream and not streams.keys() & {like, stream}
     return f"{name_of_stream(stream)}, made where stream {like} was" if same else name_of_stream(stream)
 
 
 class Tracer:
-    """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
+    """Traces this process's device from construction to :meth:`close`. ``write`` takes finished records.
 
-    ``packed``: it may get some of them packed, if nothing is recorded to be replayed.
+    ``packed``: ``write`` also takes packed records, if the run is not recorded for a replay.
     ``skipped``: further path endings whose frames are not recorded. The first tracer of a process decides.
-    ``record``: also what the work is, so that it can be replayed (:mod:`streamrace.device.recording`).
+    ``record``: also record the operations, so that they can be replayed (:mod:`streamrace.device.recording`).
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class Tracer:
         _tracing[:] = [self]
 
     def flush(self, *, everything: bool = False) -> None:
-        """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
+        """Write finished records; with ``everything`` also work whose times never became known (-1)."""
         with self._flushing:
             self._flush(everything)
 
     def _hand_on(self) -> None:
-        """The C++ part asks for it, in the midst of the program, in any of its threads."""
+        """Write finished records for the C++ part, which calls this during the program, in any of its threads."""
         if self._flushing.acquire(blocking=False):
             try:
                 self._flush(False)
-            except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+            except BaseException as problem:  # the caller is C++: only the next wait can raise the error
                 functions().failed(f"the trace cannot be written: {problem}".encode())
             finally:
                 self._flushing.release()
@@ -178,7 +178,7 @@ class Tracer:
             self._write(records)
 
     def _pack(self, data: Any, count: int, records: list[TraceRecord | Packed]) -> None:
-        """The records of so many words, as far as the C++ part can pack them."""
+        """Append the records of ``count`` words, packed if the C++ part can pack them."""
         f = functions()
         at, made = ctypes.c_int64(), (ctypes.c_int64 * 3)()
         while at.value < count:
@@ -192,11 +192,11 @@ class Tracer:
                 self._make(data[begin : at.value], records)
 
     def _make(self, words: Sequence[int], records: list[TraceRecord | Packed]) -> None:
-        """The records of these words, as objects."""
+        """Append the records of these words, as objects."""
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
-            if words[at] == WordKind.LAUNCH:  # most of them are
+            if words[at] == WordKind.LAUNCH:  # the most frequent kind
                 launch = self._launch(words, at + 2, end)
                 records.append(launch)
                 if self._calls is not None:
@@ -215,7 +215,7 @@ class Tracer:
             at = end
 
     def close(self, *, done: bool = True) -> None:
-        """Let everything end, hand on the rest, and record no more. Not ``done``: the program broke off."""
+        """Let all work end, write the rest, and stop tracing. Not ``done``: the program failed."""
         f = functions()
         if done and f.drain() < 0:
             raise RuntimeError(f.problem().decode())

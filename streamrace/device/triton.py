@@ -1,7 +1,7 @@
-"""What libraries need of Triton to be imported. Its kernels do not run here: a launch is refused by the kernel's name.
+"""Provides the parts of Triton that libraries need to be imported. A launch of a kernel is refused by its name.
 
-Installed or not, ``import triton`` gives this, and who asks whether there is Triton (``find_spec``, the distribution's
-version) is told that there is none, as a GPU's kernels are no way to go here. torch's own code is told so, too.
+``import triton`` yields this module, whether Triton is installed or not. Checks for Triton (``find_spec``, the
+distribution's version) report that it is missing, since GPU kernels cannot run; so do the checks in torch's own code.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from streamrace.device.refusals import refusal
 _INSTEAD = "take the way without Triton: Triton compiles for a GPU that is there"
 _DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch_triton")
 VERSION = "3.6.0"
-"""Whose names these are."""
+"""The release of Triton from which the names are."""
 
 
 def is_of(name: str) -> bool:
-    """Is it Triton's package, or a module of it?"""
+    """Check whether ``name`` is Triton's package or a module of it."""
     return name.partition(".")[0] == "triton"
 
 
 def spec(name: str) -> ModuleSpec:
-    """How a module of that name is imported."""
+    """Return the spec by which a module of that name is imported."""
     return ModuleSpec(name, _Loader(), is_package=True)
 
 
 def hide() -> None:
-    """Let nobody find it who asks for it without importing it."""
+    """Hide Triton from checks that do not import it."""
     find: Callable[..., ModuleSpec | None] = importlib.util.find_spec
     named: Callable[..., Any] = importlib.metadata.Distribution.from_name
 
@@ -52,7 +52,7 @@ def hide() -> None:
 
 
 class Kernel:
-    """A function for the GPU, as it is defined. Whatever launches it raises RuntimeError."""
+    """A kernel as it is defined. Any launch of it raises RuntimeError."""
 
     def __init__(self, function: Any, *_: Any, **__: Any) -> None:
         self.fn = function
@@ -68,7 +68,7 @@ class Kernel:
 
 
 class Configuration:
-    """``triton.Config``: what a kernel may be tuned to, as it was given."""
+    """Stands for ``triton.Config``: a tuning configuration, stored as given."""
 
     def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **more: Any) -> None:
         self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
@@ -76,14 +76,14 @@ class Configuration:
 
 
 class Constant:
-    """``triton.language.constexpr``: a value that is known when a kernel is compiled."""
+    """Stands for ``triton.language.constexpr``: a value that is known when a kernel is compiled."""
 
     def __init__(self, value: Any) -> None:
         self.value = getattr(value, "value", value)
 
 
 class _Name:
-    """Any other name: it may be handed on, and asked for what it has, but a call raises RuntimeError."""
+    """Stands for any other name: it can be passed on and has attributes, but a call raises RuntimeError."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -104,7 +104,7 @@ class _Name:
 
 
 def _decorator(*given: Any, **_: Any) -> Any:
-    """``@jit`` and ``@jit(...)`` alike."""
+    """Decorate by ``@jit`` or ``@jit(...)``."""
     return Kernel(given[0]) if given and callable(given[0]) and not isinstance(given[0], _Name) else Kernel
 
 
@@ -145,7 +145,7 @@ class _Loader(Loader):
                 raise AttributeError(f"module '{module.__name__}' has no attribute '{asked}'")
             if asked in _KNOWN:
                 return _KNOWN[asked]
-            if asked[0].isupper():  # a class, which may be derived from, or an error, which may be caught
+            if asked[0].isupper():  # a class to derive from, or an exception to catch
                 return type(asked, (Exception,), {"__module__": module.__name__})
             if f"{module.__name__}.{asked}" in _MODULES:
                 return importlib.import_module(f"{module.__name__}.{asked}")

@@ -1,8 +1,8 @@
-"""A run in which memory that nobody wrote holds other bytes, and what is looked at to see whether anything depends.
+"""Changes the bytes of unwritten memory in a run, and checksums values that may depend on them.
 
-Two runs of one program that differ in these bytes alone (``csrc/unwritten.h``) differ where a value depends on them.
-They are compared by what the host reads (:mod:`streamrace.device.probes`), and by what is looked at here: what a
-collective takes, and the parameters behind an optimizer's step. A look takes no time and orders nothing.
+Two runs of one program that differ only in these bytes (``csrc/unwritten.h``) differ in the values that depend on them.
+They are compared by the host's reads (:mod:`streamrace.device.probes`), and by the values checked here: the inputs of
+collectives, and the parameters after an optimizer's step. A check takes no time and orders nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from streamrace.device.library import functions
 from streamrace.device.looks import COLLECTIVE, PARAMETER
 from streamrace.trace.records import Probe, Probed
 
-_STEPS = 8  # of each optimizer
+_STEPS = 8  # steps of each optimizer that are checked
 _numbers = itertools.count(1 << 41)  # above those of the program's own probes
 _on: list[bool] = []
 _steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 Look = Callable[[Tensor], None]
-"""Takes the memory as the host has it, when its time has come."""
+"""Takes the memory, as a tensor of the host, at the moment of the check."""
 
 
 def begin(poisoned: Sequence[tuple[int, int]] | None, *, copies: bool) -> None:
-    """From now on, in this process: what nobody wrote holds NaN in these blocks, each with its rank, and numbers in all
-    others. None: it holds NaN everywhere. To be told before the program allocates anything.
+    """Fill unwritten memory in this process from now on: with NaN in these blocks, each given with its rank, and with
+    numbers in all others. None: with NaN everywhere. To be called before the program allocates anything.
 
-    ``copies``: what is only copied, to the host or to another rank, counts as seen; else it is taken for a padding.
+    ``copies``: data that are only copied, to the host or to another rank, count as seen; else they count as padding.
     """
     words = [word for pair in poisoned or () for word in pair]
     functions().unwritten(poisoned is None, (ctypes.c_int64 * len(words))(*words), len(words) // 2, copies)
@@ -46,9 +46,9 @@ def begin(poisoned: Sequence[tuple[int, int]] | None, *, copies: bool) -> None:
 
 
 def taken(kernel: str, tensors: Sequence[Tensor]) -> list[Look]:
-    """What is to look at each tensor that a collective takes, as it is issued; none in any other run.
+    """Return a check for each tensor that a collective reads, as it is issued; empty if nothing is to be checked.
 
-    A collective that only sends copies.
+    A collective that only moves data counts as a copy.
     """
     if not _on or not (_on[0] or "reduce" in kernel):
         return []

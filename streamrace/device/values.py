@@ -1,8 +1,8 @@
-"""Operators and their arguments as plain data, and back: what a recording holds of a call.
+"""Converts operators and their arguments to plain data, and back: a recording's form of a call.
 
-Numbers, text, None and lists stand for themselves. All else is a pair of a word and data: a tensor
-is its :data:`streamrace.trace.records.View`, a dtype, layout, device or memory format its name. Nothing else can
-be written down, and nothing else is read back; a name is looked up, never evaluated.
+Numbers, text, None and lists represent themselves. All other values are pairs of a word and data: a tensor is its
+:data:`streamrace.trace.records.View`, a dtype, layout, device or memory format its name. No other values can be
+written or read back; a name is looked up, never evaluated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
     ),
 }
 _WORDS = dict(_NAMED.values())
-# An operator that takes one of these reads a file or runs a script.
+# Operators with such an argument read a file or run a script.
 _FOREIGN = ("filename", "path", "__torch__")
 
 
@@ -39,7 +39,7 @@ class ValueFault(Exception):
 
 
 def checksum(tensor: Tensor) -> int:
-    """CRC-32 of the tensor's bytes in row order."""
+    """Return the CRC-32 of the tensor's bytes in row order."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
@@ -49,7 +49,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Raises :class:`ValueFault`."""
+    """Return the dtype of this name. Raise :class:`ValueFault`."""
     found: torch.dtype | None = _WORDS["dtype"].get(name) if isinstance(name, str) else None
     if found is None:
         raise ValueFault(f"there is no dtype {name!r}")
@@ -57,7 +57,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def encoded(value: Any, view: Callable[[Tensor], View]) -> Any:
-    """``value`` as data that msgpack takes. Raises :class:`ValueFault`."""
+    """Return ``value`` as data that msgpack can store. Raise :class:`ValueFault`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -78,7 +78,7 @@ def encoded(value: Any, view: Callable[[Tensor], View]) -> Any:
 
 
 def decoded(data: Any, tensor: Callable[[Any], Tensor], generator: torch.Generator) -> Any:
-    """The value that :func:`encoded` wrote down. Raises :class:`ValueFault`."""
+    """Return the value that :func:`encoded` stored. Raise :class:`ValueFault`."""
     if data is None or isinstance(data, (bool, int, float, str)):
         return data
     if not isinstance(data, (list, tuple)) or len(data) != 2:
@@ -95,14 +95,14 @@ def decoded(data: Any, tensor: Callable[[Any], Tensor], generator: torch.Generat
     if word == "generator":
         return generator
     if word == "scratch":
-        return torch.empty(0, dtype=dtype_of(value))  # an "out=" whose shape is the kernel's affair
+        return torch.empty(0, dtype=dtype_of(value))  # an "out=" argument, which the kernel resizes
     if isinstance(word, str) and isinstance(value, str) and value in _WORDS.get(word, ()):
         return _WORDS[word][value]
     raise ValueFault(f"an argument is damaged: {data!r:.80}")
 
 
 def operator(name: str) -> OpOverload:
-    """The operator ``aten::add.Tensor``. Raises :class:`ValueFault` for one that does not compute with tensors only."""
+    """Look up an operator (``aten::add.Tensor``). Raise :class:`ValueFault` unless it only computes with tensors."""
     namespace, _, rest = adapters.FORMER.get(name, name).partition("::") if isinstance(name, str) else ("", "", "")
     packet, _, overload = rest.partition(".")
     found = None
@@ -117,9 +117,9 @@ def operator(name: str) -> OpOverload:
 
 
 def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OpOverload:
-    """The overload that takes plain numbers where these arguments, as data, have them instead of tensors.
+    """Return the overload that takes plain numbers where these arguments, as data, have numbers instead of tensors.
 
-    It makes such tensors of them itself as ``func`` got. Raises :class:`ValueFault` where there is none.
+    It converts the numbers to the same tensors that ``func`` got. Raise :class:`ValueFault` if there is none.
     """
     if func._overloadpacket.__name__.rstrip("_") in _TAKES_NUMBERS:
         return func
@@ -137,7 +137,7 @@ def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     raise ValueFault(f"the operator '{func}' was given a number for a tensor, which a replay cannot repeat")
 
 
-# torch makes tensors of their numbers by itself (torch/csrc/utils/python_arg_parser.cpp).
+# Operators for which torch itself converts numbers to tensors (torch/csrc/utils/python_arg_parser.cpp).
 _TAKES_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "copy")
 
 

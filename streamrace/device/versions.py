@@ -1,7 +1,7 @@
-"""What other versions of torch lack, or call otherwise, of that by which the simulated GPU reaches them.
+"""Adapts the simulated GPU to other versions of torch: supplies functions that they lack or name differently.
 
-The device is written for torch 2.13. Here, and in ``csrc/versions.h``, stands what differs, and nothing else: how
-another torch orders its work is its own. Which were tried: :mod:`streamrace.device.torches.tried`.
+The device is written for torch 2.13. This module and ``csrc/versions.h`` contain the differences, and nothing else: the
+order of work is that of each torch. Tried versions: :mod:`streamrace.device.torches.tried`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_
 _POOLS = ("all", "small_pool", "large_pool")
 _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
-_CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
-_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
+_CURRENT_STREAM: list[str] = []  # non-empty since 2.8: the attribute that all options have
+_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # gloo follows it since 2.6, when this appeared
 NCCLS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
-"""The classes of NCCL's groups. ``nccl`` is the second since 2.15; it issues on the caller's stream as the first."""
+"""Classes of NCCL's groups. ``nccl`` is the second since 2.15; it issues on the caller's stream like the first."""
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 
 def install() -> None:
-    """Give ``torch._C`` what it lacks. Called once, before anything else of the simulated GPU."""
+    """Give ``torch._C`` the functions that it lacks. Called once, before anything else of the simulated GPU."""
     tried.tell(torch.__version__)
     c: Any = torch._C
     for name, function in _LACKING.items():
@@ -39,34 +39,34 @@ def install() -> None:
             setattr(c, name, function)
     if torch.distributed.is_available():
         _options()
-    if hasattr(torch, "_streambase"):  # before 2.6: classes that torch._dynamo asks for
+    if hasattr(torch, "_streambase"):  # before 2.6: classes for which torch._dynamo checks
         torch._streambase._StreamBase.register(streams.Stream)
         torch._streambase._EventBase.register(streams.Event)
 
 
 def of_gloo() -> AbstractContextManager[Any]:
-    """Inside, what gloo is given is made. Before 2.6 its threads do not know that the caller is in inference mode."""
+    """Return the context for creating gloo's tensors. Before 2.6 gloo's threads miss the caller's inference mode."""
     return nullcontext() if _GLOO_FOLLOWS else torch.inference_mode(False)
 
 
 def on_current_stream(options: Any) -> bool:
-    """Does a collective run on the stream that issues it? Before 2.8 each runs on NCCL's own, and is waited for."""
+    """Check whether a collective runs on the issuing stream. Before 2.8 each runs on NCCL's own, and is waited for."""
     blocks = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
     return bool(_CURRENT_STREAM) and not options.asyncOp and not blocks
 
 
 def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) -> None:
-    """Before 2.8 NCCL's own stream is recorded for what it uses, unless the caller waits or is told not to."""
+    """Record NCCL's own stream for its tensors, before 2.8, unless the caller waits or the environment forbids it."""
     avoided = not options.asyncOp or os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == "1"
     for tensor in () if _CURRENT_STREAM or avoided else tensors:
         tensor.record_stream(stream)
 
 
 def of_group(kind: Any, c10d: Any) -> None:
-    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs.
+    """Give our process group what older versions need: a shutdown method, and a value in place of a property.
 
-    Since 2.15 a recorder is attached to a group that has none of its own, and asks for backends that only a compiled
-    group has: none is.
+    Since 2.15 torch attaches a recorder to a group that has none, which requires backends that only a compiled group
+    has: this is disabled.
     """
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         c10d._maybe_attach_flight_recorder = lambda *_: None
@@ -75,7 +75,7 @@ def of_group(kind: Any, c10d: Any) -> None:
 
 
 def _options() -> None:
-    """Before 2.8 most collectives are not told whether the caller goes on at once: torch's Python waits, then."""
+    """Add the attribute ``asyncOp`` to options that lack it, before 2.8: there, torch's Python code waits itself."""
     from torch.distributed import distributed_c10d as c10d
 
     told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)

@@ -1,6 +1,6 @@
-"""A detector's own looks at values are one launch each, as the detectors know them by name.
+"""Makes each of a detector's own operators on values a single launch, known to the detectors by name.
 
-On a GPU such an operator is several kernels; of what it reads it is the whole that counts.
+On a GPU such an operator is several kernels; what counts is all that they read together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import torch
 
 
 def adapt(module: ModuleType) -> None:
-    """``module`` has just been imported: it defines operators, and names them in ``OPERATORS``."""
+    """Register the operators that ``module``, just imported, defines and lists in ``OPERATORS``."""
     for name in module.OPERATORS:
         torch.ops.simgpu.take_whole(name)

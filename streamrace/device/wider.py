@@ -1,7 +1,7 @@
-"""Types that CUDA's kernels have and the CPU's lack: such a call is computed in a wider type, as CUDA's kernels do.
+"""Computes calls with types that only CUDA's kernels support, and the CPU's lack, in a wider type, as CUDA does.
 
-On the device within one launch (``csrc/wider.h``), and in a replay by :class:`Wider`. Found, and held, by
-``tests/device/test_types.py``, which goes through torch's own tables of types. Operators are named without an overload:
+The device does this within one launch (``csrc/wider.h``), a replay by :class:`Wider`. Found and kept up to date by
+``tests/device/test_types.py``, which checks torch's own tables of types. Operators are listed without an overload:
 what holds for ``f`` holds for ``f_`` and ``f.out``.
 """
 
@@ -50,14 +50,14 @@ _FLOATING = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.
 
 
 def install() -> None:
-    """Let the device know, before it runs any of them."""
+    """Register the operators and types with the device, before it runs any of them."""
     for name, dtypes in WIDER.items():
         for dtype in dtypes:
             torch.ops.simgpu.take_wider(name, dtype)
 
 
 def called(func: OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """What computes the call as the device does, for tensors of the host."""
+    """Return the function that computes a call as the device does, for tensors of the host."""
     name = func._schema.name.rstrip("_")
     if name not in WIDER:
         return func._op
@@ -67,7 +67,7 @@ def called(func: OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> Call
 
 
 class Wider:
-    """Calls a kernel; from the first call that it does not take on, in a wider type than ``narrow``."""
+    """Calls a kernel; from the first call that fails on, in a wider type than ``narrow``."""
 
     def __init__(self, func: OpOverload, narrow: torch.dtype) -> None:
         self._func, self._needed = func._op, False

@@ -1,8 +1,8 @@
-"""A way to give a stream work of one's own: what collectives are made of (``streamrace.device.nccl``).
+"""Gives a stream work from Python: the basis of collectives (``streamrace.device.nccl``).
 
-The issuer names what is read and written; the values are moved by two Python functions, one when the work starts and
-one when it ends. A collective's start, and so its end, stays open until all its members have arrived, which the
-processes send each other through an :class:`Exchange`.
+The issuer names the tensors read and written; two Python functions move the values, one when the work starts and one
+when it ends. A collective's start, and so its end, is unknown until all its members have arrived; the processes send
+each other their arrivals through an :class:`Exchange`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _START, _END = 0, 1
 
 
 class Exchange(Protocol):
-    """How ranks send each other their arrivals. ``receive`` calls :func:`arrived`, :func:`promised`, :func:`broken`."""
+    """Sends arrivals between ranks. ``receive`` calls :func:`arrived`, :func:`promised`, :func:`broken`."""
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
         """Send the other members that this rank arrives at the collective at ``arrival``."""
 
     def receive(self, timeout: float | None) -> bool:
-        """Take in messages; wait for one up to ``timeout`` seconds (None: for ever). True if there was any."""
+        """Handle messages; wait for one up to ``timeout`` seconds (None: no limit). Return whether there was any."""
 
     def promise(self, floor: int) -> None:
-        """Promise all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
+        """Promise all ranks that no collective at which this rank has not arrived yet starts before ``floor``."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def launch(
     rendezvous: Rendezvous | None = None,
     issuer: int = -1,
 ) -> int:
-    """Give work of ``duration`` nanoseconds to a stream (its ``stream_id``); gives its number in the trace.
+    """Give work of ``duration`` nanoseconds to a stream (its ``stream_id``); return its number in the trace.
 
-    The effects find the tensors' memory through :func:`alias`, taken before. They may not use the device: what they
-    compute, they compute on the CPU. An effect at the start is a collective's alone. An effect that raises fails the
-    program at the next wait. In a dry run there are none.
+    The effects access the tensors' memory through :func:`alias`, called before. They must not use the device: they
+    compute on the CPU. Only a collective has an effect at its start. An effect that raises fails the program at the
+    next wait. In a dry run there are no effects.
     """
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
@@ -80,24 +80,24 @@ def launch(
 
 
 def valueless() -> bool:
-    """Does work move no values here?"""
+    """Check whether work moves no values in this process."""
     return bool(_valueless)
 
 
 def leave_values_out() -> None:
-    """From now on work moves no values: this process is on a dry run."""
+    """Let work move no values from now on: this process is on a dry run."""
     _valueless.append(True)
 
 
 def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
-    """The number by which the C++ part runs these once, the one at the end last."""
+    """Return the number by which the C++ part runs these effects once each, the one at the end last."""
     number = next(_tickets)
     _effects[number] = (at_start, at_end)
     return number
 
 
 def alias(tensor: Tensor) -> Tensor:
-    """The same memory as a CPU tensor, which neither waits for the device nor keeps the memory from its next owner."""
+    """Return the memory as a CPU tensor, which neither waits for the device nor keeps memory from its next owner."""
     with unseen():
         made: Tensor = torch.ops.simgpu.alias(_bare(tensor))
     if tensor.is_neg():
@@ -106,21 +106,21 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 def place(tensor: Tensor) -> tuple[int, int, int]:
-    """The block of memory that the tensor lies in, its first byte there that is the tensor's, and the end."""
+    """Return the tensor's block of memory, the tensor's first byte in the block, and the end of its bytes."""
     with unseen(), torch.no_grad():
         block, lo, hi = torch.ops.simgpu.place(_bare(tensor.detach()))
     return block, lo, hi
 
 
 def _bare(tensor: Tensor) -> Tensor:
-    """Without the bits of a conjugate or negative view: torch would give an operator of ours a copy without them."""
+    """Clear the bits of a conjugate or negative view: torch would pass a copy without them to an operator of ours."""
     if tensor.is_neg():
         tensor = torch._neg_view(tensor)
     return torch._conj(tensor) if tensor.is_conj() else tensor
 
 
 def use_exchange(exchange: Exchange, *, rank: int) -> None:
-    """Let this process's collectives meet those of other ranks."""
+    """Connect this process's collectives with those of other ranks."""
     f = functions()
 
     def post(group: int, number: int, members: Any, count: int, arrival: int) -> None:
@@ -138,17 +138,17 @@ def use_exchange(exchange: Exchange, *, rank: int) -> None:
 
 
 def arrived(group: int, number: int, rank: int, time: int) -> None:
-    """Another rank arrives at a collective at ``time``."""
+    """Report that another rank arrives at a collective at ``time``."""
     functions().arrived(group, number, rank, time)
 
 
 def promised(rank: int, floor: int) -> None:
-    """Another rank arrives nowhere where it has not arrived yet before ``floor``."""
+    """Report that another rank arrives at none of its outstanding collectives before ``floor``."""
     functions().promised(rank, floor)
 
 
 def broken(sentence: str) -> None:
-    """No collective of this process can go on: whoever waits for another rank is told ``sentence``."""
+    """Report that no collective of this process can go on: waits for other ranks raise ``sentence``."""
     functions().broken(sentence.encode())
 
 
@@ -163,14 +163,14 @@ def _run(ticket: int, moment: int) -> None:
         if moment == _END:
             del _effects[ticket]
         if effect is not None:
-            with torch.inference_mode(), unseen():  # as what an alias is: a tensor without autograd's keys
+            with torch.inference_mode(), unseen():  # aliases are tensors without autograd's keys
                 effect()
-    except BaseException as error:  # C++ calls this: there is nobody to raise to but the next wait
+    except BaseException as error:  # the caller is C++: only the next wait can raise the error
         sentence = str(error) if str(error).startswith("streamrace: ") else traceback.format_exc()
         functions().failed(sentence.encode())
 
 
 def install() -> None:
-    """Give the device the way to run Python effects."""
+    """Register the function that runs Python effects with the device."""
     f = functions()
     f.effects(f.callback("effect", PythonEffect, _run))

@@ -18,10 +18,10 @@ namespace simgpu {
 void (*out_of_memory)(int64_t, int64_t, int64_t, int64_t) = nullptr;
 
 struct Segment {
-  int64_t number;  // the later, the higher its addresses on the device
+  int64_t number;  // a later chunk has higher addresses on the device
   char* data;
   size_t size;
-  char* used;  // memory behind it was never handed out
+  char* used;  // memory from here on was never handed out
 };
 
 struct Chunk {
@@ -41,7 +41,7 @@ constexpr size_t kRound = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kMiddl
 struct BySize {
   bool operator()(const Chunk* a, const Chunk* b) const {
     if (a->size != b->size) return a->size < b->size;
-    if (!a->segment || !b->segment) return !a->segment && b->segment;  // what is looked for stands before its equals
+    if (!a->segment || !b->segment) return !a->segment && b->segment;  // a search key sorts before its equals
     return a->segment != b->segment ? a->segment->number < b->segment->number : a->data < b->data;
   }
 };
@@ -49,7 +49,7 @@ using Pool = std::set<Chunk*, BySize>;
 
 bool is_small(const Chunk& chunk) { return chunk.segment->size == kSmallSegment; }
 
-struct Held {  // freed, but a stream that record_stream named may still be at work on it
+struct Held {  // freed, but a stream that record_stream named may still use it
   Chunk* chunk;
   std::vector<Instant> until;
 };
@@ -80,7 +80,7 @@ int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].curre
 
 Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.stream, is_small(chunk)}]; }
 
-void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is dropped
+void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
   if (other->before == into) {
     into->behind = other->behind;
     if (into->behind) into->behind->before = into;
@@ -120,8 +120,8 @@ void look_at_held() {
   }
 }
 
-// Gives free segments back. Work that is still pending may use them: their memory goes once all of it is done.
-// (cudaFree waits for the device; as nothing in CUDA promises that, it is no order here.)
+// Gives free segments back. Pending work may use them: their memory is released once all of it is done.
+// (cudaFree waits for the device; CUDA does not promise this, so it is no order here.)
 void empty_cache() {
   for (auto& [key, pool] : state().pools) {
     for (auto place = pool.begin(); place != pool.end();) {
@@ -159,7 +159,7 @@ std::string readable(int64_t nbytes) {
   return text + std::string(units[unit]);
 }
 
-// New memory of the device. Where it has none left, what is cached goes back, after the streams for which
+// Reserves new memory of the device. If there is none left, cached memory is given back, after the streams for which
 // record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
 Chunk* reserve(size_t whole, int64_t stream) {
   auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
@@ -306,7 +306,7 @@ void size_memory(int64_t total, int64_t allowed) { state().total = total, state(
 
 std::pair<size_t, size_t> memory_info() {
   Lock lock;
-  auto left = state().total - sum(stats().reserved_bytes);  // below 0 where more is allowed than there is
+  auto left = state().total - sum(stats().reserved_bytes);  // negative if more is allowed than exists
   return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(state().total)};
 }
 
@@ -340,7 +340,7 @@ Block* block_of(const c10::DataPtr& data) {
   return deleter == &free_block || deleter == &free_pinned ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
-// Where in the block the tensor's storage begins: not at its beginning where a part of pinned memory came through numpy.
+// Offset of the tensor's storage in the block: not 0 if a part of pinned memory came through numpy.
 static int64_t shift_of(const at::Tensor& tensor, const Block& block) {
   auto* data = static_cast<const char*>(tensor.storage().data());
   return data ? data - block.data : 0;

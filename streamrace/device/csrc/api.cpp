@@ -1,5 +1,5 @@
-// What Python asks of the device beyond torch's own ways in: plain functions, called through ctypes (the library
-// may not link torch's Python part, as it is loaded before it), and a few operators where a tensor is passed.
+// Functions for Python in addition to torch's own interfaces: plain functions, called through ctypes (the library may
+// not link torch's Python part, as it is loaded before it), and a few operators for functions that take a tensor.
 #include <ATen/EmptyTensor.h>
 #include <pthread.h>
 #include <torch/library.h>
@@ -26,7 +26,7 @@ namespace {
 std::string problem;
 
 template <typename Do>
-int64_t told(Do work) {  // an error goes to Python as a sentence (simgpu_problem)
+int64_t told(Do work) {  // an error is passed to Python as a sentence (simgpu_problem)
   try {
     return work();
   } catch (const std::exception& failure) {
@@ -53,9 +53,9 @@ Effect python(int64_t ticket, int64_t moment) {
   };
 }
 
-// Work with accesses that its issuer names, and Python functions (by ticket) as its effects at start and end.
-// `group` below 0: a kernel of `duration`. Else this rank's part in collective `number` of `group`, whose end is
-// open until all `members` have come.
+// Issues work with accesses named by the issuer, and Python functions (by ticket) as its effects at start and end.
+// `group` negative: a kernel of `duration`. Otherwise this rank's part in collective `number` of `group`, whose end
+// is open until all `members` have arrived.
 int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kernel, int64_t stream, int64_t duration,
               int64_t ticket, int64_t group, int64_t number, at::IntArrayRef members, int64_t root, int64_t issuer, int64_t nominal,
               int64_t late) {
@@ -89,7 +89,7 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   return trace().ops;
 }
 
-// Does it hold what a live run would hold there?
+// Checks whether the tensor holds the same values as in a live run.
 bool known(const at::Tensor& tensor) {
   Lock lock;
   Block* block = tensor.is_cuda() ? block_of(tensor.storage().unsafeGetStorageImpl()) : pinned_block_of(tensor);
@@ -99,7 +99,7 @@ bool known(const at::Tensor& tensor) {
   return dry().known(accesses.reads);
 }
 
-// The host reads the tensor: it waits for the current stream, and gets nothing.
+// Reads the tensor by the host: waits for the current stream, and returns nothing.
 void look(const at::Tensor& tensor, c10::string_view name) {
   int64_t site = call_site();
   Lock lock;
@@ -109,7 +109,7 @@ void look(const at::Tensor& tensor, c10::string_view name) {
   device().synchronize(Device::current(), How::kRead, site);
 }
 
-// Its bytes were written, by someone who knows the values or does not.
+// Notes that the tensor's bytes were written, with known values or not.
 void wrote(const at::Tensor& tensor, bool known) {
   Lock lock;
   Accesses accesses;
@@ -142,15 +142,15 @@ void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
   resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
 }
 
-// A library's own kernel for CUDA, which is no kernel here: the CPU's is taken, as for all that has none.
+// Replaces a library's own CUDA kernel, which cannot run here, by the CPU's kernel, as for all operators without one.
 void fall_back(const std::string& name, const std::string& overload) {
-  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;  // for ever, as the library is
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;  // never destroyed, like the library
   kept->push_back(c10::Dispatcher::singleton().registerImpl({name, overload}, c10::DispatchKey::CUDA,
                                                             c10::KernelFunction::makeFromBoxedFunction<&fallback>(),
                                                             std::nullopt, nullptr, "streamrace"));
 }
 
-// For one draw of so many numbers: the state of the CPU's generator that gives them.
+// Returns the state of the CPU's generator for one draw of `count` numbers.
 at::Tensor draw(int64_t count) {
   Lock lock;
   return static_cast<Generator*>(default_generator().unsafeGetGeneratorImpl())->draw(count).get_state();
@@ -182,7 +182,7 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
 }
 
-// A fork must not find the device locked by a thread that is not there in the child.
+// Keeps a fork from finding the device locked by a thread that does not exist in the child.
 Lock* while_forking;
 struct AtFork {
   AtFork() {
@@ -191,9 +191,9 @@ struct AtFork {
   }
 } at_fork;
 
-// A thread that asks for the interpreter while that ends is ended by it (pthread_exit, until Python 3.13), and where it
-// stands within torch, a destructor on the way is no place to be ended in: the process aborted. Such a thread rests until
-// the process has ended, as it does from Python 3.14 on.
+// A thread that requests the interpreter while it ends is ended by it (pthread_exit, until Python 3.13). Ending it inside
+// torch aborted the process, as the stack is unwound through destructors. Such a thread sleeps until the process has ended,
+// as it does from Python 3.14 on.
 std::thread::id ending;
 std::terminate_handler abort_as_before;
 [[noreturn]] void rest() {
@@ -232,7 +232,7 @@ void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
 }
 
 int64_t simgpu_now() { return timeline().now; }
-int64_t simgpu_tail() {  // when all that was given to the device is done, as far as that is known
+int64_t simgpu_tail() {  // when all work given to the device is done, as far as known
   Lock lock;
   int64_t last = 0;
   for (int64_t id = 0; id < timeline().streams(); ++id) last = std::max(last, timeline().stream(id).known);
@@ -269,7 +269,7 @@ void simgpu_forget_factors() {
   Lock lock;
   device().forget_factors();
 }
-void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all streams are done
+void simgpu_observe(int64_t stream, int64_t ticket) {  // negative: when all streams are done
   Lock lock;
   Instant instant;
   for (int64_t one = 0; one < timeline().streams(); ++one)
@@ -296,7 +296,7 @@ const int64_t* simgpu_trace_take(int64_t* words, int everything) {
   Lock lock;
   return trace().take(words, everything != 0);
 }
-// Of words that were taken; `made`: how many bytes, launches, the last one's number. The bytes are there until the next call.
+// Packs words that were taken; `made`: bytes, launches, the last one's number. The bytes are valid until the next call.
 const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at, int64_t* made) {
   static auto* packed = new Packed;
   Lock lock;
@@ -304,7 +304,7 @@ const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at
   made[0] = static_cast<int64_t>(packed->bytes.size()), made[1] = packed->operations, made[2] = packed->op;
   return packed->bytes.data();
 }
-void simgpu_mark(int64_t number) {  // here stands a record that Python made
+void simgpu_mark(int64_t number) {  // marks the position of a record that Python created
   Lock lock;
   trace().note(WordKind::kMark, {number});
 }
@@ -357,8 +357,8 @@ const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
   return probes().take(from, most, words);
 }
 
-// What nobody wrote holds NaN where `every`, or in the blocks of these pairs (a rank, its block); else numbers.
-// `copies`: what is only copied to the host counts.
+// Fills unwritten memory with NaN if `every`, or in the blocks of these pairs (a rank, its block); else with numbers.
+// `copies`: data that are only copied to the host count.
 void simgpu_unwritten(int every, const int64_t* pairs, int64_t count, int copies) {
   Lock lock;
   std::set<std::pair<int64_t, int64_t>> poisoned;
@@ -385,8 +385,8 @@ void simgpu_memory(int64_t total, int64_t allowed) {
 }
 void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { out_of_memory = told; }
 
-// What versions of torch before today's do not ask for themselves (streamrace/device/versions.py). Nine statistics of three pools
-// of four numbers, then what is free and what there is.
+// Memory statistics that older versions of torch do not request themselves (streamrace/device/versions.py): nine statistics of
+// three pools with four numbers each, then free and total bytes.
 const int64_t* simgpu_memory_told() {
   static std::vector<int64_t> told;
   auto all = device_allocator()->getDeviceStats(0);

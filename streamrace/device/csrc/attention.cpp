@@ -1,11 +1,11 @@
 // scaled_dot_product_attention with the CPU's bits. On CUDA the composite would choose among CUDA's fused kernels.
-// Here it chooses as on the CPU, by the same function (shapes, types, and what sdpa_kernel allows), and where that
-// says "flash" it goes the way that torch keeps open for other devices ("overrideable"), to the CPU's flash kernel.
-// Two launches, forward and backward, as with CUDA's kernels; elsewhere attention is computed by its definition.
-// A DTensor, or a program that says which kernels it allows, gets CUDA's own choice: see fused.cpp.
+// Here it chooses as on the CPU, by the same function (shapes, types, and what sdpa_kernel allows), and for "flash" it
+// takes the path that torch reserves for other devices ("overrideable"), to the CPU's flash kernel. That is two
+// launches, forward and backward, as with CUDA's kernels; other attention is computed by its definition.
+// A DTensor, or a program that selects kernels, gets CUDA's own choice: see fused.cpp.
 #include "fused.h"
 
-#if STREAMRACE_TORCH_SINCE(6)  // before, torch keeps that way open for no device: by its definition, then
+#if STREAMRACE_TORCH_SINCE(6)  // older versions have that path for no device: attention is then computed by its definition
 #include <ATen/SDPBackend.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -42,7 +42,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
   auto given = mask.defined() ? optional<Tensor>(mask) : std::nullopt;
   auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       gradient, query, key, value, output, logsumexp, dropout, causal, given, scale);
-  return {of_query, of_key, of_value, {}};  // where a mask wants a gradient, the CPU does not choose flash
+  return {of_query, of_key, of_value, {}};  // with a mask that needs a gradient, the CPU does not choose flash
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
@@ -55,6 +55,6 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 }  // namespace simgpu
 
 namespace at::native {
-REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &simgpu::choose)  // the composite asks here, not the operator
+REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &simgpu::choose)  // called by the composite in place of the operator
 }
 #endif

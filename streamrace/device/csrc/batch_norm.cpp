@@ -1,5 +1,5 @@
-// The parts of a batch norm over several ranks (nn.SyncBatchNorm), of which the CPU has none: as CUDA's kernels define them
-// (ATen/native/cuda/Normalization.cuh). Statistics have the accumulating type: float for numbers of 16 bits.
+// The parts of a batch norm over several ranks (nn.SyncBatchNorm), for which the CPU has no kernels: as CUDA's kernels
+// define them (ATen/native/cuda/Normalization.cuh). Statistics have the accumulating type: float for 16-bit numbers.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

@@ -45,14 +45,14 @@ int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
 void (*hand_on)() = nullptr;
 int64_t (*define_backward)(int64_t) = nullptr;
 void* main_thread = nullptr;
-// All under Python's lock. Codes in the map are held for ever, so no address is used twice.
+// All under Python's lock. Code objects in the map are never released, so that addresses stay unique.
 std::unordered_map<void*, int> codes;
 std::unordered_map<Key, int64_t, Hash> stacks;
 std::unordered_map<int64_t, int64_t> backward_of;
 
-// Where the nodes of autograd's graph were made: torch names each by the thread of the forward pass and a number that
-// counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest of each thread
-// are remembered: what a checkpoint computes again is made on autograd's thread, under numbers that were given before.
+// Where the nodes of autograd's graph were created: torch identifies each by the thread of the forward pass and a number
+// that counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest nodes of each thread are remembered: nodes
+// of a recomputed checkpoint are created on autograd's thread, under numbers that were used before.
 struct Made {
   uint64_t number = 0;
   int64_t site = 0;
@@ -60,7 +60,7 @@ struct Made {
 constexpr size_t kRemembered = 1 << 18;
 std::mutex made_mutex;
 std::unordered_map<uint64_t, std::vector<Made>> made_by;  // thread
-thread_local uint64_t seen = 0;  // nodes of this thread below it are remembered, or will not be
+thread_local uint64_t seen = 0;  // this thread's nodes below this number are remembered, or never will be
 
 void remember(uint64_t number, int64_t site) {
   std::lock_guard guard(made_mutex);
@@ -70,10 +70,10 @@ void remember(uint64_t number, int64_t site) {
   made[place] = {number, site};
 }
 
-// The forward line of the node that autograd's engine runs on this thread; 0 where that is not known.
+// The forward line of the node that autograd's engine runs on this thread; 0 if unknown.
 int64_t forward_site() {
   auto node = torch::autograd::get_current_node();
-  // CopySlices is made behind the kernel of its operator: what stands under its number may be the next one's.
+  // CopySlices is created after the kernel of its operator: its number may be that of the next operator's node.
   if (!node || dynamic_cast<torch::autograd::CopySlices*>(node.get())) return 0;
   std::lock_guard guard(made_mutex);
   auto& made = made_by[node->thread_id()];
@@ -91,7 +91,7 @@ Key walk(void* frame) {
       known = codes.emplace(code, is_reported(code)).first;
     }
     Py_DecRef(code);
-    if (known->second == 2) {  // who runs the program, and what is above it, is no part of it
+    if (known->second == 2) {  // the code that runs the program, and its callers, are not part of it
       Py_DecRef(frame);
       break;
     }

@@ -28,7 +28,7 @@ namespace {
 
 using at::Tensor;
 
-// `moved` passes the link between host and device, once. Within the device memory is read and written.
+// Cost of a copy. `moved` passes the link between host and device, once. Within the device memory is read and written.
 int64_t cost(const char* name, const Tensor& moved, const Tensor* from = nullptr) {
   auto& costs = device().costs;
   auto nbytes = moved.numel() * static_cast<int64_t>(moved.itemsize());
@@ -44,7 +44,7 @@ void check(const Tensor& tensor) {
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
 Block* block_behind(const Tensor& tensor) { return block_of(tensor.storage().unsafeGetStorageImpl()); }
-// In a dry run the launch has no effect; what is known and small is copied at once. Was it?
+// In a dry run the launch has no effect; small known values are copied at once. Returns whether they were.
 bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool known = true) {
   bool real = known && dry().fits(to.numel() * static_cast<int64_t>(to.itemsize())) && dry().known(accesses.reads);
   if (real) {
@@ -55,15 +55,15 @@ bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool
   return real;
 }
 
-// To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as
-// zeros, and never of integers, which count something.
+// Fills memory that is not pinned, where a missing value cannot be noticed later: only for a trusted reader, with
+// zeros, and never integers, which count something.
 void arrive_hollow(const Tensor& to) {
   if (!dry().trusted("a copy to the host", to.is_floating_point() ? 2 : 1)) TORCH_CHECK(false, dry().refusal);
   dry().deceived = true;
   auto *begin = static_cast<char*>(to.data_ptr()), *end = begin + to.nbytes();
   auto page = [](char* at) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + 4095) / 4096 * 4096); };
   char *from = page(begin), *until = page(end - 4095);
-  if (to.is_contiguous() && until > from) {  // whole pages are forgotten, which takes no memory
+  if (to.is_contiguous() && until > from) {  // whole pages are discarded, which takes no memory
     std::memset(begin, 0, static_cast<size_t>(from - begin));
     std::memset(until, 0, static_cast<size_t>(end - until));
     if (forget_pages(from, static_cast<size_t>(until - from))) return;
@@ -142,7 +142,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     to = alias(self, *block);
   } else {
     Executing quiet(dtype());
-    to = self.detach();  // its version was counted where the copy was issued
+    to = self.detach();  // its version was counted when the copy was issued
   }
   std::vector<Access> written;
   if (recorder().on) written = accesses.writes;

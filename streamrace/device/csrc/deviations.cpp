@@ -11,7 +11,7 @@ Deviations& deviations() {
 
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood 2014): a number of its own for each input.
+// SplitMix64 (Steele, Lea and Flood 2014): maps each input to a different number.
 uint64_t mixed(uint64_t value) {
   value += 0x9E3779B97F4A7C15ull;
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -38,7 +38,7 @@ int64_t Deviations::delay(int64_t stream, int64_t kernel, int64_t occurrence, Ch
 Deviations::Change Deviations::next(int64_t stream, int64_t kernel, int64_t op, int64_t duration) {
   Change change;
   if (percent_ > 0) {
-    double drawn = static_cast<double>(mixed(seed_ + static_cast<uint64_t>(op)) >> 11) * 0x1p-53;  // from 0 to below 1
+    double drawn = static_cast<double>(mixed(seed_ + static_cast<uint64_t>(op)) >> 11) * 0x1p-53;  // in [0, 1)
     change.longer = std::llround(static_cast<double>(duration) * drawn * percent_ / 100);
   }
   if (auto told = operations_.find(op); told != operations_.end()) change.late += told->second.late, change.longer += told->second.longer;

@@ -21,7 +21,7 @@ int64_t& Device::current() {
   return stream;
 }
 
-static thread_local int chosen_device = -1;  // a new thread has that of the process
+static thread_local int chosen_device = -1;  // a new thread has the process's device
 
 int Device::chosen() const { return chosen_device < 0 ? index : chosen_device; }
 
@@ -33,7 +33,7 @@ void Device::choose(int wanted) {
 void Device::bind(int wanted) {
   TORCH_CHECK(!foreign(wanted), "streamrace: this process uses cuda:", index, ", and a process has one simulated GPU: cuda:", wanted,
               " belongs to another rank. Run one process for each GPU, and choose its own with torch.cuda.set_device before anything else.");
-  if (!bound_ && index != wanted) current() = 0;  // which was another's
+  if (!bound_ && index != wanted) current() = 0;  // it was a stream of another device
   bound_ = true;
   index = wanted;
 }
@@ -46,7 +46,7 @@ void Device::see(int count_, int index_) {
 }
 
 int64_t Device::next_stream(bool high_priority) {
-  if (taken_[0] + taken_[1] == 0)  // torch makes all of them when the first is asked for
+  if (taken_[0] + taken_[1] == 0)  // torch creates all of them on the first request
     for (int64_t stream = 1; stream < kHost; ++stream) tell(&Told::trace_gpu_stream_creation, stream);
   int64_t number = taken_[high_priority]++ % kPool;
   return 1 + (high_priority ? kPool : 0) + number;
@@ -120,7 +120,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
     if (known == factors_.end()) known = factors_.emplace(std::pair{kernel, stream}, costs.factor(name_of(kernel), stream)).first;
     factor = known->second;
   }
-  if (factor > 0) time.now += costs.launch_ns;  // 0: as if it were not there, but for the order that it has
+  if (factor > 0) time.now += costs.launch_ns;  // 0: costs nothing, so that only its order remains
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
   duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
@@ -133,7 +133,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
 
 void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site) {
   name(kHost);
-  // No operation of the device's, so that no jitter and no delay by number falls on it.
+  // Not an operation of the device, so that neither jitter nor a delay by number applies to it.
   timeline().now += deviations().next(kHost, kernel, -1, 0).longer;
   int64_t now = timeline().now;
   timeline().catch_up();
@@ -168,7 +168,7 @@ void Device::raise() {
   if (error_.empty()) return;
   std::string message = std::move(error_);
   error_.clear();
-  TORCH_CHECK(message.rfind("streamrace: ", 0) != 0, message);  // a sentence of ours, for which there was no better place
+  TORCH_CHECK(message.rfind("streamrace: ", 0) != 0, message);  // a sentence of ours that could not be raised earlier
   TORCH_CHECK(false, "CUDA error: a kernel that ran asynchronously failed (told at the first wait after it): ", message);
 }
 

@@ -1,4 +1,4 @@
-// The device: its streams, what orders them, and how work is given to them. CUDA's semantics
+// The device: its streams, their synchronisation, and how work is given to them. CUDA's semantics
 // (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution").
 #pragma once
 
@@ -12,7 +12,7 @@ namespace simgpu {
 
 // Streams by number: the default one, then torch's pools, from which torch.cuda.Stream() takes them in turn
 // (c10/cuda/CUDAStream.cpp: 32 for each priority, so the 33rd is the first again). The last is no stream of the
-// device: it stands in the trace for what the host itself does to pinned memory.
+// device: in the trace it holds the host's own accesses to pinned memory.
 constexpr int64_t kPool = 32;
 constexpr int64_t kHost = 1 + 2 * kPool;
 static_assert(kHost == schema::kHost);
@@ -22,38 +22,38 @@ struct Marker {  // a position in a stream
   Instant instant;
 };
 
-using schema::How;  // kCopy: the host gives, kRead: it takes
+using schema::How;  // kCopy: the host writes, kRead: it reads
 
 struct Costs {
-  int64_t launch_ns = 5000;       // of the host, for each launch
-  int64_t synchronize_ns = 5000;  // of the host, for a blocking call beyond the wait
-  int64_t query_ns = 1000;        // asking takes time too, or a host that asks in a loop would never get on
-  // Nanoseconds of a kernel by itself. `shapes`: of its tensors, results last, each as dimensions (type << 8) and then sizes.
-  // `switches`: the operator's arguments that are true or false, a bit each, the first the lowest.
-  // `flops`, where it is given, gets its floating point operations.
+  int64_t launch_ns = 5000;       // host time of each launch
+  int64_t synchronize_ns = 5000;  // host time of a blocking call in addition to the wait
+  int64_t query_ns = 1000;        // a query takes time, or a host that polls in a loop would make no progress
+  // Nanoseconds of an undisturbed kernel. `shapes`: of its tensors, results last, each as dimensions (type << 8), then sizes.
+  // `switches`: the operator's boolean arguments, one bit each, the first one lowest.
+  // `flops`, if not null, receives its floating point operations.
   double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count, int64_t switches, int64_t* flops) = nullptr;
-  double (*factor)(const char* name, int64_t stream) = nullptr;  // by which this timing stretches it there; 0: it costs nothing
+  double (*factor)(const char* name, int64_t stream) = nullptr;  // stretch of this timing on the stream; 0: it costs nothing
 };
 
 class Device {
  public:
   Costs costs;
   bool deferred = true;  // false: each launch is waited for at once, without an order in the trace
-  int count = 1;         // how many there are to be seen; a process uses one of them
-  int index = 0;         // that one, or the one that it would use now
-  int64_t blocked = 0;   // nanoseconds that the host stood still
+  int count = 1;         // number of visible devices; a process uses one of them
+  int index = 0;         // the device in use, or the one that would be used now
+  int64_t blocked = 0;   // nanoseconds for which the host was blocked
   int64_t flops = 0;     // floating point operations that were issued
-  bool answers = true;   // false: who asks whether work is done is always told that it is not
+  bool answers = true;   // false: every query reports unfinished work
 
-  // The current device is each thread's own, as with CUDA, and it may be any: used is the first of which memory is
-  // taken, or to which work is given, and from then on another is refused.
+  // The current device is each thread's own, as with CUDA, and it may be any. The first device whose memory is used, or
+  // which is given work, is bound to the process; from then on other devices are refused.
   int chosen() const;
   void choose(int index);
   void bind(int index);
   bool bound() const { return bound_; }
-  bool foreign(int index) const { return bound_ && index != this->index; }  // nothing is ever done on such a one
+  bool foreign(int index) const { return bound_ && index != this->index; }  // such a device is never used
 
-  static int64_t& current();  // this thread's stream, of the device that is used
+  static int64_t& current();  // this thread's stream, of the device in use
   int64_t next_stream(bool high_priority);
 
   Marker record(int64_t stream);
@@ -61,19 +61,19 @@ class Device {
   void host_wait(const Marker& marker, How how, int64_t site);
   bool query(const Marker& marker, int64_t site);
   void synchronize(int64_t site);  // all streams
-  void synchronize(int64_t stream, How how, int64_t site);  // all that was given to this one
-  // The host waits where no program may rely on it: for one stream, or (below 0) until all work is done.
+  void synchronize(int64_t stream, How how, int64_t site);  // all work given to this stream
+  // Lets the host wait without an order on which a program may rely: for one stream, or (negative) for all work.
   void meet(int64_t stream);
 
-  // Gives work to `stream`. `nominal`: its nanoseconds before this timing stretches it.
+  // Gives work to `stream`. `nominal`: nanoseconds before this timing stretches it.
   WorkPtr launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site);
-  // What the host does itself, now.
+  // Records an access by the host itself, now.
   void host_access(int64_t kernel, const Accesses& accesses, int64_t site);
   void forget_factors() { factors_.clear(); }
 
-  Effect guarded(int64_t kernel, Effect effect);  // a kernel's error is told where the host waits, as CUDA's are
+  Effect guarded(int64_t kernel, Effect effect);  // a kernel's error is raised where the host waits, as with CUDA
   void fail(const std::string& error);
-  void raise();                                   // the first such error, if any
+  void raise();                                   // raises the first such error, if any
   bool used() const { return used_; }
   void see(int count, int index);
 

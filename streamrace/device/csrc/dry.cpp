@@ -45,7 +45,7 @@ void Dry::wrote(const std::vector<Access>& writes, bool is_known) {
   for (auto& write : writes) {
     auto found = known_.find(write.block);
     if (found == known_.end()) continue;
-    if (is_known && write.layout != 0) continue;  // between what is written nothing gets known, or it is already
+    if (is_known && write.layout != 0) continue;  // a strided write leaves gaps: nothing becomes known
     auto& ranges = found->second;
     int64_t lo = write.lo, hi = write.hi;
     auto place = ranges.upper_bound(lo);
@@ -64,7 +64,7 @@ void Dry::wrote(const std::vector<Access>& writes, bool is_known) {
   }
 }
 
-// They write all of what they write, whatever stood there.
+// Operators that write all bytes of their outputs, whatever the outputs held.
 static bool overwrites(const Operator& op) {
   static const std::set<int64_t> all = [] {
     std::set<int64_t> ids;
@@ -111,7 +111,7 @@ char* addresses(size_t size) {
   return static_cast<char*>(data);
 }
 
-// A mapping of a file, or one that is shared, would give back what is in it: those are left alone.
+// Mapped files and shared mappings would give back their contents: they are left alone.
 bool forget_pages(char* data, size_t size) {
   if (madvise(data, size, MADV_DONTNEED) != 0) return false;
   return *data == 0 && data[size - 1] == 0;

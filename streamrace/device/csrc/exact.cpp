@@ -1,4 +1,4 @@
-// Operators of the host whose fast kernels would be wrong by our settings.
+// Host operators whose fast kernels would give wrong results under our settings.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -7,8 +7,8 @@ namespace {
 
 using at::Tensor;
 
-// torch takes oneDNN's product of int8, which adds pairs of products in 16 bits, saturated, on processors without VNNI,
-// and to those the settings hold it (processor.py). Here each sum is one of 32 bits, as CUDA's.
+// torch uses oneDNN's product of int8, which adds pairs of products in 16 bits, saturated, on processors without VNNI
+// and on those that the settings restrict (processor.py). Here each sum has 32 bits, as on CUDA.
 Tensor& int_mm_out(const Tensor& a, const Tensor& b, Tensor& result) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2, "_int_mm takes two matrices, and has tensors of ", a.dim(), " and ", b.dim(), " dimensions");
   TORCH_CHECK(a.size(1) == b.size(0), "_int_mm takes (n, k) and (k, m), and has ", a.sizes(), " and ", b.sizes());
@@ -21,7 +21,7 @@ Tensor int_mm(const Tensor& a, const Tensor& b) {
   return int_mm_out(a, b, result);
 }
 
-// torch warns that its kernel is replaced, which is what is wanted.
+// Suppresses torch's warning that its kernel is replaced, which is intended.
 struct Quiet final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };

@@ -1,7 +1,7 @@
-// Every operator that is not the device's own: issued here, below autograd, autocast and all modes, where CUDA's
-// kernels stand. Its tensors become CPU aliases of the same memory, and the CPU's kernel runs on them when its
-// time has come. Shapes of fresh results are learned from that kernel, once per signature, on stand-ins:
-// meta kernels disagree with it in places (the log-sum-exp of the CPU's flash attention has another dtype).
+// Runs every operator that the device does not implement itself: issued here, below autograd, autocast and all modes, in
+// place of CUDA's kernels. Its tensors become CPU aliases of the same memory, and the CPU's kernel runs on them when the
+// launch executes. Shapes of new results come from that kernel, once per signature, on stand-ins: meta kernels
+// disagree with it in places (the log-sum-exp of the CPU's flash attention has another dtype).
 #include "fallback.h"
 
 #include <ATen/EmptyTensor.h>
@@ -25,13 +25,13 @@
 
 namespace simgpu {
 
-// gloo's threads move values for the device too, while it waits for them: they have never met Python.
+// gloo's threads move values for the device while it waits for them: they have no Python state.
 thread_local bool executing = !PyGILState_GetThisThreadState();
 
 Executing::Executing(at::ScalarType dtype)
     : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
             c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset),
-      grad_(true),  // some kernels return more where gradients are wanted, and what is not wanted is not taken
+      grad_(true),  // some kernels return more if gradients are needed; superfluous results are not used
       before_(executing),
       dtype_(c10::get_default_dtype()) {
   executing = true;
@@ -75,10 +75,10 @@ struct Spec {
   bool conjugate = false, negative = false;
 };
 struct Signature {
-  std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists counted through
-  std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
-  std::vector<std::pair<int, bool>> conjugated;  // arguments that are conjugates afterwards, or are none any more
-  std::vector<IValue> plain;                  // results that are no tensors, by result
+  std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists flattened
+  std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that do not have the result's shape
+  std::vector<std::pair<int, bool>> conjugated;  // arguments whose conjugate bit changes
+  std::vector<IValue> plain;                  // results that are not tensors, by result
   bool wide = false;                          // computed in a wider type: see wider.h
   int64_t nominal = 0;
   int64_t flops = 0;
@@ -107,7 +107,7 @@ Tensor allocate(const Spec& spec, int64_t site) {
   return made;
 }
 
-// Gives an "out=" argument the form of its result, and memory for it: the result may lie with holes in between.
+// Gives an "out=" argument the layout of its result, and memory for it: the result may have gaps.
 void reshape(const Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t site) {
   at::native::resize_output(out, sizes);
   out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
@@ -116,7 +116,7 @@ void reshape(const Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, 
   if (out.numel() > 0 && needed > storage->nbytes()) resize_storage(storage, needed, site);
 }
 
-// One call as it is issued.
+// A call as it is issued.
 struct Call {
   static constexpr int64_t kTensor = int64_t{1} << 40, kKind = int64_t{1} << 41;
   const c10::OperatorHandle& handle;
@@ -124,7 +124,7 @@ struct Call {
   Accesses accesses;
   std::vector<int64_t> key, shapes;
   Stack inputs;
-  std::vector<std::pair<Tensor, Tensor>> met;  // arguments, and what stands for them
+  std::vector<std::pair<Tensor, Tensor>> met;  // arguments and their stand-ins
   int64_t nbytes = 0, largest = 0, switches = 0;
   int switched = 0;
   bool masked = false, hides = false, wide = false;
@@ -137,7 +137,7 @@ struct Call {
       return given;
     }
     auto sizes = given.sizes(), strides = given.strides();
-    bool number = given.unsafeGetTensorImpl()->is_wrapped_number();  // which has less say in the result's type
+    bool number = given.unsafeGetTensorImpl()->is_wrapped_number();  // such a number has less influence on the result's type
     key.push_back(kTensor + (static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0) + (number ? 1 << 21 : 0) +
                   (given.is_conj() ? 1 << 22 : 0) + (given.is_neg() ? 1 << 23 : 0));
     key.insert(key.end(), sizes.begin(), sizes.end());
@@ -149,7 +149,7 @@ struct Call {
     if (given.is_cuda()) {
       auto here = place_of(given, written, accesses);
       if (op.outs.empty()) return here;
-      for (size_t i = 0; written && i < met.size(); ++i) {  // in place: a kernel asks whether "out=" is what it reads
+      for (size_t i = 0; written && i < met.size(); ++i) {  // in place: a kernel checks whether "out=" is also its input
         if (!met[i].first.is_same(given)) continue;
         key.push_back(kKind + 12 + static_cast<int64_t>(i));
         return met[i].second;
@@ -202,7 +202,7 @@ struct Call {
     }
   }
 
-  // A kind before each value: -5 is not a half, nor is 1 True, and dimension -4 is not "none".
+  // A kind precedes each value, to distinguish -5 from a half, 1 from True, and dimension -4 from "none".
   void plain(const IValue& value) {
     auto many = [this](int64_t kind, const auto& list) {
       key.push_back(kind);
@@ -231,7 +231,7 @@ void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& st
 #endif
   handle.callBoxed(stack);
 #if !STREAMRACE_TORCH_SINCE(6)
-  // Some kernels leave "out=" as it was, where the numbers are of 16 bits, and return another tensor (mean).
+  // Some kernels leave a 16-bit "out=" as it was and return another tensor (mean).
   for (size_t i = 0; i < op.returns.size() && !op.outs.empty(); ++i) {
     if (op.returns[i] < 0 || !stack[i].isTensor()) continue;
     Tensor out = held[op.returns[i]].toTensor(), result = stack[i].toTensor();
@@ -240,7 +240,7 @@ void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& st
 #endif
 }
 
-// Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does. `wide`: in a wider type.
+// Runs the CPU's kernel. `numbers`: the generator of its random numbers, if any. `wide`: in a wider type.
 void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers, bool wide) {
   Executing quiet(dtype);
   if (!numbers.defined()) return call_boxed(handle, op, stack, wide);
@@ -248,7 +248,7 @@ void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack
     stack[op.generator] = numbers;
     return call_boxed(handle, op, stack, wide);
   }
-  auto theirs = at::detail::getDefaultCPUGenerator();  // it draws from the CPU's own
+  auto theirs = at::detail::getDefaultCPUGenerator();  // the kernel draws from the CPU's own generator
   auto before = theirs.get_state();
   theirs.set_state(numbers.get_state());
   call_boxed(handle, op, stack, wide);
@@ -256,7 +256,7 @@ void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack
   theirs.set_state(before);
 }
 
-// The same; where the kernel does not take what it is given, and CUDA's does, in a wider type. Tells whether it was.
+// The same, but in a wider type if the CPU's kernel lacks the type and CUDA's has it. Returns whether it was.
 bool execute_either(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers, bool wide) {
   if (wide || !may_be_wider(handle, op, stack)) {
     execute(handle, op, stack, dtype, numbers, wide);
@@ -273,8 +273,8 @@ bool execute_either(const c10::OperatorHandle& handle, const Operator& op, Stack
   return true;
 }
 
-// The CPU's generator from which a call draws as many numbers as its largest tensor has; none where it draws none.
-// Random numbers belong to the moment of issue, as CUDA's Philox offset does.
+// Returns the CPU's generator for a call that draws as many numbers as its largest tensor has; none for other calls.
+// Random numbers are drawn at the time of issue, as with CUDA's Philox offset.
 at::Generator numbers_of(const Operator& op, const Stack& stack, int64_t count) {
   if (!op.random) return {};
   at::Generator given = op.generator >= 0 && stack[op.generator].isGenerator() ? stack[op.generator].toGenerator() : default_generator(device().index);
@@ -322,11 +322,11 @@ IValue stand_in(const IValue& value, double filling, Stood& known) {
   return value;
 }
 
-// The kernel on zeros, which every index may be, or on ones, by which one may divide; gives results and arguments. LAPACK
-// counts rows from 1, and does not look: with a zero it would write beside the matrix. Some
-// kernels look closer (segments whose lengths must have a sum): they see the values themselves, once the stream has
-// come to them. A GPU's host would not wait, so it is no order in the trace. Where the kernel lacks the type, and CUDA's
-// has it, the call is one in a wider type from here on.
+// Runs the kernel on zeros, which are valid indices, or on ones, which are valid divisors; returns results and arguments.
+// LAPACK counts rows from 1 without checks: with a zero it would write outside the matrix. Some kernels check values
+// (segments whose lengths must have a sum): they get the values themselves, once the stream has reached them. A GPU's
+// host would not wait, so this is no order in the trace. If the kernel lacks the type, and CUDA's has it, the call uses
+// a wider type from here on.
 std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
   auto dtype = c10::get_default_dtype_as_scalartype();
   for (double filling : {0.0, 1.0, kAsItIs}) {
@@ -350,7 +350,7 @@ std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
       if (std::string(error.what()).find("\" not implemented for '") != std::string::npos)
         error.add_context("streamrace: the simulated GPU computes by the CPU's kernels, and " + std::string(name_of(call.op.name)) + " has none for this type, though a GPU may have one: use another type there");
       throw;
-    } catch (const std::exception&) {  // of a library that was built for torch's stable interface
+    } catch (const std::exception&) {  // from libraries built for torch's stable interface
       if (numbers.defined()) at::Generator(numbers).set_state(before);
       if (std::isnan(filling)) throw;
     }
@@ -358,15 +358,15 @@ std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
   return {};
 }
 
-// The same in a dry run, where a kernel runs on small tensors alone.
+// The same in a dry run, where kernels run on small tensors only.
 std::pair<Stack, Stack> rehearse_dry(Call& call, const at::Generator& numbers) {
   std::optional<std::pair<Stack, Stack>> said;
   bool small = dry().fits(call.nbytes);
   try {
     said = on_meta(call.handle, call.op, call.inputs);
   } catch (const c10::NotImplementedError&) {
-  } catch (const std::exception& error) {  // a meta kernel in Python raises what is no c10::Error
-    // A custom operator without a meta kernel says so in these words; any other mistake is the program's.
+  } catch (const std::exception& error) {  // a meta kernel in Python raises other exceptions than c10::Error
+    // This is the message for a custom operator without a meta kernel; any other error is the program's.
     if (!small && std::string(error.what()).find("no fake impl registered") == std::string::npos) throw;
   }
   if (small && (!said || dry().fits(bytes_of(said->first)))) {
@@ -381,7 +381,7 @@ std::pair<Stack, Stack> rehearse_dry(Call& call, const at::Generator& numbers) {
   return std::move(*said);
 }
 
-// What kernels warn of. A rehearsal's is said once it is over, that of the execution, which is the same, is not.
+// Collects warnings of kernels. Those of a rehearsal are issued after it, the equal ones of the execution are not.
 struct Warned final : c10::WarningHandler {
   std::vector<c10::Warning> all;
   c10::WarningUtils::WarningHandlerGuard guard{this};
@@ -398,7 +398,7 @@ Signature learn(Call& call) {
   Signature made;
   int64_t nbytes = call.nbytes;
   auto shapes = call.shapes;
-  {  // also where nothing is fresh: arguments that do not fit are told at once
+  {  // also if nothing is fresh: unsuitable arguments raise an error at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
     std::pair<Stack, Stack> rehearsal;
     auto warnings = rehearsed(call, numbers, rehearsal);
@@ -425,7 +425,7 @@ Signature learn(Call& call) {
       TORCH_CHECK(out, "streamrace: ", name_of(call.op.name), " would give its argument another shape: take its result instead");
       made.resized.emplace_back(place, now);
     }
-    for (auto& warning : warnings)  // whoever gives "out=" its shape says so, each time
+    for (auto& warning : warnings)  // a program that lets "out=" be resized gets this warning each time
       if (made.resized.empty() || warning.msg().find("was resized since") == std::string::npos) c10::warn(warning);
   }
   auto& costs = device().costs;
@@ -449,8 +449,8 @@ void see(int64_t op, const IValue& value) {
   }
 }
 
-// An operator's results that are tensors of their own, and where among the results they stand. `outs`: those too that
-// were given to it for its results.
+// Returns an operator's results that are new tensors, with their positions among the results. `outs`: including those
+// passed to it as outputs.
 Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
   Recorder::Fresh made;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -465,7 +465,7 @@ Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
   return made;
 }
 
-// The host needs the result: it waits for the current stream, as a device-to-host read does.
+// Handles a result that the host needs: it waits for the current stream, as a device-to-host read does.
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
   int64_t stream = Device::current();
@@ -487,7 +487,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
     words = recorder().arguments(call.handle, given, call.inputs, call.op.outs);
     if (numbers.defined()) then = numbers.clone();
   }
-  for (int place : call.op.outs) {  // the kernel may want more memory than is there
+  for (int place : call.op.outs) {  // the kernel may need more memory than it has
     if (!call.inputs[place].isTensor()) continue;
     Executing quiet(c10::get_default_dtype_as_scalartype());
     call.inputs[place] = at::detail::empty_cpu({0}, call.inputs[place].toTensor().scalar_type());
@@ -652,7 +652,7 @@ const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle) {
 
 namespace {
 
-// CUDA has one driver. With "out=" the CPU's kernel takes memory that fits for more than its result, so it has none of ours.
+// CUDA has one driver. With "out=" the CPU's kernel may use outputs as a larger workspace: it gets none of ours.
 void least_squares(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& schema = handle.schema();
   auto first = stack->end() - static_cast<int64_t>(schema.arguments().size());
@@ -673,7 +673,7 @@ void least_squares(const c10::OperatorHandle& handle, Stack* stack) {
   }
 }
 
-// Tensors of another layout are refused, by the operator's name, before anything of it runs.
+// Refuses tensors of another layout, by the operator's name, before any part of it runs.
 void refuse(const c10::OperatorHandle& handle, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "streamrace: ", handle.operator_name(), kDense);
 }
@@ -687,8 +687,8 @@ STREAMRACE_FALLBACK(QuantizedCUDA, refuse)
 STREAMRACE_FALLBACK(NestedTensorCUDA, refuse)
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  // Operators that have a composite beside the CPU's kernel, which would come before the fallback, and composites
-  // that choose a kernel by the name of the device: the CPU's kernel is taken, so the bits are the CPU's.
+  // Operators with a composite in addition to the CPU's kernel, which would precede the fallback, and composites that
+  // choose a kernel by the device's name: the CPU's kernel is used, so the bits are the CPU's.
   for (const char* name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
                            "mish_backward", "addr", "addr_", "addr.out", "any.dims", "any.dims_out", "all.dims", "all.dims_out",
                            "native_channel_shuffle", "linalg__powsum", "conj_physical_", "mode.values", "mse_loss",
@@ -698,7 +698,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("linalg_lstsq.out", torch::CppFunction::makeFromBoxedFunction<&least_squares>());
   auto no = [](const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; };
   auto no_either = [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; };
-  m.impl("_use_cudnn_ctc_loss", no);  // the composite asks on CUDA, and takes the other kernel then
+  m.impl("_use_cudnn_ctc_loss", no);  // on CUDA the composite asks this, and then takes the other kernel
   m.impl("_use_cudnn_ctc_loss.Tensor", no_either);
   m.impl("_use_miopen_ctc_loss", no);
   m.impl("_use_miopen_ctc_loss.Tensor", no_either);

@@ -1,4 +1,4 @@
-// The operators of CUDA's fused attention, flash and memory-efficient, by which DTensor and context parallelism know it.
+// The operators of CUDA's fused attention, flash and memory-efficient, which DTensor and context parallelism know.
 // Their arguments, results and layouts are CUDA's, without dropout; the numbers are those of the CPU's flash kernel.
 #include "fused.h"
 
@@ -26,14 +26,14 @@ using std::optional;
 
 namespace {
 
-constexpr int64_t kRows = 32;  // the memory-efficient kernel's log-sum-exp has a multiple of so many
+constexpr int64_t kRows = 32;  // the memory-efficient kernel pads its log-sum-exp to a multiple of this
 
 bool warned(bool debug, const char* why) {
   if (debug) TORCH_WARN(why);
   return false;
 }
 
-// As CUDA's, in its order (ATen/native/transformers/cuda/sdp_utils.cpp, of a GPU since sm80).
+// The same checks as CUDA's, in its order (ATen/native/transformers/cuda/sdp_utils.cpp, of a GPU since sm80).
 bool flash_fits(const sdp_params& given, bool debug) {
   if (!sdp::check_runtime_disabled_flash(given, debug) || !sdp::check_tensor_shapes(given, debug) || !sdp::check_for_attn_mask(given, debug))
     return false;
@@ -63,7 +63,7 @@ void without_dropout(double dropout) {
                               "or let scaled_dot_product_attention take SDPBackend.MATH");
 }
 
-// What CUDA's flash kernel does not take: a direct call meets it, as scaled_dot_product_attention has asked before.
+// Checks what CUDA's flash kernel supports, for direct calls: scaled_dot_product_attention has checked before.
 void check_flash(const Tensor& query, const Tensor& key, double dropout, bool causal) {
   without_dropout(dropout);
   TORCH_CHECK(query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16, "FlashAttention only support fp16 and bf16 data type");
@@ -83,7 +83,7 @@ Tensor laid(const Tensor& made, at::IntArrayRef strides) {
 
 Tensor laid_as(const Tensor& made, const Tensor& given) { return laid(made, at::infer_dense_strides(given.sizes(), given.strides())); }
 
-// Of grouped queries: a head of keys for each head of queries, and back.
+// For grouped queries: repeats heads of keys to one for each head of queries, and back.
 Tensor spread(const Tensor& one, int64_t heads) { return one.size(1) == heads ? one : one.repeat_interleave(heads / one.size(1), 1); }
 
 Tensor gathered(const Tensor& gradient, const Tensor& of) {
@@ -91,7 +91,7 @@ Tensor gathered(const Tensor& gradient, const Tensor& of) {
   return gradient.unflatten(1, {of.size(1), gradient.size(1) / of.size(1)}).sum(2);
 }
 
-// The CPU's kernel wants heads of one size: those of zeros beside them change nothing, once the scale is told.
+// The CPU's kernel needs heads of equal size: padding with zeros changes nothing, if the scale is given.
 Tensor widened(const Tensor& one, int64_t size) { return one.size(-1) == size ? one : at::constant_pad_nd(one, {0, size - one.size(-1)}); }
 
 double scale_of(const Tensor& query, optional<double> scale) { return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1)))); }
@@ -135,7 +135,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& query, const 
   return {output, logsumexp.contiguous(), at::empty({}, number), at::empty({}, number)};
 }
 
-// By its definition: the CPU's kernel has no gradient of a mask.
+// Computed by its definition: the CPU's kernel has no gradient of a mask.
 Tensor gradient_of_bias(const Tensor& gradient, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor& output,
                         const Tensor& logsumexp, bool causal, double scale) {
   Tensor scores = at::matmul(query.to(at::kFloat), key.to(at::kFloat).transpose(-2, -1)) * scale + bias;
@@ -174,7 +174,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 
 }  // namespace
 
-static bool is_subclass(const Tensor& one) {  // a fake tensor, whose storage is meta's, stands for a plain one
+static bool is_subclass(const Tensor& one) {  // a fake tensor, whose storage is meta's, represents a plain one
   return one.key_set().has(c10::DispatchKey::Python) && !(one.has_storage() && one.unsafeGetTensorImpl()->unsafe_storage().device().is_meta());
 }
 
@@ -189,7 +189,7 @@ optional<int64_t> chosen_as_cuda(const sdp_params& given) {
   for (auto backend : allowed.sDPPriorityOrder()) {
     bool fused = (backend == at::SDPBackend::flash_attention && flash_fits(given, false)) ||
                  (backend == at::SDPBackend::efficient_attention && efficient_fits(given, false));
-    if (fused && given.dropout > 0) {  // by its definition, unless context parallelism is to divide the kernel
+    if (fused && given.dropout > 0) {  // by its definition, unless context parallelism must split the kernel
       if (!math || subclass) without_dropout(given.dropout);
       continue;
     }

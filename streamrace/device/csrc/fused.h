@@ -7,8 +7,8 @@
 
 namespace simgpu {
 
-// The kernel of scaled_dot_product_attention as CUDA chooses it, where the program says which ones it allows, or a tensor
-// is a DTensor or another subclass, which knows CUDA's operators. None elsewhere: chosen as on the CPU, for its bits.
+// Returns the kernel of scaled_dot_product_attention that CUDA would choose, if the program selects kernels, or a
+// tensor is a DTensor or another subclass, which knows CUDA's operators. None otherwise: the CPU chooses, for its bits.
 std::optional<int64_t> chosen_as_cuda(const sdp::sdp_params& given);
 
 }  // namespace simgpu

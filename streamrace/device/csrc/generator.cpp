@@ -16,7 +16,7 @@ static c10::Device on(int64_t index) { return {c10::kCUDA, static_cast<c10::Devi
 Generator::Generator(int64_t index, std::shared_ptr<State> state)
     : GeneratorImpl(on(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)), state_(std::move(state)) {}
 
-// Vigna's splitmix64, which fills states of other generators: two that differ in a bit have nothing in common.
+// Vigna's splitmix64, which seeds states of other generators: states from seeds that differ in a bit are unrelated.
 static uint64_t next(uint64_t& state) {
   uint64_t mixed = state += 0x9E3779B97F4A7C15ull;
   mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -30,7 +30,7 @@ at::Generator Generator::draw(int64_t count) {
     at::mt19937_data_pod filled{};
     filled.seed_ = state_->seed;
     filled.seeded_ = true;
-    filled.left_ = 1;  // the first number is of the next state
+    filled.left_ = 1;  // the first number is from the next state
     uint64_t mix = state_->seed;
     mix = next(mix) ^ state_->offset;
     for (auto& word : filled.state_) word = static_cast<uint32_t>(next(mix));
@@ -39,7 +39,7 @@ at::Generator Generator::draw(int64_t count) {
     static_cast<at::CPUGeneratorImpl*>(made.unsafeGetGeneratorImpl())->set_engine(engine);
   }
   // calc_execution_policy (ATen/native/cuda/DistributionTemplates.h) on the GPU of streamrace/device/cuda.py: as many
-  // blocks of 256 threads as 108 multiprocessors hold, of which each takes four numbers at a time.
+  // blocks of 256 threads as 108 multiprocessors hold; each thread takes four numbers at a time.
   constexpr int64_t kBlock = 256, kBlocks = 108 * (2048 / kBlock), kUnroll = 4;
   int64_t blocks = std::min(kBlocks, (count + kBlock - 1) / kBlock);
   if (count > 0) state_->offset += static_cast<uint64_t>(((count - 1) / (kBlock * blocks * kUnroll) + 1) * kUnroll);
@@ -87,7 +87,7 @@ c10::intrusive_ptr<c10::GeneratorImpl> Generator::graphsafe_get_state() const {
 Generator* Generator::clone_impl() const { return new Generator(device_.index(), std::make_shared<State>(*state_)); }
 
 const at::Generator& default_generator(int64_t index) {
-  static auto* all = new std::deque<at::Generator>;  // whose elements stay where they are
+  static auto* all = new std::deque<at::Generator>;  // its elements keep their addresses
   auto wanted = static_cast<size_t>(index < 0 ? device().chosen() : index);
   while (all->size() <= wanted) all->push_back(at::make_generator<Generator>(static_cast<int64_t>(all->size())));
   return (*all)[wanted];

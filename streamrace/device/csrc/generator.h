@@ -1,6 +1,6 @@
 // Random numbers of the device. A generator's state is CUDA's (ATen/cuda/CUDAGeneratorImpl.h): a seed and an offset,
-// which each draw moves on by a multiple of 4, as many as CUDA's kernels take. The numbers are not Philox's: a draw has
-// a generator of the CPU's, made of seed and offset alone. So equal states give equal numbers, whatever was drawn
+// which each draw increases by a multiple of 4, by as much as CUDA's kernels do. The numbers are not Philox's: a draw
+// uses a CPU generator created from seed and offset alone. So equal states give equal numbers, whatever was drawn
 // before, on any rank; and the first draw after a seed gives the numbers that the CPU draws first.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Generator final : c10::GeneratorImpl {
   using State = GeneratorState;
   explicit Generator(int64_t index, std::shared_ptr<State> state = std::make_shared<State>());
 
-  // The CPU's generator for one draw of so many numbers; this one moves on.
+  // Returns the CPU's generator for one draw of `count` numbers, and advances this one.
   at::Generator draw(int64_t count);
 
   void set_current_seed(uint64_t seed) override { *state_ = {seed, 0}; }
@@ -33,10 +33,10 @@ struct Generator final : c10::GeneratorImpl {
 
  private:
   Generator* clone_impl() const override;
-  std::shared_ptr<State> state_;  // one that was taken "graphsafe" goes on with this one
+  std::shared_ptr<State> state_;  // shared with generators that were obtained "graphsafe"
 };
 
-// Of each device its own; below 0: of the current one.
+// Returns the generator of a device; negative: of the current device.
 const at::Generator& default_generator(int64_t index = -1);
 
 }  // namespace simgpu

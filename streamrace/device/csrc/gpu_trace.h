@@ -1,6 +1,6 @@
-// What torch's own sanitizer (torch.cuda._sanitizer) and others who call torch._C._activate_gpu_trace are told, at the
-// points where a CUDA build tells it (c10/cuda: CUDACachingAllocator.cpp, CUDAStream.cpp, CUDAFunctions.h,
-// impl/CUDAGuardImpl.h). Until somebody asks it costs one look at a flag.
+// Notifies torch's own sanitizer (torch.cuda._sanitizer) and other users of torch._C._activate_gpu_trace, at the same
+// points as a CUDA build (c10/cuda: CUDACachingAllocator.cpp, CUDAStream.cpp, CUDAFunctions.h, impl/CUDAGuardImpl.h).
+// Costs one test of a flag until it is activated.
 #pragma once
 
 #include <c10/core/impl/GPUTrace.h>

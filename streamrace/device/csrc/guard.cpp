@@ -1,5 +1,5 @@
-// Streams and events, as torch's own code uses them: autograd's engine records and waits through here, so
-// the order that it makes is in the trace.
+// Implements streams and events for torch's own code: autograd's engine records and waits through this guard, so
+// the trace has the order that it creates.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "allocator.h"
@@ -12,7 +12,7 @@ int (*event_overridden)(int, int64_t) = nullptr;
 
 namespace {
 
-// Does something else happen at this place of the program (streamrace/device/overrides.py)? To be asked without the lock.
+// Checks whether an override replaces a wait here (streamrace/device/overrides.py). To be called without the lock.
 bool overridden(bool waits, int64_t stream) { return event_overridden && python_alive && event_overridden(waits, stream); }
 
 struct Event {
@@ -38,7 +38,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device().count); }
 
-  // A device that this process does not use has nothing but its default stream.
+  // A device that this process does not use has only its default stream.
   c10::Stream stream(c10::Device of, int64_t number) const {
     if (of.index() < 0) of = getDevice();
     return c10::Stream(c10::Stream::UNSAFE, of, device().foreign(of.index()) ? 0 : number);
@@ -59,7 +59,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void check(c10::DeviceIndex of) const {
-    if (device().foreign(of)) device().bind(of);  // which refuses
+    if (device().foreign(of)) device().bind(of);  // raises an error
   }
   void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_11 { return reinterpret_cast<void*>(one.id()); }
 
@@ -96,7 +96,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     tell(&Told::trace_gpu_event_synchronization, reinterpret_cast<uintptr_t>(event));
     device().host_wait(static_cast<Event*>(event)->marker, How::kSynchronize, site);
   }
-  // torch's futures do so for the streams on which their callbacks run.
+  // Called by torch's futures for the streams on which their callbacks run.
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
     Lock lock;
     if (Block* block = block_of(data)) record_stream(*block, on.id());

@@ -1,5 +1,5 @@
-// What torch asks about CUDA from code that does not link it. torch asks for these hooks once, while it is
-// imported: this library has to be loaded before.
+// Answers questions about CUDA from torch's code that does not link it. torch requests these hooks once, while it is
+// imported: this library must be loaded before.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 

@@ -1,4 +1,4 @@
-// The host's own use of pinned memory.
+// The host's own accesses to pinned memory.
 #include <ATen/record_function.h>
 #include <torch/library.h>
 
@@ -17,21 +17,21 @@ namespace {
 
 using at::Tensor;
 
-// They look at a tensor's kind alone; _to_copy leaves the reading to a copy_, which may be the device's.
+// Operators that read only metadata of a tensor; _to_copy leaves the reading to a copy_, which may be the device's.
 bool asks(const std::string& name) {
   auto ends = [&](const char* with) { return name.size() >= strlen(with) && name.compare(name.size() - strlen(with), strlen(with), with) == 0; };
   return name == "aten::is_pinned" || name == "aten::_to_copy" || name == "aten::is_same_size" || name == "aten::is_set_to" || ends("_like") ||
       name.rfind("aten::new_", 0) == 0 || name.rfind("aten::sym_", 0) == 0;
 }
 
-// What an operator of the host's writes, for who records: known when it has written it.
+// The memory that a host operator writes, for the recorder: its values are known after the operator.
 struct Writing final : at::ObserverContext {
   int64_t op = 0;
   std::vector<std::pair<Access, const char*>> places;
 };
 
-// What the host's kernels do to pinned memory are accesses too, on its own clock. They are seen where the
-// dispatcher is entered; this watch is set when memory is pinned for the first time.
+// Accesses of the host's kernels to pinned memory, on the host's own clock. They are seen where the dispatcher is
+// entered; this callback is installed when memory is pinned for the first time.
 std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
   if (executing || !PyGILState_GetThisThreadState()) return nullptr;  // a thread of gloo, for which the device waits
   auto schema = function.operator_schema();
@@ -93,8 +93,8 @@ void after_operator(const at::RecordFunction&, at::ObserverContext* context) {
   for (auto& [access, data] : writing->places) recorder().known({access}, data);
 }
 
-// What Python does past the dispatcher (streamrace/device/host.py). `name` empty: nothing is read now. `how` not empty: the
-// program gets an address.
+// Records accesses that bypass the dispatcher (streamrace/device/host.py). `name` empty: nothing is read now. `how` not
+// empty: the program gets an address.
 void sees(Block& block, const Accesses& accesses, const std::string& name, const std::string& how, int64_t site) {
   bool pinned = block.stream == kHost;
   if (pinned && !name.empty()) {
@@ -104,7 +104,7 @@ void sees(Block& block, const Accesses& accesses, const std::string& name, const
   }
   if (pinned && (how == "numpy" || how == "dlpack")) recorder().given(block);
   if (pinned && (how == "numpy released" || how == "dlpack released")) recorder().released(block);
-  if (!how.empty() && !pinned) unwritten().dropped(block.number);  // who has its address may write there
+  if (!how.empty() && !pinned) unwritten().dropped(block.number);  // the holder of an address may write there
   if (!how.empty()) trace().note(WordKind::kExport, {block.number, name_id(how), site, timeline().now});
 }
 
@@ -134,7 +134,7 @@ void watch_pinned_memory() {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// The same of the bytes from `address` on, where there is a storage and no tensor.
+// The same for the bytes from `address` on, for a storage without a tensor.
 void simgpu_host_looks_at(const char* address, int64_t nbytes, const char* name, const char* how) {
   int64_t site = call_site();
   Lock lock;

@@ -1,4 +1,4 @@
-// The few operators that are the device's own: memory comes into being, or a tensor is another look at it.
+// The few operators that the device implements itself: they create memory, or another view of a tensor.
 // All other views are composites that end in as_strided, so they are views by construction.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
@@ -22,7 +22,7 @@ using at::Tensor;
 using std::optional;
 const c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 
-// The device is then the current one, which is what the allocator takes.
+// Makes the device the current one, which the allocator uses.
 void check(c10::OptionalDeviceGuard& guard, optional<c10::Device> wanted, optional<c10::Layout> layout, optional<bool> pinned) {
   if (wanted && wanted->index() >= 0) guard.reset_device(*wanted);
   if (device().bound()) device().bind(device().chosen());
@@ -44,10 +44,10 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarTy
   return at::detail::empty_strided_generic(size, stride, device_allocator(), kCuda, c10::dtype_or_default(dtype));
 }
 
-// Beyond its memory a tensor moves to new memory, in the order of the current stream.
+// A tensor that outgrows its memory moves to new memory, in the order of the current stream.
 const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<at::MemoryFormat> format) {
   auto* impl = self.unsafeGetTensorImpl();
-  if (self.sizes() != size) impl->set_sizes_contiguous(size);  // of the same shape it stays as it lies
+  if (self.sizes() != size) impl->set_sizes_contiguous(size);  // with the same shape its strides stay
   if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
   auto needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), self.storage_offset());
   auto* storage = self.storage().unsafeGetStorageImpl();
@@ -91,7 +91,7 @@ void record_stream_(Tensor& self, c10::Stream stream) {
   if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, stream.id());
 }
 
-// A view's backward pass may be real work (an expand's is a sum), whose line is the view's.
+// A view's backward pass may be real work (an expand's is a sum), which gets the view's line.
 template <auto kernel>
 struct Viewed;
 template <typename... More, Tensor (*kernel)(const Tensor&, More...)>

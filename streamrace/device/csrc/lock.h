@@ -1,10 +1,10 @@
 // The device's lock, and the few functions of CPython that we need.
 //
-// Two locks meet here: the device's, and Python's global one. The rule that keeps them apart: whoever
-// holds the device may wait for Python (an effect may be a Python function), so nobody who holds Python
-// may wait for the device. Storages are freed with Python's lock held, so Lock lets go of it while it waits.
+// Two locks meet here: the device's, and Python's global one. This rule avoids deadlocks: a thread that holds the
+// device may wait for Python (an effect may be a Python function), so no thread that holds Python may wait for the
+// device. Storages are freed with Python's lock held, so Lock releases it while it waits.
 //
-// CPython's prototypes stand here instead of Python.h: they are few, stable, and a machine that only runs
+// CPython's prototypes are repeated here in place of Python.h: they are few, stable, and a machine that only runs
 // Python often has no headers of it. The symbols come from the running interpreter.
 #pragma once
 
@@ -29,7 +29,7 @@ void Py_DecRef(void*);
 namespace simgpu {
 
 inline std::recursive_mutex& device_mutex() {
-  static auto* mutex = new std::recursive_mutex;  // never destroyed: storages die after static objects do
+  static auto* mutex = new std::recursive_mutex;  // never destroyed: storages are freed later than static objects
   return *mutex;
 }
 
@@ -43,7 +43,7 @@ class Lock {
         device_mutex().lock();
         return;
       }
-      // Not locked while it waits for Python, which may have ended by then, and this thread with it.
+      // The device is not locked while waiting for Python, which may end meanwhile, and this thread with it.
       void* thread = PyEval_SaveThread();
       device_mutex().lock();
       device_mutex().unlock();

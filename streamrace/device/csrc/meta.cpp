@@ -1,6 +1,6 @@
-// What torch's meta kernels say of the shapes of results. They stand for all devices, and mostly for CUDA: where the
-// CPU's kernel gives another type or other strides, it is the CPU's that counts, as a live run has its results. So
-// small tensors ask the CPU's kernel too, and an operator of which the two once said different things is not believed.
+// Shapes of results according to torch's meta kernels. These are for all devices, and mostly follow CUDA: if the CPU's
+// kernel gives another type or other strides, the CPU's count, as a live run has its results. So for small tensors the
+// CPU's kernel runs as well, and the meta kernel of an operator for which the two ever differed is not used.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/cat_meta_dispatch.h>
@@ -50,7 +50,7 @@ void each(const Stack& stack, const std::function<void(const Tensor&)>& see) {
 
 Tensor said(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) { return at::detail::empty_strided_meta(sizes, strides, dtype); }
 
-// What the CPU's kernels give where meta kernels say something else. Found, and held, by tests/device/test_dry_shapes.py.
+// Corrects meta kernels that differ from the CPU's. Found and kept up to date by tests/device/test_dry_shapes.py.
 void correct(const Operator& op, const Stack& inputs, Stack& results) {
   static const int64_t layer_norm = name_id("aten::native_layer_norm"), batch_norm = name_id("aten::native_batch_norm"),
                        legit = name_id("aten::_native_batch_norm_legit"), convolution = name_id("aten::convolution");
@@ -69,7 +69,7 @@ void correct(const Operator& op, const Stack& inputs, Stack& results) {
       results[i] = saved ? said(result.sizes(), result.strides(), dtype) : said({0}, {1}, dtype);
     }
   } else if (op.name == convolution) {
-    // The meta kernel does not know the backend, which decides how the result lies. The CPU's way to it asks shapes alone.
+    // The meta kernel does not know the backend, which decides the result's strides. The CPU's choice needs only shapes.
     const Tensor &input = inputs[0].toTensor(), &weight = inputs[1].toTensor(), result = results[0].toTensor();
     auto list = [&](size_t i) { return inputs[i].toIntVector(); };
     auto stride = list(3), padding = list(4), dilation = list(5), more = list(7);
@@ -80,7 +80,7 @@ void correct(const Operator& op, const Stack& inputs, Stack& results) {
   }
 }
 
-// The CPU's own structured kernel: torch puts one in Python before it, which takes 50 ms for 16,384 tensors.
+// Calls the CPU's own structured kernel: torch's meta kernel in Python takes 50 ms for 16,384 tensors.
 bool concatenated(const Operator& op, Stack& stack) {
   static const int64_t cat = name_id("aten::cat");
   if (op.name != cat || stack.size() < 2 || !stack[0].isTensorList() || !stack[1].isInt()) return false;
@@ -97,7 +97,7 @@ std::pair<Stack, Stack> on_meta(const c10::OperatorHandle& handle, const Operato
   Executing quiet(c10::get_default_dtype_as_scalartype());
   Stack stood;
   for (auto& value : inputs) stood.push_back(hollow(value));
-  for (size_t i = 0; i < inputs.size(); ++i)  // a generator of the CPU's is none of meta's
+  for (size_t i = 0; i < inputs.size(); ++i)  // meta kernels take no CPU generator
     if (inputs[i].isGenerator()) stood[i] = IValue();
   Stack stack = stood;
   if (!concatenated(op, stack)) handle.callBoxed(stack);
@@ -132,7 +132,7 @@ void Dry::compare(const c10::OperatorHandle& handle, const Operator& op, const S
   if (!same) dissent.insert(c10::str(handle.operator_name()));
 }
 
-// Of these it is known beforehand.
+// Operators known to differ.
 static const std::set<std::string> kDiffer = {
     "aten::_batch_norm_with_update", "aten::_embedding_bag", "aten::_fft_c2r", "aten::_fft_r2c",
     "aten::linalg_eig", "aten::linalg_solve_triangular", "aten::max_unpool2d", "aten::nonzero_static",

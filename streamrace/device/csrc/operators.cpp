@@ -13,11 +13,11 @@
 
 namespace simgpu {
 
-// Of other libraries: how large the result is depends on values, for which their CUDA kernels wait, and no tag says so.
+// Operators of other libraries whose result's size depends on values, for which their CUDA kernels wait, without a tag.
 const std::set<std::string> kSizedByValues = {"torchvision::nms"};
 
 static const std::set<std::string> kAsk = {"aten::is_set_to", "aten::is_same_size", "aten::is_pinned"};
-// They return a number, but whether the host waits stands in the tags only for some of them.
+// Operators that return a number: only for some of them the tags tell whether the host waits.
 static const std::set<std::string> kIndexed = {
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
     "aten::_unsafe_index_put",

@@ -46,7 +46,7 @@ class Packer {
   Packer& stream(int64_t id) { return number(id == schema::kHost ? -1 : id); }
   Packer& truth(bool value) { return byte(value ? 0xc3 : 0xc2); }
   Packer& none() { return byte(0xc0); }
-  // So many fields follow.
+  // Starts a record with this many fields.
   Packer& record(schema::Code which, size_t fields) { return array(fields + 1).number(which); }
 
  private:
@@ -93,7 +93,7 @@ void launch(Packer& to, const int64_t* words) {
   to.numbers(words + 3, 5);
 }
 
-// False where the rest of the record is known in Python.
+// Returns false if Python must add the rest of the record.
 bool pack_one(Packer& to, WordKind kind, const int64_t* words) {
   if (kind != WordKind::kLaunch) return schema::pack(to, kind, words);
   launch(to, words);

@@ -1,6 +1,6 @@
-// Pinned memory of the host, as at::CachingHostAllocator gives it: sizes are powers of two, and a block is handed out
-// again once the streams on which copies used it have come to where they stood at its free. Beside it memory of the
-// program's own that cudaHostRegister pinned (CUDA Runtime API, "Memory Management").
+// Pinned memory of the host, allocated like at::CachingHostAllocator: sizes are powers of two, and a block is handed out
+// again once the streams whose copies used it have reached their position at its free. Also handles memory of the
+// program that cudaHostRegister pinned (CUDA Runtime API, "Memory Management").
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ Block* pinned_block_of(const at::Tensor& tensor) {
 
 void record_event(const at::Tensor& host, Block& block, int64_t stream) {
   recorder().used(block, stream);
-  if (block.registered) {  // no allocator keeps it until then: whoever unregisters it too early does so
+  if (block.registered) {  // no allocator keeps it until then: the program must not unregister it too early
     if (std::find(block.recorded.begin(), block.recorded.end(), stream) == block.recorded.end()) block.recorded.push_back(stream);
     return;
   }
@@ -116,7 +116,7 @@ c10::Allocator* pinned_allocator() {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Both give CUDA's number of an error, or 0.
+// Both return CUDA's error number, or 0.
 int simgpu_host_register(char* data, int64_t nbytes) {
   if (!data || nbytes <= 0) return 1;  // cudaErrorInvalidValue
   watch_pinned_memory();
@@ -133,7 +133,7 @@ int simgpu_host_register(char* data, int64_t nbytes) {
   return 0;
 }
 
-// The memory is the program's, which may free it now: so what the streams still do to it is done before. CUDA does not
+// The memory is the program's, which may free it now: so the streams' work on it is completed before. CUDA does not
 // promise that it waits for them; so this is no order in the trace.
 int simgpu_host_unregister(const char* data) {
   Lock lock;

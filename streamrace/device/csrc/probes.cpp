@@ -13,7 +13,7 @@ Probes& probes() {
 
 namespace {
 
-// CRC-32 as zlib's (ISO 3309), a byte at a time.
+// CRC-32 like zlib's (ISO 3309), a byte at a time.
 uint32_t crc32(uint32_t crc, const void* data, size_t nbytes) {
   static const auto table = [] {
     std::array<uint32_t, 256> made{};
@@ -54,7 +54,7 @@ void Probes::given_back(const char* from, const char* to) {
 
 void Probes::launched(const Accesses& accesses, bool collective) {
   if (!on) return;
-  if (!collective && !accesses.writes.empty()) {  // neither a barrier nor a look makes a program go on
+  if (!collective && !accesses.writes.empty()) {  // a barrier or a read is no progress of a program
     for (int64_t block : dropped_) blocks_.erase(block);
     dropped_.clear();
   }

@@ -1,5 +1,5 @@
-// The events by which torch's profiler takes the time of CUDA's work where it has no CUPTI: here, the device's virtual
-// times. They are read off the clock, so a profile takes no time, orders nothing and stands in no trace.
+// The events by which torch's profiler times CUDA's work without CUPTI: here, the device's virtual times. They are read
+// off the clock, so a profile takes no time, orders nothing and is not in the trace.
 #include <torch/csrc/profiler/stubs/base.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ struct Profiler final : torch::profiler::impl::ProfilerStubs {
     *event = std::make_shared<Instant>(timeline().position(Device::current()));
     if (host_ns) *host_ns = std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
-  // In microseconds. A collective that other ranks have not come to by then counts up to where it may end.
+  // In microseconds. A collective at which other ranks have not arrived yet counts up to its earliest end.
   float elapsed(const Marked* from, const Marked* to) const override {
     Lock lock;
     auto time = [](const Marked& event) {

@@ -13,12 +13,12 @@ Recorder& recorder() {
   return *one;
 }
 
-// What a value is, as its first word. streamrace/device/recording.py reads them.
+// The kind of a value, its first word. Read by streamrace/device/recording.py.
 enum Word : int64_t {
   kNone, kInt, kFloat, kBool, kComplex, kText, kView, kList, kOnDevice, kNumbers, kScratch
 };
 
-// Names of calls that are no operators, see streamrace.trace.records.Call.
+// Names of calls other than operators, see streamrace.trace.records.Call.
 constexpr const char *kLook = "look", *kNothing = "nothing", *kWrote = "wrote";
 
 void Recorder::begin(bool wanted) {
@@ -45,7 +45,7 @@ void Recorder::view(std::vector<int64_t>& words, int64_t block, const at::Tensor
 void Recorder::tensor(std::vector<int64_t>& words, const at::Tensor& given, const at::Tensor& taken) {
   if (!given.defined()) return words.push_back(kNone);
   bool number = given.unsafeGetTensorImpl()->is_wrapped_number();
-  if (given.is_cpu() && number) {  // a number of the program's, which has less say in the result's type
+  if (given.is_cpu() && number) {  // a number of the program, which has less influence on the result's type
     Executing quiet(c10::get_default_dtype_as_scalartype());
     auto item = given.item();
     auto plain = item.isFloatingPoint() ? c10::IValue(item.toDouble()) : item.isComplex() ? c10::IValue(item.toComplexDouble())
@@ -55,7 +55,7 @@ void Recorder::tensor(std::vector<int64_t>& words, const at::Tensor& given, cons
   if (number) refuse("a number that was moved to the device is an argument of an operator, and cannot be recorded");
   if (given.is_cuda()) {
     Block* block = block_of(given.storage().unsafeGetStorageImpl());
-    return block ? part(words, {given, block}) : view(words, -1, given, 0);  // of no elements
+    return block ? part(words, {given, block}) : view(words, -1, given, 0);  // without elements
   }
   if (Block* block = pinned_block_of(taken)) return part(words, {taken, block});
   if (pinned_block_of(given)) refuse("an operator takes a number from pinned memory when it is issued, and the recording cannot tell who wrote it");
@@ -68,7 +68,7 @@ void Recorder::part(std::vector<int64_t>& words, Part part) {
     if (part.block->number <= before_) refuse("it uses memory of the device that was there before the recording began");
     return view(words, part.block->number, tensor, tensor.storage_offset());
   }
-  // Memory that the host brought along has a number below those of the device's blocks.
+  // Memory that comes from the host has numbers below those of the device's blocks.
   auto bytes = keep({static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes()});
   trace().note(WordKind::kInitial, {-1 - bytes, bytes});
   view(words, -1 - bytes, tensor, tensor.storage_offset());

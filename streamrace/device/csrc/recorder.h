@@ -1,9 +1,9 @@
-// Writes down what work *is*, beside when it runs, for a replay (streamrace/device/recording.py makes it into streamrace.trace.records.Call).
-// Only where a recording was asked for. What cannot be written down is said by a sentence, and such a recording is
-// never replayed.
+// Records *what* work computes, in addition to its times, for a replay (streamrace/device/recording.py converts it to
+// streamrace.trace.records.Call). Only if a recording was requested. Work that cannot be recorded adds a sentence, and
+// such a recording is never replayed.
 //
-// A value is a few words, the first of which says what follows. Most calls are like earlier ones: each is told once, and
-// from then on by its number. Bytes that the host brings along are kept here until Python fetches them.
+// A value is a few words, the first of which gives its kind. Most calls repeat earlier ones: each is written once, and
+// then referred to by its number. Bytes from the host are kept here until Python fetches them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,35 +21,35 @@ class Recorder {
 
   void begin(bool wanted);
 
-  // What operation `op` computes, once it was issued: an operator with its arguments. `given`: as the program gave them;
-  // `taken`: the same with tensors of the host's as they were taken over. `fresh`: results that are new tensors, and
-  // where they stand. `host`: the host ran it, having waited; `outs` of such a one are made by the operator.
+  // The computation of operation `op`, after its issue: an operator with its arguments. `given`: as the program passed them;
+  // `taken`: the same with the host's tensors as they were copied. `fresh`: results that are new tensors, and their
+  // positions. `host`: the host ran it, after a wait; the operator creates the `outs` of such a call.
   using Fresh = std::vector<std::pair<int64_t, at::Tensor>>;
   void call(int64_t op, const c10::OperatorHandle& handle, const torch::jit::Stack& given, const torch::jit::Stack& taken,
             const Fresh& fresh, const at::Generator& numbers);
-  // The two halves of that, for what the host runs: its arguments are there before, its results after.
+  // The two halves of this for operators run by the host: arguments are recorded before, results after.
   std::vector<int64_t> arguments(const c10::OperatorHandle& handle, const torch::jit::Stack& given,
                                  const torch::jit::Stack& taken, const std::vector<int>& outs);
   void call(int64_t op, std::vector<int64_t> words, const Fresh& fresh, const at::Generator& numbers, bool host);
 
   struct Part {
     const at::Tensor& tensor;  // a CPU tensor
-    const Block* block;        // over this block's memory; null: the host brought it along
+    const Block* block;        // over this block's memory; null: the host's own
   };
   void copy(int64_t op, Part to, Part from);
-  void look(int64_t op, Part from, const at::Tensor& like);  // the host gets a copy, like this one
+  void look(int64_t op, Part from, const at::Tensor& like);  // the host gets a copy, like this tensor
   void nothing(int64_t op);                                  // the host has done it already
-  void wrote(int64_t op, const std::string& bytes);          // the host itself, to pinned memory
+  void wrote(int64_t op, const std::string& bytes);          // by the host itself, to pinned memory
   void refuse(const std::string& why);
 
-  // Pinned memory, as far as the recording knows what it holds. What the host writes there behind torch's back (through
-  // an array, from a library of its own) is found when a copy reads it: then it holds something else.
+  // Pinned memory, as far as the recording knows its contents. Writes by the host past torch (through an array, by another
+  // library) are found when a copy reads the memory: its contents then differ.
   void pinned(const Block& block);
   void unpinned(int64_t block) { held_.erase(block), given_.erase(block); }
   void used(const Block& block, int64_t stream);  // a stream was given work on it
-  void given(const Block& block);                 // an array of it lives, through which the program may do anything
+  void given(const Block& block);                 // an array of it exists, by which the program may access it in any way
   void released(const Block& block);
-  void known(const std::vector<Access>& accesses, const char* data);  // what stands there now, of one block
+  void known(const std::vector<Access>& accesses, const char* data);  // the present contents, of one block
   void read(const std::vector<Access>& accesses, const char* data);
   void unknown(int64_t block) { held_.erase(block); }
 
@@ -57,8 +57,8 @@ class Recorder {
   void forget(int64_t number) { bytes_.erase(number); }
 
  private:
-  static constexpr int64_t kMost = 1 << 14;  // calls that are known by number; then all are told anew
-  int64_t before_ = 0;                       // blocks that were there when it began: what they hold is not known
+  static constexpr int64_t kMost = 1 << 14;  // calls known by number; beyond that all are written anew
+  int64_t before_ = 0;                       // number of blocks that existed at the start: their contents are unknown
   int64_t kept_ = 0, calls_ = 0;
   std::map<int64_t, std::string> bytes_;
   std::map<std::vector<int64_t>, int64_t> known_;

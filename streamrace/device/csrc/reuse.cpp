@@ -1,6 +1,6 @@
-// Which bytes of a new block were which of a former one. Between a free and the next allocation memory has no owner,
-// but what the last owner gave the streams to do may still touch it; so may the work of those before, where the last
-// one touched nothing. The trace records the last owner of each byte, and leaves the rest to the detector.
+// Finds which bytes of a new block were in which former block. Between a free and the next allocation memory has no owner,
+// but the last owner's work on the streams may still touch it; so may the work of earlier owners, if the last one
+// touched nothing. The trace records the last owner of each byte, and leaves the rest to the detector.
 #include <unordered_map>
 
 #include "allocator.h"
@@ -10,19 +10,19 @@ namespace {
 
 struct Former {
   int64_t block;
-  char *data, *end;  // where the block began, and where this piece of it ends
+  char *data, *end;  // the start of the block, and the end of this piece of it
 };
 
 struct Formers {
-  std::map<char*, Former> pieces;              // by where they begin; none overlap
-  std::unordered_map<int64_t, int64_t> count;  // of each block's pieces
+  std::map<char*, Former> pieces;              // by start; disjoint
+  std::unordered_map<int64_t, int64_t> count;  // number of each block's pieces
 };
 Formers& formers() {
   static auto* one = new Formers;
   return *one;
 }
 
-bool lose(int64_t block, int64_t pieces) {  // was it the last?
+bool lose(int64_t block, int64_t pieces) {  // returns whether it was the last
   auto found = formers().count.find(block);
   if ((found->second -= pieces) > 0) return false;
   formers().count.erase(found);

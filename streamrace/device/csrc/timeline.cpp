@@ -100,7 +100,7 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
   work->collective = true;
   Instant &tail = stream(id), &before = groups_[work->group];
   Instant free = tail;
-  free.join(before);  // one communicator's kernels run in the order of issue, on whatever streams
+  free.join(before);  // one communicator's kernels run in the order of issue, on any streams
   free.settle();
   work->waits_for = free.open;
   work->lower = std::max(free.lower(), now) + work->late;
@@ -119,11 +119,11 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
   return work;
 }
 
-// -- what the host asks for ---------------------------------------------------------------------
+// -- requests of the host -----------------------------------------------------------------------
 
 void Timeline::synchronize(Instant instant) {
   while (!instant.settle()) {
-    // Nothing that has an effect before the earliest open collective can come after `instant`.
+    // As `instant` is open, all effects before the earliest open collective precede it.
     if (!take_effects(nullptr)) {
       raise_bounds();
       wait_for_others(std::max(now, instant.lower()));
@@ -178,7 +178,7 @@ void Timeline::settle(Work& work, int64_t free) {
 
 void Timeline::progress() {
   std::vector<WorkPtr> still;
-  for (auto& work : open_) {  // in order of issue, so what a piece waits for stands before it
+  for (auto& work : open_) {  // in order of issue, so dependencies come first
     int64_t free = work->start;
     std::vector<WorkPtr> waits;
     for (auto& other : work->waits_for) {
@@ -254,8 +254,8 @@ void Timeline::raise_bounds() {
   }
 }
 
-// Effects up to `limit` (null: up to what is open). False if open work stands before it. With null it
-// returns after each message, as that may have moved what is open.
+// Takes effects up to `limit` (null: up to open work). Returns false if open work precedes it. With null it
+// returns after each message, as that may have changed what is open.
 bool Timeline::take_effects(const int64_t* limit) {
   while (true) {
     bool bounded = !open_collectives_.empty(), taken = false;
@@ -290,9 +290,9 @@ bool Timeline::receive(double timeout) {
   return false;
 }
 
-// Before it blocks a rank promises that no collective to which it has not come starts earlier than it can:
-// ranks that wait in a circle let each other on by it (Chandy and Misra's null messages). A promise wakes
-// all the others, so it is given only when nothing comes for a moment. What is computed does not depend on it.
+// Before it blocks, a rank promises that no collective at which it has not arrived starts earlier than possible:
+// ranks that wait in a circle release each other by this (Chandy and Misra's null messages). A promise wakes
+// all other ranks, so it is sent only if no message arrives for a moment. Results do not depend on it.
 void Timeline::wait_for_others(int64_t resume) {
   if (receive(kPatienceSeconds)) return progress();
   raise_bounds();

@@ -1,11 +1,11 @@
-// Virtual time: when the work that the host issues starts and ends, and in which order it takes effect.
+// Virtual time: when the work that the host issues starts and ends, and the order in which it takes effect.
 //
 // The host has a clock. Issuing work costs it a little; the work starts when the host has issued it, its
-// stream is free and all it waits for is done. Work takes effect in order of virtual time, once the
+// stream is free and all its dependencies are done. Work takes effect in order of virtual time, once the
 // host's clock has passed it; ties in the order of issue.
 //
 // A collective starts when the last of its ranks arrives, and ranks are processes: its time, and the time
-// of all behind it, stays *open* until the arrivals are known. Conservative parallel discrete-event
+// of all work after it, stays *open* until the arrivals are known. Conservative parallel discrete-event
 // simulation (Chandy and Misra 1979): an effect at time t is taken only if no open work can start before t.
 #pragma once
 
@@ -48,26 +48,26 @@ struct Instant {
   void join(const Instant& other);
 };
 
-// How ranks tell each other when they arrive; given from Python (simgpu_exchange). Arrivals and promises
+// The functions by which ranks send each other arrivals; set by Python (simgpu_exchange). Arrivals and promises
 // come in through Timeline::arrived and ::promised, called by `receive`.
 struct Exchange {
   void (*post)(int64_t group, int64_t number, const int* members, int count, int64_t arrival) = nullptr;
-  int (*receive)(double timeout_s) = nullptr;  // below 0: wait for ever. 1 if there was any message
+  int (*receive)(double timeout_s) = nullptr;  // negative: no time limit. 1 if there was any message
   void (*promise)(int64_t floor) = nullptr;
 };
 
 class Timeline {
  public:
   int64_t now = 0;        // the host's clock
-  int64_t effective = 0;  // the time of the last effect taken; never goes back
+  int64_t effective = 0;  // the time of the last effect taken; never decreases
   int rank = 0;
   Exchange exchange;
-  std::string broken;  // why this rank's collectives cannot go on: who waits for another rank is told so
+  std::string broken;  // why this rank's collectives cannot go on: waits for other ranks raise it
 
   Instant& stream(int64_t id);
-  Instant position(int64_t id);  // when all work given to the stream so far is done, and not before now
+  Instant position(int64_t id);  // when all work given to the stream so far is done, at least now
   void wait(int64_t stream, const Instant& instant);
-  // Gives the work where its end is open; else null, and `start` and `end` are known.
+  // Returns the work if its end is open; else null, and `start` and `end` are known.
   WorkPtr launch(int64_t stream, int64_t duration, Effect effect, int64_t& start, int64_t& end);
   WorkPtr collective(int64_t stream, WorkPtr work);
   void shadow(const Instant& instant, Effect effect);  // takes no stream's time
@@ -75,7 +75,7 @@ class Timeline {
   void synchronize(Instant instant);
   bool passed(Instant instant);
   void catch_up();         // up to the host's clock, waiting for other ranks where needed
-  void catch_up_if_free(); // the same as far as nothing open stands in the way
+  void catch_up_if_free(); // the same as far as no open work precedes
   void drain();
   int64_t streams() const { return static_cast<int64_t>(streams_.size()); }
 

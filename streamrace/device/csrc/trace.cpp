@@ -33,7 +33,7 @@ static void put(std::vector<int64_t>& words, const std::vector<Access>& accesses
 
 static constexpr size_t kMany = 64;  // ranges that one launch touches
 
-// Ranges that lie one behind the other are one.
+// Joins adjacent ranges.
 static std::vector<Access> joined(const std::vector<Access>& accesses) {
   std::unordered_map<int64_t, size_t> turns;
   for (auto& one : accesses) turns.try_emplace(one.block, turns.size());
@@ -49,9 +49,9 @@ static std::vector<Access> joined(const std::vector<Access>& accesses) {
   return made;
 }
 
-// As one of 16,384 ranks a framework concatenates a shard of each of them, and written out one by one these took most
-// of the time of whoever reads the trace. The same bytes, by block as they come and then by place: what lies one
-// behind the other is one range, and what lies at equal distances is one with a layout.
+// As one of 16,384 ranks a framework concatenates a shard of each of them; written one by one, these accesses took most
+// of the time of reading the trace. Returns the same bytes, by block and then by place: adjacent ranges are joined, and
+// ranges at equal distances become one with a layout.
 const std::vector<Access>& Trace::in_few(const std::vector<Access>& accesses, std::vector<Access>& made) {
   if (!dry().on || accesses.size() <= kMany) return accesses;
   auto ranges = joined(accesses);

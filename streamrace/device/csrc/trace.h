@@ -1,5 +1,5 @@
-// What the host did, in the order in which it did it: words of 64 bits that streamrace/device/tracing.py makes into
-// records. Nothing is written while nobody traces.
+// The host's actions, in their order: words of 64 bits that streamrace/device/tracing.py converts to records. Nothing is
+// written while nothing is traced.
 #pragma once
 
 #include <atomic>
@@ -35,30 +35,30 @@ class Trace {
   const std::vector<int64_t>& layout(int64_t id) const { return *keys_[id - 1]; }  // an item's bytes, then size, stride, ...
   // The finished part of the buffer, valid until the next call of anything here.
   const int64_t* take(int64_t* words, bool everything);
-  bool full() const { return full_.load(std::memory_order_relaxed); }  // time to take what there is
+  bool full() const { return full_.load(std::memory_order_relaxed); }  // time to take the finished part
 
  private:
   static constexpr size_t kBatch = 1 << 15;
   size_t full_at_ = kBatch;  // words, so that a long run does not keep its trace in memory
   std::atomic<bool> full_{false};
   std::vector<int64_t> words_, taken_;
-  std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
+  std::vector<std::pair<size_t, WorkPtr>> open_;  // with times that must still be filled in
   std::map<std::vector<int64_t>, int64_t> layouts_;
-  std::vector<const std::vector<int64_t>*> keys_;  // of the map, by number
+  std::vector<const std::vector<int64_t>*> keys_;  // the map's keys, by number
 
   const std::vector<Access>& in_few(const std::vector<Access>& accesses, std::vector<Access>& made);
 };
 
 Trace& trace();
 
-// Each run of bytes that an access covers, in the order of its dimensions from the widest stride to the narrowest.
+// Visits each run of bytes that an access covers, in the order of its dimensions from the widest stride to the narrowest.
 template <typename Do>
 void each_run(const Access& access, Do run) {
   if (access.layout == 0) return run(access.lo, access.hi);
   const auto& layout = trace().layout(access.layout);  // bytes of an item, then size and stride of each dimension
   size_t dims = (layout.size() - 1) / 2;
   int64_t width = layout[0];
-  size_t inner = 0;  // the narrowest dimensions may lie without holes
+  size_t inner = 0;  // the narrowest dimensions may have no gaps
   while (inner < dims && layout[2 + 2 * inner] == width) width *= layout[1 + 2 * inner++];
   std::vector<int64_t> at(dims, 0);
   for (int64_t lo = access.lo;;) {

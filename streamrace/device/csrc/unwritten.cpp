@@ -42,7 +42,7 @@ void Unwritten::dropped(int64_t block) {
 
 static constexpr int kLeast = 0x3F, kPatterns = 5;
 
-// Numbers of every type of floats that differ from each other, and small ones of bytes.
+// Writes numbers that differ from each other in every floating point type, and are small as bytes.
 static void put(char* data, int64_t lo, int64_t hi, bool poisoned) {
   if (poisoned) std::memset(data + lo, 0xFF, static_cast<size_t>(hi - lo));
   else
@@ -87,7 +87,7 @@ Effect Unwritten::behind(const Accesses& accesses, Effect effect) {
   if (!on) return effect;
   std::vector<Fill> fills;
   touch(accesses.reads, &fills);
-  // Without either, what is written was written already (the result of what the host was told).
+  // Without either, the bytes were written before (a result for the host).
   touch(accesses.writes, effect || !accesses.reads.empty() ? &fills : nullptr);
   return filling(std::move(fills), std::move(effect));
 }

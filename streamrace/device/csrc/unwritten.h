@@ -1,8 +1,8 @@
-// What nobody wrote: a run in which that holds another pattern, so that two such runs differ where a value depends on it.
+// Unwritten memory: a run in which it holds another pattern, so that two such runs differ where a value depends on it.
 //
-// A pattern is put where it is first needed, by the launch that reads the bytes or perhaps leaves some of them as they
-// are, and before it: no launch that was issued earlier has written them, so no order of the program is touched, and
-// memory that the allocator handed out again is as good as fresh.
+// A pattern is written where it is first needed, by the launch that reads the bytes or may leave some of them as they
+// are, and before its own effect: no earlier launch has written them, so no order of the program is affected, and memory
+// that the allocator handed out again counts as fresh.
 #pragma once
 
 #include <map>
@@ -13,22 +13,22 @@
 
 namespace simgpu {
 
-// Ranges that lie apart, from -> to.
+// Disjoint ranges, from -> to.
 using Ranges = std::map<int64_t, int64_t>;
 void add(Ranges& ranges, int64_t lo, int64_t hi);
 
 class Unwritten {
  public:
   bool on = false;
-  bool copies = true;  // what is only copied to the host counts as seen; else it is taken for a padding
+  bool copies = true;  // data only copied to the host count as seen; else they count as padding
 
   // `poisoned`: pairs of a rank and one of its blocks, which hold NaN (bytes 0xFF). All others hold numbers.
   void begin(bool every, std::set<std::pair<int64_t, int64_t>> poisoned, bool copies);
   void made(int64_t block, char* data, int64_t nbytes);
   void dropped(int64_t block);
-  // The effect of a launch, behind one that puts the pattern where this launch is the first to touch.
+  // Returns a launch's effect, preceded by writing the pattern to bytes that this launch is the first to touch.
   Effect behind(const Accesses& accesses, Effect effect);
-  // The same of a collective, which reads when it starts and writes all that it names.
+  // The same for a collective, which reads when it starts and writes all its outputs.
   Effect behind_reads(const Accesses& accesses, Effect effect);
 
  private:
@@ -52,6 +52,6 @@ class Unwritten {
 };
 
 Unwritten& unwritten();
-bool is_pattern(const void* item, size_t itemsize);  // as it was put there, unchanged
+bool is_pattern(const void* item, size_t itemsize);  // unchanged since the pattern was written
 
 }  // namespace simgpu

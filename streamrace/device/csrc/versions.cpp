@@ -1,4 +1,4 @@
-// What versions of torch before today's expect of CUDA's kernels, and where the composite does otherwise.
+// Adapts to CUDA kernels that older versions of torch expect, where the composite differs.
 #include "versions.h"
 
 #if !STREAMRACE_TORCH_SINCE(8)
@@ -8,8 +8,8 @@
 
 namespace simgpu {
 
-// CUDA's is one kernel, which counts no new version of what it writes. The composite copies part after part, and each
-// copy counts one; FSDP2 asks to have them uncounted since 2.8 alone, and its backward pass would find its parameters changed.
+// CUDA's is one kernel, which counts no new version of its outputs. The composite copies part after part, and each copy counts
+// one; only since 2.8 FSDP2 keeps them uncounted, and before its backward pass would find its parameters changed.
 TORCH_LIBRARY_IMPL(aten, CUDA, m) { m.impl("split_with_sizes_copy.out", torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 }  // namespace simgpu

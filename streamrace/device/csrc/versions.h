@@ -1,4 +1,4 @@
-// What other versions of torch lack, or say otherwise. The device is written for 2.13.
+// Differences of other versions of torch. The device is written for 2.13.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -12,7 +12,7 @@
 
 #define STREAMRACE_TORCH_SINCE(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
 
-// A function that overrides one of torch's from that version on, and is one of our own before.
+// Marks a function that overrides one of torch's from that version on, and is only ours before.
 #if STREAMRACE_TORCH_SINCE(6)
 #define OVERRIDE_SINCE_6 override
 #else
@@ -41,7 +41,7 @@ namespace CachingAllocator = CachingDeviceAllocator;
 #endif
 using MempoolId_t = std::pair<unsigned long long, unsigned long long>;
 
-// The interface for allocators of any device. Before 2.9 torch asked none of it: streamrace/device/memory.py does.
+// The interface for allocators of any device. Before 2.9 torch did not call it: streamrace/device/memory.py does.
 struct DeviceAllocator : Allocator {
   virtual bool initialized() = 0;
   virtual void emptyCache(MempoolId_t pool = {0, 0}) = 0;

@@ -30,11 +30,11 @@ ScalarType wide_of(ScalarType narrow) {
     case at::kHalf: case at::kBFloat16: return at::kFloat;
     case at::kComplexHalf: return at::kComplexFloat;
     case at::kBool: return at::kByte;
-    default: return at::kDouble;  // of integers: what is exact there, to 53 bits
+    default: return at::kDouble;  // for integers: exact up to 53 bits
   }
 }
 
-// One call's types. `from`: the narrow one that CUDA's kernel takes.
+// The types of a call. `from`: the narrow type that only CUDA's kernel takes.
 struct Types {
   std::optional<ScalarType> from;
 
@@ -62,7 +62,7 @@ struct Types {
   }
 };
 
-// A batch's mean and deviation are of the type in which CUDA accumulates, and gradients of that of their parameters.
+// A batch's mean and deviation have the type in which CUDA accumulates, and gradients of parameters the parameters' type.
 std::function<bool(size_t)> kept_wide(const c10::FunctionSchema& schema, const Stack& given, const Types& types) {
   if (schema.name().find("batch_norm") == std::string::npos) return [](size_t) { return false; };
   bool narrow = false;
@@ -87,7 +87,7 @@ void call_wider(const c10::OperatorHandle& handle, const Operator& op, Stack& st
   const auto& schema = handle.schema();
   Types types(op, schema, stack);
   Stack given = stack;
-  bool stays = false;  // of the softmax of half numbers a result of wide ones is wanted
+  bool stays = false;  // a softmax of half numbers with a result of wide ones
   for (size_t i = 0; i < stack.size(); ++i) {
     const auto& argument = schema.arguments()[i];
     bool out = std::find(op.outs.begin(), op.outs.end(), static_cast<int>(i)) != op.outs.end();
@@ -112,7 +112,7 @@ void call_wider(const c10::OperatorHandle& handle, const Operator& op, Stack& st
     Tensor narrow = given[i].toTensor(), result = wide[i].toTensor();
     if (narrow.is_same(result)) continue;
     if (narrow.sizes() == result.sizes()) narrow.copy_(result);
-    else narrow.set_(result.to(narrow.scalar_type()));  // the caller gives it that shape, and comes again
+    else narrow.set_(result.to(narrow.scalar_type()));  // the caller gives it that shape, and calls again
   }
   for (size_t i = 0; i < stack.size(); ++i) {
     if (op.returns[i] >= 0) {
@@ -126,7 +126,7 @@ void call_wider(const c10::OperatorHandle& handle, const Operator& op, Stack& st
 
 namespace {
 
-// For complex numbers CUDA alone has it.
+// For complex numbers only CUDA has it.
 void nansum(const c10::OperatorHandle& handle, Stack* stack) {
   auto& self = *(stack->end() - static_cast<int64_t>(handle.schema().arguments().size()));
   if (!self.toTensor().is_complex()) return fallback(handle, stack);
@@ -135,7 +135,7 @@ void nansum(const c10::OperatorHandle& handle, Stack* stack) {
   c10::Dispatcher::singleton().findSchemaOrThrow("aten::sum", overload).callBoxed(stack);
 }
 
-// Products of 16 bits whose result has 32: CUDA alone has them.
+// Products of 16-bit numbers with 32-bit results: only CUDA has them.
 void product(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& schema = handle.schema();
   auto first = stack->end() - static_cast<int64_t>(schema.arguments().size());

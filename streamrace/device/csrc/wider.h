@@ -1,6 +1,6 @@
-// Types that CUDA's kernels have and the CPU's lack (streamrace/device/wider.py lists them): such a call is one launch
-// all the same. Within it arguments become ones of a wider type, in which CUDA's kernels compute too, the CPU's kernel
-// runs on those, and what it gives or has written becomes one of the narrow type again.
+// Types that CUDA's kernels support and the CPU's lack (streamrace/device/wider.py lists them): such a call is still
+// one launch. Within it arguments are converted to a wider type, in which CUDA's kernels compute too, the CPU's kernel
+// runs on them, and results and written arguments are converted back to the narrow type.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace simgpu {
 
-// CUDA's kernels of this operator take that type. To be told before the operator is used.
+// Declares that CUDA's kernels of this operator take that type. To be called before the operator is used.
 void take_wider(const std::string& name, at::ScalarType dtype);
-uint64_t types_wider(const std::string& name);  // a bit by c10::ScalarType; of f_ and f.out as of f
+uint64_t types_wider(const std::string& name);  // a bit by c10::ScalarType; f_ and f.out share f's
 
-// Is there such a type among the arguments?
+// Checks whether an argument has such a type.
 bool may_be_wider(const c10::OperatorHandle& handle, const Operator& op, const torch::jit::Stack& stack);
 void call_wider(const c10::OperatorHandle& handle, const Operator& op, torch::jit::Stack& stack);
 

@@ -1,9 +1,9 @@
-"""A dry run: a program as one rank of many, on tensors that hold nothing.
+"""Runs a program dry: as one rank of many, on tensors that hold no values.
 
-A trace records the same as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
-are values, so a model of any size needs neither GPUs nor the host's memory. The C++ part says what has values all
-the same (``csrc/dry.h``). A program that reads one that is not there is refused (:mod:`.reading`); the other ranks do
-what this one does, at the same time (:mod:`.groups`). See ``docs/concepts/dry.md``.
+A trace records the same as in a live run: launches and their accesses, streams, memory, virtual time. Only values are
+missing, so a model of any size needs neither GPUs nor the host's memory. The C++ part decides which tensors have values
+all the same (``csrc/dry.h``). A program that reads an absent value is refused (:mod:`.reading`); the other ranks are
+taken to do the same as this rank at the same time (:mod:`.groups`). See ``docs/concepts/dry.md``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from streamrace.device.hardware import HardwareTiming, Profile, load_profile
 
 @dataclass(frozen=True)
 class World:
-    """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError where that does not come out even.
+    """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError if they do not fill the nodes.
 
-    ``rank``: the one that the program is.
+    ``rank``: the rank as which the program runs.
 
-    ``hardware``: a profile (:mod:`streamrace.device.hardware`) that says how fast they are and how much memory they
-    have; empty: the device's own plain model (:mod:`streamrace.device.costs`). ``network``: Gbit/s between nodes
-    instead of the profile's.
+    ``hardware``: a profile (:mod:`streamrace.device.hardware`) that gives the ranks' speed and memory; empty: the
+    device's own simple model (:mod:`streamrace.device.costs`). ``network``: Gbit/s between nodes instead of the
+    profile's.
     """
 
     ranks: int = 1
@@ -47,7 +47,7 @@ class World:
         return self.per_node or self.ranks
 
     def profile(self) -> Profile | None:
-        """The machine. Raises :class:`streamrace.device.hardware.ProfileError` where there is none of that name."""
+        """Return the machine's profile, or None. Raise :class:`streamrace.device.hardware.ProfileError` if unknown."""
         if not self.hardware:
             return None
         profile = load_profile(self.hardware)
@@ -55,16 +55,16 @@ class World:
 
 
 REAL = 1 << 20
-"""Bytes up to which a tensor may have values."""
+"""Size in bytes up to which a tensor may have values."""
 
 TRUSTED: dict[str, float | None] = {
-    "torch/amp/grad_scaler.py": 0.0,  # nothing infinite was found
+    "torch/amp/grad_scaler.py": 0.0,  # no infinite value was found
     "torch/distributed/fsdp/sharded_grad_scaler.py": 0.0,
-    "transformers/trainer.py": None,  # is the loss infinite?
+    "transformers/trainer.py": None,  # reads a flag: whether the loss is infinite
 }
-"""Files, or folders with a slash, whose reads only ask whether all went well, and the number they get.
+"""Files, or folders with a slash, whose reads only check that all went well, and the number that they read.
 
-A flag that they read is not set; None: only flags are answered. Frameworks' adapters add theirs.
+Flags are read as not set; None: only flags are answered. Frameworks' adapters add their files.
 """
 
 _world: list[World] = []
@@ -72,22 +72,22 @@ _real: list[int] = [REAL]
 
 
 def active() -> bool:
-    """Is this process on a dry run?"""
+    """Check whether this process is on a dry run."""
     return bool(_world)
 
 
 def may_have_values(nbytes: int) -> bool:
-    """May a tensor of this size have values?"""
+    """Check whether a tensor of this size may have values."""
     return nbytes <= _real[0]
 
 
 def info() -> dict[str, object]:
-    """What a trace says of the run: one rank stands for all."""
+    """Return the trace's entries about the run: whether it is dry, and one rank stands for all."""
     return {"mirrored": True, "dry": True} if _world else {}
 
 
 def environment(world: World) -> dict[str, str]:
-    """What ``torchrun`` would set for the rank."""
+    """Return the environment variables that ``torchrun`` would set for the rank."""
     return {
         "RANK": str(world.rank),
         "WORLD_SIZE": str(world.ranks),
@@ -96,7 +96,7 @@ def environment(world: World) -> dict[str, str]:
         "GROUP_RANK": str(world.rank // world.local),
         "GROUP_WORLD_SIZE": str(world.ranks // world.local),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",  # nobody listens there
+        "MASTER_PORT": "29500",  # nothing listens on this port
     }
 
 
@@ -111,10 +111,10 @@ def install(
 ) -> None:
     """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`.
 
-    ``profile``: the machine, instead of the world's. Without ``answers`` no work is done yet when the program asks
-    (``query()``): what it does then does not depend on the timing, so that its trace can be timed anew. Not
-    ``limited``: it may take more memory than the machine has, to see how much that is. ``heard``: what rank 0 has
-    broadcast in a dry run of its own, which another rank is given (:mod:`.heard`).
+    ``profile``: the machine, instead of the world's. Without ``answers`` every query (``query()``) reports unfinished
+    work: the program's branches then do not depend on the timing, so that its trace can be timed anew. Not
+    ``limited``: the program may exceed the machine's memory, to measure how much it needs. ``heard``: the broadcasts
+    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.heard`).
     """
     from streamrace.device import cuda, memory, work
     from streamrace.device.dry import groups, reading, steps
@@ -138,7 +138,7 @@ def install(
 
 
 def _use(profile: Profile, world: World) -> None:
-    """Let the device be one of that machine. A size of memory that the environment names stays."""
+    """Give the device that machine's costs and memory. A size of memory set in the environment stays."""
     import torch
 
     from streamrace.device import costs, cuda, memory

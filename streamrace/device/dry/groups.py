@@ -1,12 +1,12 @@
-"""Process groups of a dry run: one rank is there, and the others do what it does, at the same time.
+"""Simulates the process groups of a dry run: one rank runs, and the others are taken to do the same at the same time.
 
 In data-parallel training all ranks run the same program on data of the same shape. So a collective starts when this
-rank arrives. What the others bring is taken to be what this one brings, where that is known and small
-(:mod:`.mirror`); objects are such bytes, so ``all_gather_object`` gives this rank's own object once for each rank.
-What only another rank has, as what it sends or broadcasts, is not known; but what rank 0 has broadcast in a dry run of
-its own another rank is given (:mod:`.heard`).
+rank arrives. The other ranks' inputs are taken to equal this rank's where its values are known and small
+(:mod:`.mirror`); objects are such bytes, so ``all_gather_object`` returns this rank's own object once for each rank.
+Values that only another rank has, such as those it sends or broadcasts, are unknown; but the broadcasts of rank 0 in a
+dry run of its own can be given to another rank (:mod:`.heard`).
 
-Departure from hardware: nobody is late, and no other rank's data differs.
+Departure from hardware: no rank is late, and no other rank's data differs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from streamrace.device.sanitizer import unseen
 
 
 class MirroredProcessGroup(ProcessGroupNCCL):
-    """One process group, of which one rank is there."""
+    """A process group of which one rank runs."""
 
     def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
         me, size = self.rank(), self.size()
-        alone = _gloo(dist.HashStore(), 0, 1, self.options)  # it keeps the group's name
+        alone = _gloo(dist.HashStore(), 0, 1, self.options)  # holds the group's name
         return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
 
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
@@ -48,14 +48,14 @@ class MirroredProcessGroup(ProcessGroupNCCL):
 
 
 class _HostMirror(Mirror):
-    """For the host's own tensors, which have values: what another rank broadcasts is what this one has there."""
+    """A mirror for the host's tensors, which have values: a broadcast from another rank leaves this rank's values."""
 
     def broadcast(self, tensors: Any, opts: Any) -> collectives.Work:
         return collectives.Work(None, tensors, ())
 
 
 class MirroredGloo(MirroredProcessGroup):
-    """A group of the backend ``gloo`` alone, as torch makes it."""
+    """A group of the backend ``gloo`` alone, as torch creates it."""
 
     host = True
 
@@ -77,7 +77,7 @@ class MirroredGloo(MirroredProcessGroup):
 
 
 class _Alone(dist.ProcessGroupGloo):
-    """What torch makes beside nccl's group for the host's tensors, and lets go again: nccl's has them too."""
+    """The gloo group that torch creates next to nccl's for the host's tensors. Unused: nccl's group handles them."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(dist.HashStore(), 0, 1, timeout=timeout)
@@ -87,7 +87,7 @@ _heard: list[Heard] = []
 
 
 def install(heard: Heard | None = None) -> None:
-    """Let groups be made without anybody to meet. ``heard``: see :func:`streamrace.device.dry.install`."""
+    """Let groups be created without a rendezvous. ``heard``: see :func:`streamrace.device.dry.install`."""
     _heard[:] = [] if heard is None else [heard]
     from torch.distributed import distributed_c10d as c10d
 
@@ -119,7 +119,7 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
 
 
 def _values(job: CollectiveCall) -> list[Tensor] | None:
-    """What is written. None: that is not known."""
+    """Return the values that the collective writes, or None if they are unknown."""
     if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
         return None
     with torch.inference_mode(), unseen():
@@ -134,7 +134,7 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
 
 
 def _broadcast(job: CollectiveCall, *, sends: bool) -> list[Tensor] | None:
-    """What is written: rank 0 says what it sends where that is known, and who receives it is given that."""
+    """Return the received values, or None if unknown. As rank 0, write down what it sends if known, return None."""
     if not sends:
         told = _heard[0].told(job.group, job.number)
         if told is None or len(told) != len(job.writes):
@@ -148,7 +148,7 @@ def _broadcast(job: CollectiveCall, *, sends: bool) -> list[Tensor] | None:
 
 
 def _host(data: bytes, dtype: torch.dtype) -> Tensor:
-    with torch.device("cpu"):  # the program may have set another one
+    with torch.device("cpu"):  # the program may have set another default device
         return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 

@@ -1,9 +1,9 @@
-"""What rank 0 broadcasts, for dry runs as other ranks: they are not there together, so it is written down.
+"""Stores rank 0's broadcasts in a file, for dry runs as other ranks, since the ranks do not run together.
 
-Frameworks compare notes so: DeepSpeed lets rank 0 broadcast a list of numbers, and each other rank holds its own
-against it (``assert_ints_same_as_other_ranks``, deepspeed/runtime/zero/utils.py). Only values that are known are told
-(:mod:`streamrace.device.dry`); a broadcast is named by its group, whose number all its ranks agree on, and by its
-number there.
+Frameworks compare values this way: DeepSpeed lets rank 0 broadcast a list of numbers, and each other rank compares it
+with its own (``assert_ints_same_as_other_ranks``, deepspeed/runtime/zero/utils.py). Only known values are stored
+(:mod:`streamrace.device.dry`). A broadcast is identified by its group's number, the same on all its ranks, and by its
+own number in the group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Heard:
-    """Kept in ``file``. ``rank`` 0 writes it, from the first broadcast on; any other reads what stands there."""
+    """Broadcasts kept in ``file``. ``rank`` 0 writes the file as it broadcasts; any other rank reads it once."""
 
     def __init__(self, file: Path, rank: int) -> None:
         import msgpack
@@ -28,11 +28,11 @@ class Heard:
                 self._told = {(group, number): sent for group, number, sent in msgpack.Unpacker(stored)}
 
     def tell(self, group: int, number: int, sent: list[bytes]) -> None:
-        """This rank broadcasts these bytes, one for each tensor."""
+        """Store a broadcast of these bytes, one item per tensor. Does nothing on other ranks than 0."""
         if self._writes:
             with self._file.open("ab") as stored:
                 stored.write(self._packer.pack((group, number, sent)))
 
     def told(self, group: int, number: int) -> list[bytes] | None:
-        """What was broadcast. None: that is not known."""
+        """Return the bytes that were broadcast, or None if they are unknown."""
         return self._told.get((group, number))

@@ -1,7 +1,7 @@
-"""What a collective gives where all other ranks bring what this one brings: gloo's part in a dry run.
+"""Computes a collective's result if all ranks have the same input as this one: replaces gloo in a dry run.
 
-It has the methods of gloo's group that :mod:`streamrace.device.nccl` and ``torch.distributed`` call. What cannot be
-known from one rank alone (what another one sends) raises :class:`Elsewhere`.
+It has the methods of gloo's group that :mod:`streamrace.device.nccl` and ``torch.distributed`` call. A value that
+depends on another rank's data (such as a receive) raises :class:`Elsewhere`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _Op: Any = c10d.ReduceOp.RedOpType
 
 
 class Elsewhere(RuntimeError):
-    """The value lies with another rank, and there is none. ``what`` gives it in a live run."""
+    """Raised when a value is known to another rank only. ``what``: the operation that yields it in a live run."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"streamrace: {what} has no value in a dry run, where only one rank is there")
 
 
 class Mirror:
-    """Rank ``rank`` of ``size`` ranks that do the same. Tensors are the host's."""
+    """Rank ``rank`` of ``size`` ranks with equal inputs. All tensors are the host's."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -84,7 +84,7 @@ class Mirror:
     def alltoall_base(
         self, output: Tensor, given: Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> Work:
-        """Each rank sends the same, so each part that comes is this rank's own part of what it sends."""
+        """Copy this rank's own part to each place of the output, as every rank sends the same."""
         parts = given.split(list(into)) if into else given.chunk(self._size)
         places = output.split(list(out)) if out else output.chunk(self._size)
         if any(len(place) != len(parts[self._rank]) for place in places):
@@ -120,7 +120,7 @@ class Mirror:
             return one**self._size
         if kind == _Op.BXOR:
             return one if self._size % 2 else torch.zeros_like(one)
-        return one  # the largest, the smallest, all bits of the same
+        return one  # minimum, maximum, bitwise and, bitwise or of equal values
 
 
 def _done(result: Sequence[Tensor]) -> Work:

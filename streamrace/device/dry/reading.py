@@ -1,8 +1,8 @@
-"""What the host gets when it reads a value that a dry run does not have.
+"""Answers reads by the host of values that a dry run does not have.
 
-Who only asks whether all went well, is answered: :data:`streamrace.device.dry.TRUSTED`. A number that is only printed,
-logged or averaged does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the
-program decides something by it. Everything else is refused at the line that reads.
+Reads that only check that all went well are answered: :data:`streamrace.device.dry.TRUSTED`. A number that is only
+printed, logged or averaged need not be known: ``Tensor.item()`` returns an :class:`Unknown`, which is refused where the
+program decides something by it. All other reads are refused at the line that reads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _INSTEAD = (
     "what depends on it (a size, a branch, a count) cannot be followed. Take the read out of the training step, or "
     "leave it to a live run, which has them"
 )
-_refused: list[bool] = [False]  # was the last question about one value, and refused?
+_refused: list[bool] = [False]  # True: the last question concerned a single value, and was refused
 
 
 class Unknown:
-    """A number that nobody computed. It prints as ``?``; arithmetic gives another; a decision by it is refused."""
+    """A number that was not computed. It prints as ``?``; arithmetic returns it; decisions based on it are refused."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -56,7 +56,7 @@ class Unknown:
             return "?"
 
     def item(self) -> Unknown:
-        """As a tensor or a number of numpy has it."""
+        """Return this number, like the method of tensors and NumPy scalars."""
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
@@ -67,7 +67,7 @@ class Unknown:
 
 
 def _caller() -> tuple[str, str]:
-    """The line of the program that reads, and its file as traces record it. torch's own files are not the program's."""
+    """Return the program's line that reads, and its file as in traces. torch's own files do not count."""
     frame: Any = sys._getframe(1)
     passing = (*callsites.PASSING, "/contextlib.py")
     while frame is not None:
@@ -81,7 +81,7 @@ def _caller() -> tuple[str, str]:
 
 
 def _asked(what: bytes, kind: int, answer: Any) -> int:
-    """See ``Dry::Asked``."""
+    """Answer or refuse a read: see ``Dry::Asked``."""
     place, file = _caller()
     _refused[0] = kind >= 0
     for beginning, number in TRUSTED.items():
@@ -97,7 +97,7 @@ def _asked(what: bytes, kind: int, answer: Any) -> int:
 
 
 def install(real: int) -> None:
-    """Be asked, and let numbers be printed."""
+    """Answer the reads of this process, and let unknown numbers be printed."""
     f = functions()
     f.dry(real, f.callback("asked", Asked, _asked))
     tensor: Any = torch.Tensor

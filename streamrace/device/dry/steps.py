@@ -1,7 +1,7 @@
-"""How long an optimizer step of a program takes in virtual time, whatever the program's loop looks like.
+"""Measures the virtual time of a program's optimizer steps, whatever form its loop has.
 
 A step ends with the last ``Optimizer.step()`` before the next backward pass: ZeRO-3 calls torch's optimizer once for
-each part of its partition. It is timed by the device: by when all work given to it so far is done.
+each part of its partition. The end is a time of the device: when all work given to it so far is done.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from streamrace.device.library import functions
 
 _ends: list[int] = []
-_open: list[bool] = [True]  # was there a backward pass since the last end?
+_open: list[bool] = [True]  # True: a backward pass has begun since the last end
 
 
 def install() -> None:
-    """Watch from now on."""
+    """Start watching backward passes and optimizer steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     autograd: Any = torch.autograd
@@ -42,5 +42,5 @@ def _stepped(*_: Any) -> None:
 
 
 def ends() -> tuple[int, ...]:
-    """Virtual nanoseconds at which each step so far was done on the device."""
+    """Return the virtual time, in nanoseconds, at which the device completed each step so far."""
     return tuple(_ends)

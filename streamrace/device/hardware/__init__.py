@@ -1,4 +1,4 @@
-"""How fast the simulated machine is: its profile, and how long work takes on it in a timing."""
+"""Describes the speed of the simulated machine: its profile, and the durations of work in a timing."""
 
 from streamrace.device.hardware.clock import Clock, HardwareTiming, Scale
 from streamrace.device.hardware.profile import Profile, ProfileError, load_profile, profile_names

@@ -1,10 +1,9 @@
-"""How long work takes: a hardware profile, and what a timing changes about it.
+"""Computes durations of work: from a hardware profile, and from the changes that a timing makes.
 
-Durations are integers, nanoseconds. A kernel takes the longer of its arithmetic and its memory
-traffic (the roofline of Williams et al. 2009), and never less than a launch's own time;
-:mod:`streamrace.device.hardware.kernels` knows better, where shapes and GPU are known. A collective
-on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009), a send
-all of them: between nodes over the node's network, within a node NVLink.
+Durations are integers, in nanoseconds. A kernel takes the longer of its arithmetic and its memory traffic (the
+roofline of Williams et al. 2009), and at least a launch's own time; :mod:`streamrace.device.hardware.kernels` is more
+precise where shapes and GPU are known. A collective on a ring of n ranks moves (n-1)/n of its bytes over the slowest
+link (Patarasuk and Yuan 2009), a send all of them: between nodes over the node's network, within a node over NVLink.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from streamrace.device.hardware.network import NcclTimes, PlacedRanks
 from streamrace.device.hardware.profile import Profile
 
 JITTER_LAWS = ("uniform", "lognormal")
-_STRAIGHT = ("nccl::send", "nccl::recv")  # from one rank to another: all bytes move
+_STRAIGHT = ("nccl::send", "nccl::recv")  # from one rank to another: all bytes are moved
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What a small model stands for: its work is counted as that of the large one, layer for layer."""
+    """Factors by which a small model's work is scaled to that of the large model it represents, layer for layer."""
 
     flops: float = 1.0
     parameter_bytes: float = 1.0
@@ -37,16 +36,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class HardwareTiming:
-    """Everything that decides durations in one run.
+    """All factors that decide durations in a run.
 
-    ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
-    (``kernel:aten::copy_``), collectives (``link:nccl 0,1``), ranks (``rank:3``, all the rank's
-    kernels) or the host (``host`` or ``host:2``) to factors. ``jitter`` stretches every kernel and
-    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``; where ``jitter_law``
-    is ``lognormal`` by exp(jitter |z|) of a standard normal z, which has a long tail. ``straggling`` makes ranks
-    slower for good, each by exp(straggling |z|), drawn once. ``delays`` are of single operations, by rank
-    and number in the rank's trace: nanoseconds by which it is ready later
-    (a collective: by which this rank arrives later), and by which it takes longer (on this rank).
+    ``slow``: ``fnmatch`` patterns of streams (``stream:compute``), kernels (``kernel:aten::copy_``), collectives
+    (``link:nccl 0,1``), ranks (``rank:3``: all the rank's kernels) or the host (``host`` or ``host:2``) to stretch
+    factors. ``jitter``: stretches every kernel and collective by a factor drawn from 1 to 1 + jitter, reproducible by
+    ``seed``; if ``jitter_law`` is ``lognormal``, by exp(jitter |z|) of a standard normal z, which has a long tail.
+    ``straggling``: makes each rank permanently slower by exp(straggling |z|), drawn once. ``delays``: of single
+    operations, by rank and number in the rank's trace: nanoseconds by which the operation is ready later (a
+    collective: by which this rank arrives later), and by which it takes longer (on this rank).
     """
 
     profile: Profile
@@ -66,24 +64,24 @@ class HardwareTiming:
             raise ValueError(f"straggling is from 0 to 1, not {self.straggling}")
 
     def drawn(self, draw: random.Random) -> float:
-        """By what jitter stretches one kernel or collective, 1 or more."""
+        """Draw the factor by which jitter stretches one kernel or collective, 1 or more."""
         if self.jitter_law == "lognormal":
             return math.exp(self.jitter * abs(draw.gauss()))
         return 1 + self.jitter * draw.random()
 
     def straggler(self, rank: int) -> float:
-        """By what all kernels of ``rank`` are stretched, 1 or more."""
+        """Return the factor by which all kernels of ``rank`` are stretched, 1 or more."""
         if not self.straggling:
             return 1.0
         return math.exp(self.straggling * abs(random.Random(f"{self.seed}/straggler/{rank}").gauss()))
 
     def as_dict(self) -> dict[str, Any]:
-        """As data that msgpack and JSON take."""
+        """Return this timing as data that msgpack and JSON can store."""
         return {**asdict(self), "delays": [[*key, *value] for key, value in self.delays.items()]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HardwareTiming:
-        """What :meth:`as_dict` gave. Raises TypeError, ValueError or KeyError for anything else."""
+        """Return the timing that :meth:`as_dict` stored. Raise TypeError, ValueError or KeyError for other data."""
         return cls(
             profile=Profile.from_dict(data["profile"]),
             nodes_of=tuple(int(node) for node in data["nodes_of"]),
@@ -98,16 +96,16 @@ class HardwareTiming:
 
 
 class Clock:
-    """One rank's view of a :class:`HardwareTiming`: gives durations."""
+    """Computes durations for one rank of a :class:`HardwareTiming`."""
 
     def __init__(self, timing: HardwareTiming, rank: int) -> None:
         self._timing = timing
         profile = timing.profile
         host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
-        self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
+        self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # above 0: issuing work must take time
         self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
-        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0) * timing.straggler(rank)  # stretches them on this rank
+        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0) * timing.straggler(rank)  # of this rank's kernels
         self._kernel_ns = profile.kernel_us * 1000
         self._kernels = Kernels.of(profile) if timing.scale == Scale() else None
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
@@ -116,25 +114,25 @@ class Clock:
         self._stretches: dict[tuple[str, str], float] = {}
         self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
         self._alone: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[tuple[str, float], float]] = {}
-        self.slow = {key: factor for key, factor in timing.slow.items() if ":" in key}  # patterns of what is slow
+        self.slow = {key: factor for key, factor in timing.slow.items() if ":" in key}  # patterns to factors
 
     @property
     def timing(self) -> HardwareTiming:
-        """The timing of which it is one rank's view."""
+        """Return the timing for one of whose ranks this clock computes durations."""
         return self._timing
 
     def kernel(self, name: str, flops: int, nbytes: int, signature: Signature | None = None) -> int:
-        """A kernel by itself, before anything stretches it. ``nbytes``: read and written.
+        """Return the duration of a kernel before any stretch. ``nbytes``: read and written.
 
-        By its ``signature`` where the profile names a GPU whose kernels are known; else one efficiency stands for all,
-        as it does for a small model that stands for a large one: its shapes are not those of the large one.
+        Uses the ``signature`` if the profile names a GPU whose kernels are known. Otherwise one efficiency serves for
+        all kernels, also for a small model that represents a large one, whose shapes are different.
         """
         if self._kernels is not None and signature is not None:
             return round(self._kernels.nanoseconds(signature))
         return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))
 
     def stretched(self, duration: int, kernel: str, stream: str) -> int:
-        """The same kernel in this timing."""
+        """Return the duration of this kernel in this timing."""
         if not self.slow and not self._timing.jitter and self.all_kernels == 1:
             return duration
         factor = self.factor(kernel, stream)
@@ -153,9 +151,9 @@ class Clock:
         *,
         origin: tuple[int, ...] = (),
     ) -> int:
-        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's; ``name``: its link.
+        """Return a collective's duration, equal on all members. ``nbytes``: the whole tensor's; ``name``: its link.
 
-        ``origin``: of a send and its receive, the ranks of the process group that they are issued from.
+        ``origin``: for a send and its receive, the ranks of the process group that issues them.
         """
         timing = self._timing
         alone = self.alone(kernel, nbytes, members, origin)
@@ -167,7 +165,7 @@ class Clock:
         return round(alone * factor)
 
     def alone(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...] = ()) -> float:
-        """The same before anything stretches it, which nothing does to one of a single rank."""
+        """Return a collective's duration before any stretch; a collective of a single rank is never stretched."""
         if len(members) == 1:
             return self._kernel_ns
         if self._timing.profile.network is None:
@@ -179,7 +177,7 @@ class Clock:
         return found
 
     def _on_network(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...]) -> float:
-        """Where the profile describes a network: what NCCL takes on it."""
+        """Return NCCL's duration on the network that the profile describes."""
         timing, moved = self._timing, nbytes * self._timing.scale.parameter_bytes
         network = _network(timing.profile, timing.nodes_of)
         if kernel not in _STRAIGHT:
@@ -190,7 +188,7 @@ class Clock:
         return way * 1000 + moved * network.send_ns_per_byte(members, origin or members)
 
     def _on_one_ring(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...]) -> float:
-        """Where it describes none: a ring, held up by its slowest link."""
+        """Return the duration without a described network: on a ring, limited by its slowest link."""
         n, timing = len(members), self._timing
         link = self._links.get((members, origin))
         if link is None:
@@ -202,7 +200,7 @@ class Clock:
         return turns * latency * 1000 + moved * 8 / gbits
 
     def factor(self, kernel: str, stream: str, *, collective: bool = False) -> float:
-        """By how much this timing stretches such work, jitter left out. A collective's stream is its link."""
+        """Return the factor by which this timing stretches work, without jitter. A collective's stream is its link."""
         factor = self._stretches.get((kernel, stream))
         if factor is None:
             of = self._factor(f"link:{stream}") if collective else self.all_kernels * self._factor(f"stream:{stream}")
@@ -219,19 +217,19 @@ class Clock:
 
 @lru_cache(maxsize=8)
 def _network(profile: Profile, nodes_of: tuple[int, ...]) -> NcclTimes:
-    """Made once for all clocks of a process that tell the time of the same machine."""
+    """Return the NCCL times of a machine, cached for all clocks of the process that simulate this machine."""
     fabric = profile.fabric
     assert fabric is not None
     return NcclTimes(PlacedRanks(fabric, nodes_of))
 
 
 def _link(timing: HardwareTiming, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:
-    """The slowest link of a group: Gbit/s, us that the last block is on its way.
+    """Return the slowest link of a group: Gbit/s, and the latency of the last block in microseconds.
 
-    Between nodes a node's ranks share its network. A ring over all of them passes it once; where the group has
-    only some of a node's ranks, the others are in groups of the same kind, at the same time. A ring's last block
+    Between nodes a node's ranks share its network. A ring over all of them passes it once; if the group has only some
+    of a node's ranks, the others are in groups of the same kind that communicate at the same time. A ring's last block
     passes all links but one: from node to node, and from rank to rank within each. The two ranks of a send are one
-    link of a ring over ``origin``: that says how many like it there are.
+    link of a ring over ``origin``, which determines the number of concurrent sends.
     """
     profile, nodes_of = timing.profile, timing.nodes_of
     here = Counter(nodes_of[rank] for rank in members)

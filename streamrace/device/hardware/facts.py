@@ -1,7 +1,7 @@
-"""What is assumed of hardware and of NCCL, with where each figure comes from: ``facts.toml``, the one file of them.
+"""Reads the assumptions about hardware and NCCL, each with its source, from ``facts.toml``, the only file of them.
 
-A fact is a table of ``value`` and ``source``, and ``unit`` where it has one. Facts of one subject share a section. No
-figure in it is fitted to a row of a paper that is predicted with it.
+A fact is a table with ``value`` and ``source``, and ``unit`` if it has one. Facts of one subject share a section. No
+figure is fitted to a row of a paper that is predicted with it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Assumed(NamedTuple):
 
 
 def facts(prefix: str = "", file: Path = FILE) -> dict[str, Assumed]:
-    """All whose name (``section.subsection.name``) begins with ``prefix``. ``file``: another of the same form."""
+    """Return the facts whose name (``section.subsection.name``) begins with ``prefix``. ``file``: of the same form."""
     return {name: one for name, one in _all(file).items() if name.startswith(prefix)}
 
 
 def fact(name: str, file: Path = FILE) -> Any:
-    """The value of one. Raises KeyError for a name that is not there."""
+    """Return the value of a fact. Raise KeyError for an unknown name."""
     return _all(file)[name].value
 
 

@@ -1,4 +1,4 @@
-"""A machine: what its makers say of it, and what work reaches of that."""
+"""Loads hardware profiles: data sheet figures of a machine, and the fractions of them that work reaches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrace.device.hardware.network import Fabric, Network
 from streamrace.trace import untrusted
 
 _PROFILES = Path(__file__).with_name("profiles")
-_LEAST, _MOST = 1e-9, 1e9  # of any figure of a machine; what follows from those in between can be computed with
+_LEAST, _MOST = 1e-9, 1e9  # bounds of any figure of a machine, within which derived figures stay finite
 
 
 class ProfileError(Exception):
@@ -21,42 +21,42 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine. Rates are per GPU, network per flow and per node."""
+    """A machine. Rates are per GPU, network rates per flow and per node."""
 
     name: str
     description: str
     tflops: float  # dense bf16 matrix multiplication, peak
-    efficiency: float  # the part of the peak that large matrix multiplications reach
+    efficiency: float  # the fraction of the peak that large matrix multiplications reach
     memory_gbytes_per_s: float
-    kernel_us: float  # the shortest kernel
-    launch_us: float  # what a launch costs the host
-    synchronize_us: float  # what a blocking call costs the host beyond the wait
+    kernel_us: float  # duration of the shortest kernel
+    launch_us: float  # host time of a launch
+    synchronize_us: float  # host time of a blocking call in addition to the wait
     intra_node_gbits_per_s: float  # one way, per GPU
     inter_node_gbits_per_s: float  # one flow between nodes
     intra_node_latency_us: float
     inter_node_latency_us: float
     gpus_per_node: int = 8
     memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
-    node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+    node_gbits_per_s: float | None = None  # all flows of a node together; None: the sum of its network cards
     gpu: str | None = (
-        None  # whose kernels are timed by shape (streamrace/device/hardware/kernels); None: ``efficiency`` for all
+        None  # the GPU whose kernels are timed by shape (hardware/kernels); None: ``efficiency`` for all kernels
     )
-    matmul_fraction: float | None = None  # of the peak, in a full wave of products; None: as measured of that GPU
-    attention_fraction: float | None = None  # likewise of flash attention, long sequences
+    matmul_fraction: float | None = None  # of the peak, in a full wave of products; None: as measured on that GPU
+    attention_fraction: float | None = None  # the same for flash attention on long sequences
     attention_backward_fraction: float | None = None
     memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
     host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
-    network: Network | None = None  # None: collectives are one ring, held up by its slowest link
+    network: Network | None = None  # None: a collective is one ring, limited by its slowest link
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """What ``dataclasses.asdict`` gave, of an earlier release as well. Raises TypeError or ValueError otherwise."""
+        """Return a profile from ``dataclasses.asdict``, also of an earlier release. Raise TypeError or ValueError."""
         network = data.get("network")
         return cls(**{**data, "network": None if network is None else Network.of(network)})
 
     @property
     def fabric(self) -> Fabric | None:
-        """What :class:`Network` describes, with this machine's rates."""
+        """Return the fabric that :class:`Network` describes, with this machine's rates, or None."""
         if self.network is None:
             return None
         return Fabric.of(
@@ -69,35 +69,35 @@ class Profile:
 
     @property
     def capacity(self) -> int:
-        """Bytes of one GPU."""
+        """Return the bytes of memory of one GPU."""
         return round(self.memory_gbytes * (1 << 30))
 
     def flow_gbits_per_s(self, flows: int) -> float:
-        """What each of ``flows`` that leave a node at once gets, Gbit/s."""
+        """Return the Gbit/s that each of ``flows`` gets when they leave a node at the same time."""
         cards = self.network.nics if self.network else 1
         of_node = cards * self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
         return min(self.inter_node_gbits_per_s, of_node / flows)
 
     def on_network(self, gbits_per_s: float) -> Profile:
-        """The same machine, where a node has one network card of this rate."""
+        """Return the same machine with one network card of this rate per node."""
         network = replace(self.network, nics=1) if self.network else None
         return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None, network=network)
 
 
 def profile_names() -> list[str]:
-    """The profiles that come with the project."""
+    """Return the names of the profiles that come with the project."""
     return sorted(path.stem for path in _PROFILES.glob("*.toml"))
 
 
 def load_profile(name_or_file: str) -> Profile:
-    """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
+    """Load a profile by name, or from a user's TOML file. Raise :class:`ProfileError`."""
     own = name_or_file.endswith(".toml")
     path = Path(name_or_file) if own else _PROFILES / f"{name_or_file}.toml"
     missing_one = ProfileError(
         f"there is no hardware profile '{untrusted.shortened(name_or_file, 200)}': choose one of "
         f"{', '.join(profile_names())}, or name a .toml file"
     )
-    if not own and name_or_file not in profile_names():  # a name is no path
+    if not own and name_or_file not in profile_names():  # a name must not be a path
         raise missing_one
     try:
         table = untrusted.read_toml(path)

@@ -1,7 +1,7 @@
-"""Releases of packages beside the environment's own: each in a folder of its own, in front of the import path.
+"""Installs other releases of packages than the environment's, each in its own folder at the front of the import path.
 
-``environment_of(["deepspeed==0.13.4"])`` are the variables of a process that imports that release, unmodified, and
-everything else as the environment has it. The releases are kept in the user's cache, for all projects.
+``environment_of(["deepspeed==0.13.4"])`` returns the variables of a process that imports that release, unmodified, and
+all other packages from the environment. The releases are kept in the user's cache, for all projects.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 from streamrace.compiling import cache
 
 VARIABLE = "STREAMRACE_PACKAGES"
-"""Of a process that runs with other releases: their folders, as in PYTHONPATH."""
+"""Environment variable of a process that runs with other releases: their folders, as in PYTHONPATH."""
 
 
 def folder_of_releases() -> Path:
-    """Where releases are kept, in the user's cache: a folder for each Python, as what they compile is for one alone."""
+    """Return the cache folder of the releases: one for each Python, since compiled parts fit only one version."""
     return cache() / "releases" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def environment_of(
     packages: Sequence[str], folder: Path | None = None, *, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, str]:
-    """The environment variables of a process that imports ``packages`` (``NAME==VERSION``), in front of all else.
+    """Return the environment variables of a process that imports ``packages`` (``NAME==VERSION``) before all others.
 
-    What is not there is installed below ``folder`` (:func:`folder_of_releases`) first; ``tell`` gets a sentence for
-    what takes time, and for what was installed beside. May be called by several processes at once. Raises
+    Missing releases are first installed below ``folder`` (:func:`folder_of_releases`); ``tell`` gets a sentence for
+    each slow step, and for packages installed in addition. Several processes may call this at once. Raise
     :class:`streamrace.device.packages.names.PackageError`.
     """
     from streamrace.device.packages import beside, names
@@ -47,7 +47,7 @@ def environment_of(
 
 
 def running() -> dict[str, Path]:
-    """The releases with which this process runs in place of the environment's: their folders, by ``NAME==VERSION``."""
+    """Return the folders of releases that this process uses instead of the environment's, by ``NAME==VERSION``."""
     from streamrace.device.packages import installing
 
     places = [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]

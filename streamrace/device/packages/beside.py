@@ -1,7 +1,7 @@
-"""What a release asks for and the environment has not: installed beside it, the same way.
+"""Installs the requirements of a release that the environment lacks, in the same way as the release itself.
 
-What is there in a version that the release does not want is left as it is, and told: two versions of torch or numpy
-would have to be one in the process.
+A requirement that is present in an unwanted version is left as it is, and reported: two versions of torch or numpy
+cannot be in one process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from streamrace.device.packages import installing, names
 from streamrace.device.packages.installing import Tell
 from streamrace.device.packages.names import Package, PackageError
 
-# Never beside a release: these decide what the simulated GPU is, or ask for a real one.
+# Never installed with a release: these packages decide what the simulated GPU is, or need a real one.
 _NEVER = ("torch", "triton", "pytorch-triton")
 _NEVER_BEGINNING = ("nvidia-", "cuda-")
 
 
 def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
-    """The folders of those of ``wanted`` that the environment does not have, and behind them what these ask for.
+    """Return the folders of the ``wanted`` releases that the environment lacks, then of their missing requirements.
 
-    Raises :class:`PackageError` for one of ``wanted`` that cannot be had. What cannot be had of what they ask for is
-    told.
+    Raise :class:`PackageError` if a ``wanted`` release is unavailable. Unavailable requirements are only reported.
     """
     found = [installing.make(one, folder, tell) for one in wanted if not one.is_(names.here(one.name))]
     versions = {one.name: one.version for one in wanted}
-    for place in found:  # grows on the way
+    for place in found:  # grows during the loop
         owner = installing.package_in(place)
         for requirement in _asks(place):
             name = canonicalize_name(requirement.name)
@@ -54,12 +53,12 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
 
 
 def built_for(name: str, torch: str) -> Requirement | None:
-    """Which release of a library was built for that torch, as each is for one; None for any other library."""
+    """Return the release of torchvision or torchaudio built for that torch version; None for other libraries."""
     found = re.match(r"2\.(\d+)\.(\d+)", torch)
     if found is None or name not in ("torchvision", "torchaudio"):
         return None
     minor, patch = map(int, found.groups())
-    if name == "torchaudio":  # the last one is built for all that come
+    if name == "torchaudio":  # from 2.11 on, one release is built for all later torch releases
         return Requirement(f"torchaudio=={torch.partition('+')[0]}" if minor < 11 else "torchaudio>=2.11")
     return Requirement(f"torchvision==0.{minor + 15}.{patch}")
 
@@ -70,7 +69,7 @@ def _asks(place: Path) -> list[Requirement]:
     for text in (one.requires if one else None) or []:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:  # of an old release: pip does not read it, either
+        except InvalidRequirement:  # in old releases; pip does not accept it either
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             found.append(requirement)
@@ -78,7 +77,7 @@ def _asks(place: Path) -> list[Requirement]:
 
 
 def _given(name: str, found: Sequence[Path]) -> Package | None:
-    """What has the module of this name already: fbgemm-gpu-cpu is fbgemm-gpu, built for a machine without one."""
+    """Return the package that provides this module already: fbgemm-gpu-cpu is fbgemm-gpu, built without a GPU."""
     module = name.replace("-", "_")
     for place in found:
         if (place / module / "__init__.py").is_file() or (place / f"{module}.py").is_file():

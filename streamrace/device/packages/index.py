@@ -1,4 +1,4 @@
-"""What the package index has, and what pip says where it does not have it."""
+"""Queries the package index through pip, and explains pip's failures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from streamrace.device.packages.names import Package, PackageError
 from streamrace.process import lifetime
 
 _LIST_S = 120
-_RETRIES = "1"  # pip's own five take a minute where there is no network
+_RETRIES = "1"  # pip's default of five takes a minute without a network
 
 
 def pip(
     words: Sequence[str], *, seconds: float, more: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run pip in this environment, with what the user has configured it to be.
+    """Run pip in this environment, as configured by the user.
 
-    Without what leads a build astray: another release, or an accelerator that needs Intel's package. Raises
+    Variables that mislead a build are removed: another release, or an accelerator that needs Intel's package. Raise
     :class:`subprocess.TimeoutExpired`, OSError.
     """
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DS_ACCELERATOR")}
@@ -34,11 +34,11 @@ def pip(
 
 
 def releases(name: str) -> list[str]:
-    """All final releases of a package that this Python can have, oldest first. Raises :class:`PackageError`."""
+    """Return all final releases of a package for this Python, oldest first. Raise :class:`PackageError`."""
     try:
         done = pip(["index", "versions", "--quiet", name], seconds=_LIST_S)
         told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
-        if not told:  # quiet pips say nothing at all
+        if not told:  # some versions of pip print nothing with --quiet
             done = pip(["index", "versions", name], seconds=_LIST_S)
             told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     except subprocess.TimeoutExpired:
@@ -49,7 +49,7 @@ def releases(name: str) -> list[str]:
 
 
 def final(texts: Iterable[str]) -> list[Version]:
-    """Those that are neither pre-releases nor development releases, oldest first."""
+    """Return the versions that are neither pre-releases nor development releases, oldest first."""
     found = set()
     for text in texts:
         try:
@@ -62,7 +62,7 @@ def final(texts: Iterable[str]) -> list[Version]:
 
 
 def reason(said: str, package: Package) -> str:
-    """Why pip could not have it, from what it ``said`` on standard error: the end of a sentence."""
+    """Return why pip failed, from its standard error ``said``, as the end of a sentence."""
     listed = re.search(r"from versions: ([^)]*)\)", said)
     there = final(listed[1].split(",")) if listed else []
     if listed and there:
@@ -86,12 +86,12 @@ def reason(said: str, package: Package) -> str:
 
 
 def is_broken(said: str) -> bool:
-    """Is what pip ``said`` about a build that failed, and not about an index?"""
+    """Check whether pip's standard error ``said`` is about a failed build, and not about an index."""
     return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
 
 
 def nearest(version: str, there: Sequence[Version]) -> str:
-    """Which of those ``there`` stand beside a version: the end of a sentence."""
+    """Return the versions in ``there`` that are next to ``version``, as the end of a sentence."""
     if not version:
         return f"the newest is {there[-1]}"
     wanted = Version(version)

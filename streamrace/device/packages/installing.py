@@ -1,8 +1,8 @@
-"""One release in a folder of its own, made once: ``releases/python3.11/deepspeed-0.13.4``.
+"""Installs a release in its own folder, once: ``releases/python3.11/deepspeed-0.13.4``.
 
-It is installed alone (``pip install --no-deps --target``), byte-compiled, so that its first run is not slower than the
-second, and put in its place when it is whole. Two commands that want it at once make it once: a lock beside it says so,
-and dies with the process that holds it (flock(2)).
+The release is installed alone (``pip install --no-deps --target``), byte-compiled, so that its first run is not slower
+than the second, and moved to its place when complete. If two commands need it at once, one installs it: a lock file
+next to the place ensures this, released with the process that holds it (flock(2)).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Tell = Callable[[str], None]
 _BUILD_S = 900
 _PART = ".part"
 _HOOK = Path(__file__).with_name("hook")
-# Their builds import torch, so they are not isolated from it; and not more often than they have to (hook/). Of old
-# releases some want it in each step, and some do not build with today's.
+# Builds of these packages import torch, so they are not isolated from it, and import it no more often than necessary
+# (hook/). Some old releases need torch in each step, and some do not build with today's.
 _BUILT_WITH_TORCH = frozenset({"deepspeed"})
 _WAYS: tuple[dict[str, str], ...] = (
     {"PYTHONPATH": str(_HOOK)},
@@ -42,36 +42,36 @@ _WAYS: tuple[dict[str, str], ...] = (
 
 
 def place_of(package: Package, folder: Path) -> Path:
-    """Where the release lies below ``folder``, when it is there; torch's CPU build lies in the user's cache."""
+    """Return the release's path below ``folder``, existing or not; torch's CPU build is in the user's cache."""
     if package.name == "torch":
         return torches.place(package.version)
     return folder.absolute() / f"{package.name}-{package.version}"
 
 
 def distribution(place: Path) -> Distribution | None:
-    """What is installed in ``place``; None where that is not one package."""
+    """Return the distribution in ``place``; None unless there is exactly one."""
     found = [*place.glob("*.dist-info")]
     return PathDistribution(found[0]) if len(found) == 1 else None
 
 
 def package_in(place: Path) -> Package | None:
-    """Which release is installed in ``place``, by its own word."""
+    """Return the release that is installed in ``place``, according to its metadata."""
     one = distribution(place)
     try:
         if one is None:
             return None
         name, version = canonicalize_name(one.metadata["Name"]), Version(one.version)
-        return Package(name, version.public if name == "torch" else str(version))  # of torch: its CPU build
+        return Package(name, version.public if name == "torch" else str(version))  # torch is its CPU build
     except (InvalidVersion, TypeError, KeyError):
         return None
 
 
 def make(package: Package, folder: Path, tell: Tell) -> Path:
-    """Where the release lies; it is installed there unless it is already.
+    """Return the folder of the release, after installing it if necessary.
 
-    ``tell`` is called with a sentence when it is installed, with its size, and when another command does that now.
-    Raises :class:`PackageError`: no such release, one that does not build, no index to be reached, a folder that cannot
-    be written.
+    ``tell`` gets a sentence when it is installed, with its size, and when another command is installing it. Raise
+    :class:`PackageError`: no such release, a failed build, an index that cannot be reached, a folder that cannot be
+    written.
     """
     place = place_of(package, folder)
     if place.is_dir():
@@ -90,9 +90,9 @@ def make(package: Package, folder: Path, tell: Tell) -> Path:
 
 
 def make_some(requirement: Requirement, folder: Path, tell: Tell) -> Path:
-    """The newest release that a requirement allows, of those below ``folder``; where none does, it is installed.
+    """Return the newest release below ``folder`` that the requirement allows; install one if there is none.
 
-    Of those that are there: so that the same command runs the same when a newer one comes out. Raises
+    Installed releases are preferred so that a command runs the same when a newer one is published. Raise
     :class:`PackageError`.
     """
     name = canonicalize_name(requirement.name)
@@ -116,9 +116,9 @@ def _fitting(requirement: Requirement, name: str, folder: Path) -> Path | None:
 
 
 def _pip(package: Package, requirement: str, key: Path) -> Path:
-    """Install into a folder of another name first: what was cut off is not taken for whole.
+    """Install into a temporary folder first, so that an interrupted installation is not taken for a complete one.
 
-    ``key``: where it is to lie; where no version was asked for, the place of which the lock is held.
+    ``key``: the final folder; if no version was requested, the path under which the lock is held.
     """
     made = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
     words = ["install", "--quiet", "--no-deps", "--target", str(made / "it")]
@@ -129,7 +129,7 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
         ways = _WAYS
     try:
         for way in ways:
-            # a build that lists a set lists it in the same order each time
+            # makes builds that list a set list it in the same order each time
             done = index.pip([*words, requirement], seconds=_BUILD_S, more={"PYTHONHASHSEED": "0", **way})
             if not (done.returncode and index.is_broken(done.stderr)):
                 break
@@ -140,7 +140,7 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
         if there is None or there.name != package.name or (package.version and not package.is_(there.version)):
             raise PackageError(f"{said} cannot be installed: pip gave {there.said if there else 'nothing'} instead")
         place = key if package.version else place_of(there, key.parent)
-        with suppress(OSError):  # somebody else may have been faster
+        with suppress(OSError):  # another process may have been faster
             (made / "it").rename(place)
         if not place.is_dir():
             raise PackageError(f"{said} cannot be installed in {key.parent}: the folder cannot be written")
@@ -160,7 +160,7 @@ def _torch(package: Package, tell: Tell) -> Path:
 
 @contextmanager
 def _alone(place: Path, tell: Tell) -> Iterator[None]:
-    """Within, no other command makes ``place``. What a killed one has left of it is removed."""
+    """Keep other commands from creating ``place``. Remove what a killed command has left of it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     file = place.parent / f".{place.name}.lock"
     waits = False
@@ -177,7 +177,7 @@ def _alone(place: Path, tell: Tell) -> Iterator[None]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), file.stat()):
                 break
-        os.close(lock)  # of a command that ended just now, and took it away
+        os.close(lock)  # the file of a command that ended just now and removed it
     try:
         for left in place.parent.glob(f".{place.name}.*{_PART}"):
             shutil.rmtree(left, ignore_errors=True)

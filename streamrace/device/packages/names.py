@@ -1,4 +1,4 @@
-"""A release of a package, as a person names it: ``deepspeed==0.13.4``."""
+"""Parses releases of packages as users name them: ``deepspeed==0.13.4``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")  # PEP 508
 
 
 class PackageError(Exception):
-    """A package that cannot be had as it was asked for. One sentence."""
+    """A package that is not available as requested. One sentence."""
 
 
 class Package(NamedTuple):
-    """``name`` and ``version`` in their one spelling, so that they also name a folder."""
+    """``name`` and ``version`` in normalised spelling, so that they also name a folder."""
 
     name: str
     version: str
@@ -33,16 +33,16 @@ class Package(NamedTuple):
 
     @property
     def key(self) -> Version:
-        """To order them by."""
+        """Return the key by which releases are sorted."""
         return Version(self.version)
 
     def is_said(self, text: str) -> bool:
-        """Is it what ``text`` names?"""
+        """Check whether ``text`` names this release."""
         name, _, version = text.partition("==")
         return canonicalize_name(name) == self.name and self.is_(version)
 
     def is_(self, version: str | None) -> bool:
-        """Is that the version that is asked for? A build of it is: 2.13.0+cpu is 2.13.0."""
+        """Check whether ``version`` is the requested one. A build of it counts: 2.13.0+cpu is 2.13.0."""
         if version is None:
             return False
         try:
@@ -53,12 +53,12 @@ class Package(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Is it the name of a package, and nothing else?"""
+    """Check whether ``text`` is the name of a package, and nothing else."""
     return _NAME.fullmatch(text) is not None
 
 
 def parse(text: str, option: str = "--package") -> Package:
-    """``NAME==VERSION``, and nothing else that pip would take. Raises :class:`PackageError`."""
+    """Parse ``NAME==VERSION``; other forms that pip would take are refused. Raise :class:`PackageError`."""
     name, equals, version = (part.strip() for part in text.partition("=="))
     if not is_name(name):
         raise PackageError(f"{option} takes NAME==VERSION, for example deepspeed==0.13.4, not '{text}'")
@@ -71,7 +71,7 @@ def parse(text: str, option: str = "--package") -> Package:
 
 
 def several(texts: Sequence[str], option: str = "--package") -> tuple[Package, ...]:
-    """All of them, in their order, each once. Raises :class:`PackageError` for two versions of one package."""
+    """Parse all texts, in order and without duplicates. Raise :class:`PackageError` for two versions of a package."""
     found: dict[str, Package] = {}
     for text in texts:
         one = parse(text, option)
@@ -82,7 +82,7 @@ def several(texts: Sequence[str], option: str = "--package") -> tuple[Package, .
 
 
 def here(name: str) -> str | None:
-    """The version that this process would import; None where there is none."""
+    """Return the version that this process would import, or None."""
     try:
         return version_of(name)
     except PackageNotFoundError:

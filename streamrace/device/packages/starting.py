@@ -1,7 +1,7 @@
-"""Does a release start here: is it what a program imports, and what did it lack where it ended by an import?
+"""Checks whether a release is what a program imports, and explains what it lacked if an import ended the program.
 
-A release may ask for what its time had, and today's environment has not. What that is, it says itself, by the exception
-that ends the program: it is told as one sentence, behind the traceback and in the verdict.
+An old release may need something that today's environment does not have. The exception that ends the program names it:
+it is reported as one sentence, after the traceback and in the verdict.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from streamrace.device import packages
 
-_said: Path | None = None  # where this process, and those that it forks, write what a release lacked
+_said: Path | None = None  # file for the explanations of this process and its forks
 _ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 
 def hidden(path: Sequence[str], places: Mapping[str, Path] | None = None) -> str:
-    """Which of the releases a program would not import, as a sentence; empty where there is none.
+    """Return a sentence about a release that the program would not import; empty if there is none.
 
-    ``path``: where it imports from, in that order. ``places``: of the releases, by ``NAME==VERSION``; None: those with
-    which this process runs. A program beside a checkout of the package imports the checkout.
+    ``path``: the import path, in order. ``places``: folders of releases by ``NAME==VERSION``; None: those with which
+    this process runs. A program next to a checkout of the package imports the checkout.
     """
     for package, place in (packages.running() if places is None else places).items():
         for module in _modules(place):
@@ -39,13 +39,13 @@ def hidden(path: Sequence[str], places: Mapping[str, Path] | None = None) -> str
 
 
 def note_in(file: Path) -> None:
-    """Where :func:`explain` writes what it says, in this process and in those that it forks."""
+    """Set the file to which :func:`explain` writes, in this process and in its forks."""
     global _said
     _said = file
 
 
 def noted(file: Path) -> str:
-    """What was written there, by the first process that did; empty where nothing was."""
+    """Return the explanation that the first failing process wrote to ``file``; empty if there is none."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:
@@ -53,7 +53,7 @@ def noted(file: Path) -> str:
 
 
 def explain(error: BaseException) -> None:
-    """If a program ended as a release lacked something, say it on standard error. To be called behind its traceback."""
+    """Print to standard error what a release lacked, if this ended the program. To be called after the traceback."""
     if not (places := packages.running()):
         return
     sentence = next((one for one in (_lacked(cause, places) for cause in _causes(error)) if one), "")
@@ -65,7 +65,7 @@ def explain(error: BaseException) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The first one first: an ImportError in an ``except`` is what the release tried instead."""
+    """Return the chain of causes, the first one first: an ImportError in an ``except`` is the release's fallback."""
     seen: list[BaseException] = []
     now: BaseException | None = error
     while now is not None and now not in seen:
@@ -75,7 +75,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _lacked(error: BaseException, places: Mapping[str, Path]) -> str:
-    """Of an error in a release: what it asked for in vain, or that it was being imported when it broke off."""
+    """Return a sentence for an error in a release: what it lacked, or that its import failed; empty for others."""
     what = _what(error)
     trace, at, importing = error.__traceback__, ("", ""), False
     while trace is not None:
@@ -98,7 +98,7 @@ def _lacked(error: BaseException, places: Mapping[str, Path]) -> str:
 
 
 def _what(error: BaseException) -> tuple[str, str] | None:
-    """What was not there, and how to have it; None where the error is of another kind."""
+    """Return what was missing, and how to get it; None for errors of another kind."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         if top in sys.modules:
@@ -115,7 +115,7 @@ def _what(error: BaseException) -> tuple[str, str] | None:
 
 
 def _modules(place: Path) -> list[str]:
-    """What can be imported from a folder of packages, by its own name."""
+    """Return the names of the modules that can be imported from a folder of packages."""
     return sorted(
         one.name.removesuffix(".py")
         for one in place.iterdir()

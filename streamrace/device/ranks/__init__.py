@@ -1,7 +1,7 @@
-"""Several ranks on this machine: how their processes are forked and ended, and what they send.
+"""Runs several ranks on this machine: forks and ends their processes, and carries their messages.
 
-:mod:`.launcher` starts them all: those that report to their parent (:mod:`.cluster`), those of a program that is
-written for ``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one process of them.
+:mod:`.launcher` starts all of them: ranks that report to their parent (:mod:`.cluster`), ranks of a program written for
+``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one such process.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def is_full(error: BaseException) -> bool:
-    """Could something not be written, as the disk is full or read-only? What C++ hands on has the system's words."""
+    """Check whether a write failed on a full or read-only disk. Errors from C++ are known by the system's text."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     return any(f"[Errno {number}]" in str(error) for number in _FULL)
 
 
 class RankFailed(Exception):
-    """A rank died, raised, or sent nothing any more: says which and why. ``status``: for a process to exit with.
+    """A rank died, raised, or fell silent: names the rank and the reason. ``status``: exit status for this process.
 
-    ``full``: the disk was, or nothing may be written there.
+    ``full``: the disk was full or read-only.
     """
 
     def __init__(self, rank: int, reason: str, *, status: int = 1, log: Path | None = None, full: bool = False) -> None:
@@ -33,5 +33,5 @@ class RankFailed(Exception):
         super().__init__(f"rank {rank} {reason}{where}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Unpickled as it was made: a worker's goes to its parent, where its text alone would not make one."""
+        """Pickle all arguments: an error goes from a worker to its parent, and its text alone would not rebuild it."""
         return partial(type(self), status=self.status, log=self.log, full=self.full), (self.rank, self.reason)

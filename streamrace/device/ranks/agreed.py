@@ -1,11 +1,11 @@
-"""What the ranks of a collective have to agree on: NCCL compares nothing, and hangs or gives nonsense else.
+"""Compares the calls of a collective's ranks. NCCL compares nothing: it hangs or computes nonsense if they differ.
 
-Each rank says with its arrival what it calls, and from where, to every other one, so who meets another call can tell
-both lines. What has to be the same: the collective, the element type, the reduction, the root, and of each two ranks
-what one gives and the other takes. NCCL knows counts, not shapes, and types as it moves them: complex numbers are two
-real ones, and a boolean is a byte.
+Each rank announces its call and the calling place to every other rank with its arrival, so that a rank with a different
+call can report both lines. These must be equal: the collective, the element type, the reduction, the root, and for any
+two ranks the sizes that one gives and the other takes. NCCL knows counts, not shapes, and types as it moves them:
+complex numbers are two real ones, and a boolean is a byte.
 
-The words begin as those of torch's ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` (ProcessGroupWrapper.cpp), as users know them.
+The messages begin like those of torch's ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` (ProcessGroupWrapper.cpp), which users know.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 _OTHER_END = {"send": "recv", "recv": "send"}
-_LONGEST = 600  # characters of a place: a message is written in one piece (PIPE_BUF)
+_LONGEST = 600  # characters of a place: a message must be written in one piece (PIPE_BUF)
 
 
 class Said(NamedTuple):
-    """What one rank says to another: to give it so many elements and take so many. ``elements``: of its tensor."""
+    """A call as announced to another rank: elements given to and taken from that rank, ``elements`` of the tensor."""
 
     kind: str
     dtype: str
@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 
 class AgreedCall(NamedTuple):
-    """A rank's call of a collective. ``gives`` and ``takes``: for each member; one number: the same for all."""
+    """A rank's call of a collective. ``gives`` and ``takes``: for each member, or one number for all."""
 
     kind: str
     dtype: str
@@ -53,7 +53,7 @@ class AgreedCall(NamedTuple):
     place: str
 
     def to(self, member: int) -> Said:
-        """What is said to the group's member at this position."""
+        """Return the announcement for the group's member at this position."""
         gives, takes = (each[member] if len(each) > 1 else each[0] for each in (self.gives, self.takes))
         return Said(self.kind, self.dtype, self.op, self.root, self.elements, gives, takes, self.place)
 
@@ -62,9 +62,9 @@ def call(
     kind: str, reads: Sequence[Tensor], writes: Sequence[Tensor], *, size: int, op: str, root: int, place: str,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> AgreedCall:  # fmt: skip
-    """What a rank calls in a group of ``size``. ``splits``: bytes of its output and of its input for each rank.
+    """Create a rank's call in a group of ``size``. ``splits``: bytes of its output and of its input for each rank.
 
-    Without splits all parts are of one size.
+    Without splits all parts have the same size.
     """
     given, taken = list(reads), list(writes)
     some = (given or taken)[0].dtype
@@ -83,7 +83,7 @@ def call(
         gives, takes = counts(given), each(taken)
     elif kind == "reduce_scatter":
         gives, takes = each(given), counts(taken)
-    elif kind == "scatter":  # the root alone has a list
+    elif kind == "scatter":  # only the root has a list
         count = sum(counts(taken))
         gives = takes = (count,)
     elif splits is not None:
@@ -104,7 +104,7 @@ def unpacked(data: bytes) -> Said:
 
 
 def differences(mine: Said, theirs: Said) -> list[str]:
-    """What two ranks do not have in common."""
+    """Return the names of the properties in which two ranks' calls differ."""
     if theirs.kind != _OTHER_END.get(mine.kind, mine.kind):
         return ["collective"]
     compared = {"type": "dtype", "reduction": "op", "root": "root"}
@@ -113,7 +113,7 @@ def differences(mine: Said, theirs: Said) -> list[str]:
 
 
 def mismatch(one: tuple[int, Said], other: tuple[int, Said], which: str) -> str:
-    """The sentence for two ranks whose calls differ. ``which`` collective it is."""
+    """Return the sentence for two ranks whose calls differ. ``which``: names the collective."""
     (low, first), (high, second) = sorted([one, other])
     differing = differences(first, second)
     uneven = ""

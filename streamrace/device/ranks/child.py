@@ -1,4 +1,4 @@
-"""One forked process: its work, what it sends, and how it ends."""
+"""Forks a process: runs its work, receives its messages, and waits for its end."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from streamrace.process.interrupts import ALONE, plainly
 from streamrace.process.lifetime import belong
 
 Send = Callable[[tuple[Any, ...]], None]
-"""Sends a message (``ranks.messages``) to the parent. Raises OSError when nobody listens any more."""
+"""Sends a message (``ranks.messages``) to the parent. Raises OSError if the parent no longer listens."""
 
 
 class Child:
-    """A fork of this process that does ``work`` and ends with what that gives as its exit status (None: 0).
+    """A fork of this process that runs ``work`` and ends with the returned exit status (None: 0).
 
-    It never returns into what it was forked from, and dies with this process. An exception is printed there and is exit
-    status 1. One that is stopped (SIGSTOP) is killed, some seconds later, by whoever waits for it. ``at_exit``: at its
-    end it also calls what was registered with :mod:`atexit`. ``pipe`` and ``handle`` can be given to
-    :func:`multiprocessing.connection.wait`: the latter is ready when the child has ended.
+    The fork never returns into the code it was forked from, and dies with this process. An exception is printed in the
+    fork and becomes exit status 1. A stopped fork (SIGSTOP) is killed, some seconds later, by the process that waits
+    for it. ``at_exit``: the fork also calls the functions registered with :mod:`atexit`. ``pipe`` and ``handle`` can be
+    passed to :func:`multiprocessing.connection.wait`: the latter is ready when the child has ended.
     """
 
     def __init__(self, work: Callable[[Send], int | None], *, at_exit: bool = False) -> None:
@@ -40,11 +40,11 @@ class Child:
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        # what is sent to it alone is not for the handlers that it inherits
+        # signals sent to the child alone must not reach the handlers that it inherits
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ALONE)
         self.pid = os.fork()
         if self.pid == 0:
-            self.pipe.close()  # or it would not see that nobody listens any more
+            self.pipe.close()  # otherwise the child would not notice that the parent no longer listens
             _live(work, theirs, parent, before, at_exit=at_exit)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -53,7 +53,7 @@ class Child:
         self._looks, self._stopped = sigstop.Looks(), False
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Its exit status, below 0 the signal that killed it. None: after so many ``seconds`` it still runs."""
+        """Return the exit status, negative for a signal that killed it; None if the child runs after ``seconds``."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while self._status is None:
             left = until - time.monotonic()
@@ -67,15 +67,15 @@ class Child:
         return self._status
 
     def look(self) -> None:
-        """Kill it if it is stopped, and was at the look before. To be called now and then by who waits for more."""
+        """Kill the child if it is stopped now and was at the last poll. To be called regularly by waiting processes."""
         if self._status is None and self._looks.stopped([self.pid]):
             self._stopped = True
             self.kill()
 
     def receive(self, kinds: Sequence[type[M]]) -> tuple[list[M], bool]:
-        """The messages that are there, which have to be of ``kinds``, and whether more may come.
+        """Return the messages received so far, which must be of ``kinds``, and whether more may come.
 
-        Raises :class:`streamrace.device.ranks.messages.UnknownMessage`.
+        Raise :class:`streamrace.device.ranks.messages.UnknownMessage`.
         """
         messages: list[M] = []
         try:
@@ -86,12 +86,12 @@ class Child:
         return messages, True
 
     def kill(self) -> None:
-        """Unless it was seen to have ended."""
+        """Kill the child, unless it is known to have ended."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it if it still runs, and leave nothing of it."""
+        """Kill the child if it still runs, and release its resources."""
         self.kill()
         self.wait()
         os.close(self.handle)
@@ -99,20 +99,20 @@ class Child:
 
 
 def how(status: int) -> str:
-    """How a process ended, as the end of a sentence."""
+    """Return how a process ended, as the end of a sentence."""
     if status == -signal.SIGSTOP:
         return "was stopped (SIGSTOP), so it was ended"
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
 
 
 def print_to(path: Path | str) -> None:
-    """What this process prints from here on goes there; but who captures it in memory (capsys) goes on to have it."""
+    """Redirect this process's output to ``path``; Python's streams stay where they are captured in memory (capsys)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
     faulthandler.enable(2)
-    with suppress(OSError):  # io.UnsupportedOperation is one
+    with suppress(OSError):  # io.UnsupportedOperation is a subclass
         sys.stdout.fileno()
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
@@ -133,12 +133,12 @@ def _live(
                 status = status or 1
         os._exit(status & 0xFF)
     finally:
-        os._exit(1)  # whatever came: what was forked goes on with nothing
+        os._exit(1)  # in any case: the fork must not continue its parent's code
 
 
 @roomy
 def _worked(work: Callable[[Send], int | None], pipe: Connection, parent: int, mask: set[int]) -> int:
-    """Its exit status."""
+    """Do the work and return the exit status."""
     try:
         belong(parent)
         plainly()
@@ -149,7 +149,7 @@ def _worked(work: Callable[[Send], int | None], pipe: Connection, parent: int, m
             with suppress(OSError):
                 print(leaving.code, file=sys.stderr)
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # it is printed here, and the parent sees the status
+    except BaseException:  # printed here; the parent sees the exit status
         with suppress(OSError):
             traceback.print_exc()
         return 1

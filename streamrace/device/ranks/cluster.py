@@ -1,4 +1,4 @@
-"""Ranks that report to their parent while they run: of a scenario, a dry run, a recording."""
+"""Runs ranks that report to their parent while they run: for a scenario, a dry run, a recording."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamrace.process.forks import as_often_as_python
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank knows of itself. ``report`` sends a message to the parent, of one of the types that it expects."""
+    """A rank's own description. ``report`` sends a message to the parent, of one of the types that it expects."""
 
     rank: int
     world: int
@@ -30,7 +30,7 @@ class Rank:
     report: Send
 
     def join(self, backend: str, *, patience_s: float = 120.0) -> None:
-        """Make torch's default process group. In a dry run this rank is alone in it."""
+        """Create torch's default process group. In a dry run this rank is alone in it."""
         from torch import distributed
 
         from streamrace.device import work
@@ -59,8 +59,8 @@ def run_ranks(
     ``receive`` gets each message, which is of one of ``kinds``, with its rank. ``folder`` takes the ranks' output
     (``rank0.log``) and the store by which they find each other. ``started`` gets the process ids.
 
-    Raises :class:`RankFailed` for the first rank that ends badly, or when no rank reports anything for
-    ``silence_s`` seconds. Whatever happens, KeyboardInterrupt included, no process is left.
+    Raise :class:`RankFailed` for the first rank that fails, or if no rank reports anything for ``silence_s``
+    seconds. No process is left in any case, KeyboardInterrupt included.
     """
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / f"store-{os.getpid()}-{time.monotonic_ns()}"
@@ -69,13 +69,13 @@ def run_ranks(
         return folder / f"rank{rank}.log"
 
     def work(rank: int, send: Send) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         if sys.platform == "linux":
-            # Ranks are often more than cores and wake each other all the time: let each do its turn to the end.
+            # Often more ranks than cores, which wake each other all the time: let each finish its time slice.
             # Measured, 4 ranks on 2 cores: a third fewer switches, a sixth less time.
             with suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        # gloo asks for a name that resolves; ranks of one machine need no more than loopback
+        # gloo needs a name that resolves; for ranks of one machine, loopback suffices
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
         print_to(log(rank))
         as_often_as_python()

@@ -1,14 +1,14 @@
-"""How ranks send each other when they arrive at a collective, and what they promise not to do.
+"""Exchanges the ranks' arrivals at collectives, and their promises not to arrive before a time.
 
-Each rank has a pipe; the others write to it, small records that the system never tears apart (POSIX: writes of up to
-PIPE_BUF bytes are atomic). The ranks of a process group find each other's pipes through its store, so it does not
-matter who started them, and open them where the system shows each process's files (proc(5)): named pipes would lie
-about after ranks that were killed. A pipe may fill up while its rank computes: who finds it full takes in its own
-messages meanwhile, so two ranks never wait to write to each other.
+Each rank has a pipe, to which the others write small records that the system never splits (POSIX: writes of up to
+PIPE_BUF bytes are atomic). The ranks of a process group find each other's pipes through its store, however they were
+started, and open them through the list of each process's files (proc(5)): named pipes would be left over from killed
+ranks. A pipe may fill up while its rank computes: a rank that finds it full reads its own messages meanwhile, so two
+ranks never wait to write to each other.
 
-With its arrival a rank says what it calls (:mod:`.agreed`). Where two ranks call different things, or one has ended to
-whom another's collective waits, nothing can go on: both are told at once, with their lines. That a rank has ended it
-says by a promise, if it could; else by its pipe, which has no reader any more.
+With its arrival a rank announces its call (:mod:`.agreed`). If two ranks make different calls, or a collective waits
+for a rank that has ended, nothing can go on: both ranks get an error at once, with their lines. A rank announces its
+end by a promise, if it can; otherwise its pipe shows it, which then has no reader.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from torch.distributed import Store
 from streamrace.device.ranks import agreed
 from streamrace.device.work import arrived, broken, promised
 
-_RECORD = struct.Struct("<iiqqH")  # and so many bytes behind it
+_RECORD = struct.Struct("<iiqqH")  # the last field is the number of bytes that follow
 _PROMISE, _BROKEN = -1, -2
 _AT_ONCE, _LONGEST = 1 << 16, 4000
-_DYING_S = 0.3  # the system closes what a process had open in an order of its own: its end may be seen elsewhere first
+_DYING_S = 0.3  # the system closes a dying process's files in any order: other connections may break before its pipe
 NEVER = 1 << 62
-_Key = tuple[int, int]  # a group and a number
+_Key = tuple[int, int]  # the numbers of a group and of a collective in it
 
 
 class PipeExchange:
-    """Arrivals and promises over pipes. See :class:`streamrace.device.work.Exchange`."""
+    """Exchanges arrivals and promises over pipes. See :class:`streamrace.device.work.Exchange`."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self._reader, self._own = os.pipe()  # its own end for writing: it never ends, though other ranks do
+        self._reader, self._own = os.pipe()  # the own write end keeps the pipe open when other ranks end
         os.set_blocking(self._reader, False)
         self._path = f"/proc/{os.getpid()}/fd/{self._reader}"
         self._writers: dict[int, int] = {}
         self._ready = select.poll()
         self._ready.register(self._reader, select.POLLIN)
         self._promised = 0
-        self._taken = False  # messages were taken in while sending, and receive() has not returned since
-        self._half = b""  # the begin of a record, of which the rest was not read yet
-        self._mine: dict[_Key, tuple[tuple[int, ...], agreed.AgreedCall]] = {}  # what not all ranks have come to
+        self._taken = False  # True: messages were read while sending, and receive() has not returned since
+        self._half = b""  # the beginning of a record whose rest was not read yet
+        self._mine: dict[_Key, tuple[tuple[int, ...], agreed.AgreedCall]] = {}  # collectives that lack some arrivals
         self._theirs: dict[_Key, dict[int, bytes]] = {}
         self._posted: set[_Key] = set()
         self._ended: set[int] = set()
         self.problem = ""
-        """Why no collective can go on; empty: they can."""
+        """Reason why no collective can go on; empty if they can."""
         self.follows = False
-        """Is that because another rank has ended?"""
+        """True if the reason is that another rank has ended."""
 
     def link(self, store: Store, ranks: Sequence[int]) -> None:
-        """Meet the other ranks of a process group, which all call this."""
+        """Connect with the other ranks of a process group, which all call this."""
         store.set(f"pipe{self.rank}", self._path)
         for rank in ranks:
             path = store.get(f"pipe{rank}").decode()
@@ -69,10 +69,10 @@ class PipeExchange:
                     f"streamrace: rank {rank} does not run on this machine ({error.strerror}): the ranks of a "
                     "simulated run are processes of one machine"
                 ) from None
-            self._ready.register(self._writers[rank], 0)  # nothing but that nobody reads there
+            self._ready.register(self._writers[rank], 0)  # reports only that the pipe has no reader
 
     def expect(self, group: int, number: int, members: tuple[int, ...], call: agreed.AgreedCall) -> None:
-        """This rank calls a collective, and will post it. Raises RuntimeError where another rank does not fit."""
+        """Announce that this rank will post a collective. Raise RuntimeError if another rank's call does not fit."""
         key = group, number
         self._mine[key] = members, call
         for sender in list(self._theirs.get(key, ())):
@@ -108,7 +108,7 @@ class PipeExchange:
         return True
 
     def lost(self, members: tuple[int, ...], what: str) -> str:
-        """Why a transfer among ``members`` broke off: which of them has ended. Empty: none has."""
+        """Return why a transfer among ``members`` failed: which of them has ended; empty if none has."""
         until = time.monotonic() + _DYING_S
         while (left := until - time.monotonic()) > 0:
             self._note_ended(self._ready.poll(left * 1000))
@@ -149,7 +149,7 @@ class PipeExchange:
         return True
 
     def _compare(self, key: _Key, sender: int) -> bool:
-        """Does what that rank calls fit? Where it does not, nothing goes on here, nor there."""
+        """Check whether another rank's call fits. If not, stop all collectives here and on that rank."""
         said = self._theirs[key][sender]
         if key not in self._mine or not said:
             return True
@@ -159,18 +159,18 @@ class PipeExchange:
             return True
         if not self.problem:
             self._break(agreed.mismatch((self.rank, mine), (sender, theirs), _which(key, members)))
-            self._send([sender], _BROKEN, 0, 0, self.problem.encode()[:_LONGEST])  # it may wait for another
+            self._send([sender], _BROKEN, 0, 0, self.problem.encode()[:_LONGEST])  # that rank may wait for another
         return False
 
     def _settle(self, key: _Key) -> None:
-        """Keep nothing of a collective to which all have come."""
+        """Forget a collective at which all ranks have arrived."""
         members, _ = self._mine.get(key, ((), None))
         if key in self._posted and len(self._theirs.get(key, ())) == len(members) - 1:
             del self._mine[key], self._theirs[key]
             self._posted.discard(key)
 
     def _look_for_ended(self) -> None:
-        """Does a collective wait for a rank that has ended?"""
+        """Stop all collectives if one of them waits for a rank that has ended."""
         for key, (members, call) in list(self._mine.items()) if self._ended else ():
             come = self._theirs.get(key, {})
             for rank in members:
@@ -183,7 +183,7 @@ class PipeExchange:
         for rank, writer in list(self._writers.items()):
             if writer in gone:
                 self._ready.unregister(writer)
-                while self._take():  # what it said before
+                while self._take():  # messages from before its end
                     self._taken = True
                 self._ended.add(rank)
         self._look_for_ended()
@@ -205,7 +205,7 @@ class PipeExchange:
                     select.select([self._reader], [writer], [])
                     self._taken |= self._take()
                 except BrokenPipeError:
-                    break  # it has ended, and needs nothing more
+                    break  # the rank has ended, and needs nothing more
 
 
 def _which(key: _Key, members: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
-"""Starts several forks of this process, gives what they send as it comes, and ends them when one fails or is silent.
+"""Starts several forks of this process, yields their messages, and ends them when one fails or all are silent.
 
-Forks, so that what was imported before (torch, DeepSpeed, transformers: seconds) is there at once.
+Forks have all modules that were imported before (torch, DeepSpeed, transformers), which saves seconds of importing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from streamrace.process import sigstop
 from streamrace.process.forks import forking
 from streamrace.process.interrupts import held
 
-_GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
-_COLLECTIVES = "streamrace.device.collectives"  # which wants torch, and not all that is started here has it
+_GRACE_S = 0.5  # ranks that lost a peer fail at once, and their failures may arrive before its death is seen
+_COLLECTIVES = "streamrace.device.collectives"  # needs torch, which not all processes started here have
 
 
 class Failed(NamedTuple):
-    """A rank raised ``error``: its type and first line. ``full``: it could not write.
+    """A rank raised ``error``: its type and first line. ``full``: because the disk was full or read-only.
 
-    ``follows``: that another rank has ended may be why, which counts more where it ended badly.
+    ``follows``: possibly because another rank had ended; if that one failed, its failure is reported instead.
     """
 
     error: str
@@ -47,25 +47,24 @@ def launch(
     log: Callable[[int], Path | None] = lambda rank: None,
     started: Callable[[list[int]], None] | None = None,
 ) -> Generator[tuple[int, M], None, None]:
-    """Run ``work(rank, send)`` in ``count`` processes until all have ended; gives each message with its rank.
+    """Run ``work(rank, send)`` in ``count`` processes until all have ended; yield each message with its rank.
 
-    ``kinds``: the types of messages that may come (see :mod:`streamrace.device.ranks.messages`). ``log``: where a rank
-    prints, for a failure. ``started`` gets the process ids.
+    ``kinds``: the expected types of messages (see :mod:`streamrace.device.ranks.messages`). ``log``: the file of a
+    rank's output, for errors. ``started`` gets the process ids.
 
-    Raises :class:`RankFailed` for the first rank that ends badly, is stopped or sends anything else, or when none sends
-    anything for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is
-    left.
+    Raise :class:`RankFailed` for the first rank that fails, is stopped or sends another type, or if none sends anything
+    for ``silence_s`` seconds (None: no limit). No process is left in any case, also after Ctrl-C or closing.
     """
     children: list[Child] = []
     try:
-        with forking():  # once: it counts what is frozen, and that takes 50 ms where DeepSpeed is
+        with forking():  # once for all: it counts frozen objects, which takes 50 ms with DeepSpeed
             for rank in range(count):
                 children.append(Child(partial(_work, work, rank)))
         if started is not None:
             started([child.pid for child in children])
         yield from _attend(children, kinds, silence_s, log)
     finally:
-        with held():  # or what is left would be nobody's
+        with held():  # an interrupt here would leave processes behind
             for child in children:
                 child.kill()
             for child in children:
@@ -73,12 +72,12 @@ def launch(
 
 
 def heard(objects: Sequence[Any], running: Sequence[Child], seconds: float | None) -> list[Any]:
-    """Those of ``objects`` that are ready, none after so many ``seconds``. Meanwhile it looks for what is stopped."""
+    """Wait for ``objects``, at most ``seconds``; return those that are ready. Meanwhile kill stopped children."""
     until = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         left = until - time.monotonic()
         ready = wait(objects, max(0.0, min(left, sigstop.LOOK_S)))
-        for child in running:  # also where something is ready: workers say much and wait for nobody
+        for child in running:  # also if objects are ready: workers send often, and then nothing else polls
             child.look()
         if ready or left <= sigstop.LOOK_S:
             return ready
@@ -90,7 +89,7 @@ def _attend(
     expected: list[type[M | Failed]] = [*kinds, Failed]
     running: dict[Any, int] = {child.handle: rank for rank, child in enumerate(children)}
     listening: dict[Any, int] = {child.pipe: rank for rank, child in enumerate(children)}
-    complaint: RankFailed | None = None  # of a rank that ended badly: it counts if no other was killed
+    complaint: RankFailed | None = None  # of a rank that failed: raised unless another rank was killed
     until, following = math.inf, set[int]()
     while running:
         timeout = silence_s if complaint is None else max(0.0, until - time.monotonic())
@@ -104,7 +103,7 @@ def _attend(
         before = complaint
         ended = [running.pop(handle) for handle in ready if handle in running]
         sending = [listening[pipe] for pipe in ready if pipe in listening]
-        for rank in [*(rank for rank in sending if rank not in ended), *ended]:  # of an ended one: its last words
+        for rank in [*(rank for rank in sending if rank not in ended), *ended]:  # an ended rank's last messages, too
             try:
                 messages, more = children[rank].receive(expected)
             except UnknownMessage as unknown:
@@ -120,7 +119,7 @@ def _attend(
                 else:
                     yield rank, message
             status = children[rank].wait() or 0 if rank in ended else 0
-            if status < 0:  # which is never because of what another did
+            if status < 0:  # a kill never follows from another rank's failure
                 raise RankFailed(rank, how(status), status=128 - status, log=log(rank))
             if status:
                 complaint = _graver(complaint, RankFailed(rank, how(status), status=status, log=log(rank)), following)
@@ -131,7 +130,7 @@ def _attend(
 
 
 def _graver(first: RankFailed | None, other: RankFailed, following: set[int]) -> RankFailed:
-    """The first counts, but for one that failed because another rank had ended, where that one ended badly."""
+    """Return the failure to report: the first, unless that followed from a rank's end and ``other`` did not."""
     return other if first is None or (first.rank in following and other.rank not in following) else first
 
 
@@ -143,8 +142,8 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
             with suppress(OSError):
                 send(Failed(f"RuntimeError: {device.problem().removeprefix('streamrace: ')}", False, device.follows()))
         raise
-    except BaseException as error:  # whatever it is, the parent must get to know
-        if not is_full(error):  # which is told by what it says, and where its output goes the disk may be full too
+    except BaseException as error:  # the parent must learn of every error
+        if not is_full(error):  # the message reports a full disk, which the output's disk may be
             with suppress(OSError):
                 traceback.print_exc()
         text = str(error).strip().splitlines()

@@ -1,4 +1,4 @@
-"""Messages between processes: NamedTuples of numbers, text, lists and dicts, in msgpack under their type's name."""
+"""Encodes messages between processes: NamedTuples of numbers, text, lists and dicts, in msgpack with a type name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ M = TypeVar("M", bound=tuple[Any, ...])
 
 
 class UnknownMessage(Exception):
-    """A message that is of none of the expected types. The end of a sentence."""
+    """A message of an unexpected type. The end of a sentence."""
 
 
 def encode(message: tuple[Any, ...]) -> bytes:
-    """``message`` is a NamedTuple."""
+    """Encode ``message``, a NamedTuple."""
     data: bytes = msgpack.packb((type(message).__name__, *message))
     return data
 
 
 def decode(data: bytes, kinds: Sequence[type[M]]) -> M:
-    """The message, which has to be of one of ``kinds``. Raises :class:`UnknownMessage`."""
+    """Decode a message, which must be of one of ``kinds``. Raise :class:`UnknownMessage`."""
     name, *fields = msgpack.unpackb(data, strict_map_key=False)
     for kind in kinds:
         hints = _hints(kind)
@@ -38,7 +38,7 @@ def _hints(kind: type[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _of(kind: Any, data: Any) -> Any:
-    """msgpack makes lists of tuples; those that are declared to be tuples become tuples again."""
+    """Convert lists back to tuples where a tuple is declared: msgpack turns tuples into lists."""
     inner = get_args(kind)
     if get_origin(kind) is list:
         return [_of(inner[0], one) for one in data]

@@ -1,4 +1,4 @@
-"""The port on which the ranks of a program meet."""
+"""Finds the port on which the ranks of a program meet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _asked = itertools.count()
 
 
 def free_port() -> int:
-    """One on which nobody listens, and which the system gives to no connection between the asking and the use.
+    """Return a free port that the system gives to no other connection before it is used.
 
-    The system's own choice (port 0) lies where any connection that is opened meanwhile may get it. These lie below that
-    range, and whoever asks begins at another place: commands that start at once do not get the same.
+    The system's own choice (port 0) lies in a range from which any other connection may get it meanwhile. Ports here
+    lie below that range, and each caller starts at another one: commands started at once do not get the same port.
     """
     first = (os.getpid() * _APART + next(_asked)) % _PORTS
     for port in (_FIRST_PORT + (first + more) % _PORTS for more in range(_PORTS)):

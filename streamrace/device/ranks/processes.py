@@ -1,4 +1,4 @@
-"""The ranks of a program that is written for ``torchrun``: they write where their parent writes."""
+"""Runs the ranks of a program written for ``torchrun``: their output goes where their parent's goes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from streamrace.device.ranks.ports import free_port
 
 
 def run(world: int, target: Callable[[int], None]) -> None:
-    """Run ``target(rank)`` in ``world`` processes; gives when all are done.
+    """Run ``target(rank)`` in ``world`` processes; return when all are done.
 
-    They have the environment that ``torchrun`` gives, and a GPU each, of which all are to be seen. Raises
-    :class:`streamrace.device.ranks.RankFailed` for the first rank that ends badly; whatever happens, no process is
-    left.
+    The processes have the environment variables of ``torchrun``, and a GPU each, but see all GPUs. Raise
+    :class:`streamrace.device.ranks.RankFailed` for the first rank that fails; no process is left in any case.
     """
     port = free_port()
     interrupt = signal.getsignal(signal.SIGINT)
@@ -38,7 +37,7 @@ def run(world: int, target: Callable[[int], None]) -> None:
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         cuda.see(world)
-        gc.collect()  # so that the next time does not depend on who forked
+        gc.collect()  # makes the time of the next collection independent of the parent
         target(rank)
 
     for _ in launch(world, work):

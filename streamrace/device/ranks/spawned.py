@@ -1,9 +1,9 @@
-"""Processes that a program starts itself (``torch.multiprocessing.spawn``, ``multiprocessing``): each has a GPU.
+"""Gives a GPU to each process that a program starts itself (``torch.multiprocessing.spawn``, ``multiprocessing``).
 
-A fresh interpreter (the ways ``spawn`` and ``forkserver``) is started by a line of Python, before which ours is put:
-the device has to be there before torch is. How many GPUs are to be seen, ``mp.spawn(nprocs=N)`` says; else there is one
-more for each process that was started. What these processes do on their GPUs is in no trace: where the program is
-traced, the first use of one is refused, and the program fails by that, whatever it makes of it.
+A fresh interpreter (methods ``spawn`` and ``forkserver``) is started by a line of Python, which gets a prefix: the
+device must be installed before torch is imported. ``mp.spawn(nprocs=N)`` sets the number of visible GPUs; otherwise
+there is one more for each process started. The work of these processes on their GPUs is in no trace: if the program is
+traced, the first use of such a GPU is refused, and the program fails by that even if it handles the error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 
 from streamrace import checkout
 
-_TRACED = "STREAMRACE_TRACED"  # of a traced program: the file that says that such a process used a GPU
-_COUNT = "STREAMRACE_GPUS"  # how many are to be seen by the processes that it starts
+_TRACED = "STREAMRACE_TRACED"  # in a traced program: the file whose existence shows that such a process used a GPU
+_COUNT = "STREAMRACE_GPUS"  # number of GPUs visible to the processes that it starts
 UNJUDGED = (
     "streamrace: a process that the program started itself uses a GPU, and what it does there would not be judged: let "
     "--ranks N, or torchrun, start the ranks, each of which calls once what torch.multiprocessing.spawn calls, with "
     "int(os.environ['RANK'])"
 )
-_BEGIN = (  # the path's first entry is the working folder's, as in process/lifetime.py
+_BEGIN = (  # the path's first entry is the working folder, as in process/lifetime.py
     "import sys; sys.path[:not sys.flags.safe_path] = [{place!r}]; "
     "from streamrace.device import launch; launch.start(devices={devices}, deferred={deferred}); "
     "from streamrace.device.ranks.spawned import begin; begin(); "
@@ -37,7 +37,7 @@ _STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver
 
 
 class _Child:
-    """What multiprocessing has a fork do before it calls the program's function, and what it does at its end."""
+    """Hooks of multiprocessing in a fork: before the program's function is called, and at the fork's end."""
 
     fresh = False
 
@@ -45,7 +45,7 @@ class _Child:
         from streamrace.device import cuda
         from streamrace.device.library import functions
 
-        place = multiprocessing.current_process()._identity  # among the processes that its parent started, from 1
+        place = multiprocessing.current_process()._identity  # number among its parent's children, from 1
         if place and not functions().used() and not os.environ.get(_TRACED):
             cuda.see(max(place[-1], _visible()))
         if self.fresh:
@@ -55,7 +55,7 @@ class _Child:
         util.Finalize(None, self.end, exitpriority=100)
 
     def end(self) -> None:
-        """Other ranks may wait for what it gave to its GPU."""
+        """Finish the process's work on its GPU: other ranks may wait for it."""
         if collectives := sys.modules.get("streamrace.device.collectives"):
             collectives.leave(done=sys.exc_info()[0] is None)
 
@@ -65,7 +65,7 @@ _started = [0]
 
 
 def install() -> None:
-    """Let what this process starts have GPUs. Called once, when torch is there."""
+    """Give GPUs to the processes that this process starts. Called once, after torch is imported."""
     import torch.multiprocessing as mp
 
     utility: Any = util
@@ -114,21 +114,21 @@ def _seeing(count: int) -> Iterator[None]:
 
 
 def _visible() -> int:
-    """How many are to be seen, here or by who is started next."""
+    """Return the number of visible GPUs, here or in the process started next."""
     import torch
 
     return max(torch.cuda.device_count(), int(os.environ.get(_COUNT, "0")))
 
 
 def begin() -> None:
-    """Of a fresh process, which has its GPU by now."""
-    _child.fresh = True  # what the server of forkserver forks ends as such a one does
+    """Prepare a fresh process, which has its GPU already."""
+    _child.fresh = True  # forks of the fork server must end like a fresh process
     _child.end_well()
     _forked()
 
 
 def _forked() -> None:
-    """Of a process that a program started: it has no GPU where the program is traced."""
+    """Prepare a process that a program started: refuse it the GPU if the program is traced."""
     from streamrace.device import cuda
     from streamrace.device.library import functions
 
@@ -143,7 +143,7 @@ def _refuse() -> NoReturn:
 
 @contextmanager
 def watched(trace: Path) -> Iterator[None]:
-    """Inside, the program is traced into this file. Raises RuntimeError where processes that it started used a GPU."""
+    """Trace the program into this file in the ``with`` block. Raise RuntimeError if child processes used a GPU."""
     used = trace.with_name(f"{trace.name}.spawned")
     before = os.environ.get(_TRACED)
     os.environ[_TRACED] = str(used.absolute())

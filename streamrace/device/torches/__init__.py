@@ -1,16 +1,15 @@
-"""A CPU build of any version of torch: made once of the published wheel, and kept in the user's cache.
+"""Creates a CPU build of any version of torch from the published wheel, once, in the user's cache.
 
-The package index has CUDA builds for Linux on x86-64. A CUDA build has a GPU of its own, which nothing can replace, and
-asks for gigabytes of NVIDIA's libraries. But its CUDA part lies in libraries of its own (``libtorch_cuda.so``,
-``libc10_cuda.so``): without them no CUDA kernel and no CUDA hook registers itself, and what is left is what a CPU build
-is, torch's Python and ``libtorch_cpu`` as they were released. So the wheel alone is downloaded, and unpacked without
-them; what the rest wants of them to be loaded is given by stubs (:mod:`.stubs`). Where pip has a CPU build, that one is
-taken as it is.
+The package index has CUDA builds for Linux on x86-64. A CUDA build has a GPU of its own, which cannot be replaced, and
+requires gigabytes of NVIDIA's libraries. But its CUDA part is in separate libraries (``libtorch_cuda.so``,
+``libc10_cuda.so``): without them no CUDA kernel and no CUDA hook is registered, and the rest is a CPU build, torch's
+Python and ``libtorch_cpu`` as released. So only the wheel is downloaded, and unpacked without these libraries; stubs
+replace the parts of them that loading the rest requires (:mod:`.stubs`). If pip finds a CPU build, it is used as it is.
 
 ``make setup`` (``python -m streamrace.device.torches``), :mod:`streamrace.device.substitute` and ``--package torch==X``
-share what is made here. Needs pip, a compiler and binutils, and of Python's packages none, as set-up has none yet.
+share these builds. Needs pip, a compiler and binutils, but no Python packages, as set-up has none yet.
 
-Rejected: the whole CUDA build beside the simulated GPU (both register kernels for one key), today's torch with the
+Rejected: the whole CUDA build next to the simulated GPU (both register kernels for one key), today's torch with the
 Python files of another (its FSDP would run on a core that it was never released with).
 """
 
@@ -34,7 +33,7 @@ Tell = Callable[[str], None]
 
 
 def place(version: str) -> Path:
-    """Where the CPU build of torch ``version`` for this Python lies, when it is there."""
+    """Return the folder for the CPU build of torch ``version`` for this Python, existing or not."""
     name = f"{version.partition('+')[0]}-{sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag}"
     return cache() / "torch" / name
 
@@ -46,10 +45,10 @@ def tree(
     wanted: Sequence[str] = (),
     before: Callable[[Path], None] = lambda made: None,
 ) -> Path:
-    """The folder that has the CPU build of torch ``version``; it is made where it is not there, whole or not at all.
+    """Return the folder with the CPU build of torch ``version``, after creating it atomically if necessary.
 
-    ``wanted``: what pip is to download instead of the release of that version. ``before`` is called with the folder
-    before torch is imported from it. Raises :class:`streamrace.compiling.BuildError`.
+    ``wanted``: what pip must download instead of the release of that version. ``before`` is called with the folder
+    before torch is imported from it. Raise :class:`streamrace.compiling.BuildError`.
     """
     made = place(version)
     try:
@@ -59,7 +58,7 @@ def tree(
 
 
 def _make(version: str, place: Path, tell: Tell, wanted: Sequence[str], before: Callable[[Path], None]) -> None:
-    for left in place.parent.glob(f".{place.name}.*.part"):  # by one that was killed
+    for left in place.parent.glob(f".{place.name}.*.part"):  # from a killed process
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.", suffix=".part", dir=place.parent) as folder:
         made = Path(folder) / "made"
@@ -75,7 +74,7 @@ def _make(version: str, place: Path, tell: Tell, wanted: Sequence[str], before: 
         made.rename(place)
 
 
-# With the device: since 2.14 torch asks for kernels of CUDA while it is imported, and the device has them.
+# With the device: since 2.14 torch needs CUDA kernels while it is imported, and the device has them.
 _TRIAL = """
 import sys
 from streamrace.device import library
@@ -86,7 +85,7 @@ assert torch.__file__.startswith(sys.argv[1]), torch.__file__
 
 
 def _try(version: str, made: Path) -> None:
-    """Build the device with it, and import it: what cannot be run is not kept, and the first run need not wait."""
+    """Build the device with the new build and import it: a build that fails is not kept, and the first run is fast."""
     path = os.pathsep.join(filter(None, [str(made), *(entry or os.getcwd() for entry in sys.path)]))
     done = subprocess.run(
         lifetime.command([sys.executable, "-P", "-c", _TRIAL, str(made)]), capture_output=True, text=True, check=False,

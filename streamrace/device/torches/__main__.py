@@ -1,6 +1,6 @@
-"""``python -m streamrace.device.torches --constraint requirements.txt``: torch's CPU build, put into this environment.
+"""Installs torch's CPU build into this environment: ``python -m streamrace.device.torches --constraint FILE``.
 
-What ``make setup`` begins with, in an environment that has nothing but pip. The file says which version.
+The first step of ``make setup``, in an environment that has only pip. ``FILE`` (requirements.txt) pins the version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USAGE = "usage: python -m streamrace.device.torches --constraint FILE"
 
 
 def main(arguments: list[str]) -> None:
-    """Install it, unless it is there. Raises :class:`streamrace.compiling.BuildError`."""
+    """Install the build unless it is installed already. Raise :class:`streamrace.compiling.BuildError`."""
     if len(arguments) != 2 or arguments[0] != "--constraint":
         raise SystemExit(_USAGE)
     pins = Path(arguments[1])
@@ -52,7 +52,7 @@ def _is_there(version: str) -> bool:
 
 
 def _clean() -> None:
-    """A CUDA build of the same version counts for pip as what is wanted, and would stay."""
+    """Uninstall torch: pip would accept a CUDA build of the same version, and keep it."""
     try:
         version_of("torch")
     except PackageNotFoundError:

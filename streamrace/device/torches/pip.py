@@ -1,4 +1,4 @@
-"""torch's wheel alone, without the packages that it asks for, as pip is configured to find it."""
+"""Downloads torch's wheel alone, without its requirements, through pip as the user has configured it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamrace.compiling import BuildError
 from streamrace.process import lifetime
 
 WANTED = "STREAMRACE_CPU_TORCH"
-"""What pip is to download: a wheel's path, or options and a requirement."""
+"""Environment variable that names what pip must download: a wheel's path, or options and a requirement."""
 _DOWNLOAD_S = 3600
 _UNREACHED = re.compile(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure")
 
@@ -23,9 +23,9 @@ _UNREACHED = re.compile(r"Retrying \(|NewConnectionError|Name or service not kno
 def run(
     words: Sequence[str], *, more: dict[str, str] | None = None, stdout: int | None = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    """pip, with what the user has configured it to be; its standard error is read, and its output where not given on.
+    """Run pip as the user has configured it. Captures its standard error, and its output unless ``stdout`` is given.
 
-    Raises :class:`streamrace.compiling.BuildError` where there is none, or where it takes over an hour.
+    Raise :class:`streamrace.compiling.BuildError` if there is no pip, or if it takes over an hour.
     """
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = lifetime.command([*_pip(), *words, "--no-input", "--disable-pip-version-check"])
@@ -37,7 +37,7 @@ def run(
 
 
 def _pip() -> list[str]:
-    """An environment that uv made has no pip; the one that Python brings for its ensurepip runs from its wheel."""
+    """Return the command for pip. An environment created by uv has none: Python's bundled wheel of pip runs instead."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     bundled = sorted((Path(os.__file__).parent / "ensurepip" / "_bundled").glob("pip-*.whl"))
@@ -47,24 +47,24 @@ def _pip() -> list[str]:
 
 
 def has_cpu_build(version: str) -> bool:
-    """Does an index or a folder that pip is configured for have a CPU build of its own?"""
-    listed = run(["index", "versions", "torch", "--retries", "1"])  # by pages of the index: nothing is downloaded
+    """Check whether an index or folder configured for pip has a CPU build of its own."""
+    listed = run(["index", "versions", "torch", "--retries", "1"])  # reads only index pages: nothing is downloaded
     return re.search(rf"[ (]{re.escape(version)}\+cpu[,)\s]", listed.stdout or "") is not None
 
 
 def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Sequence[str] = ()) -> Path:
-    """The wheel of torch ``version``, in ``folder``. ``wanted``: what pip is to take instead.
+    """Download the wheel of torch ``version`` into ``folder``. ``wanted``: what pip must download instead.
 
-    Raises :class:`streamrace.compiling.BuildError`.
+    Raise :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not wanted:
         wanted = [f"torch=={version}{'+cpu' if has_cpu_build(version) else ''}"]
         tell(f"torch {version}: downloading its wheel, {_expected(wanted[0])}")
-    shown = sys.stderr.isatty()  # then pip tells the size, and shows how far it is
+    shown = sys.stderr.isatty()  # pip then prints the size and its progress
     words = ["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "-d", str(folder), *wanted]
     begun = time.monotonic()
-    large = {"TMPDIR": str(folder.parent)}  # where there is room for it afterwards
+    large = {"TMPDIR": str(folder.parent)}  # the final disk, which has room for the wheel
     done = run(words if shown else [*words, "-q"], more=large, stdout=2 if shown else subprocess.PIPE)
     found = sorted(folder.glob("torch-*.whl"))
     if done.returncode or not found:

@@ -1,6 +1,6 @@
-"""What torch wants of its CUDA part to be loaded, as small libraries of the same names, made with the C++ compiler.
+"""Builds small libraries in place of torch's CUDA part, with the symbols that loading torch requires.
 
-A function of theirs that is called is a RuntimeError that names it; one of CUDA's own answers that there is no device.
+A call of a stub raises a RuntimeError that names the function; CUDA's own functions report that there is no device.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from streamrace.compiling import BuildError, find_compiler
 from streamrace.device.build import STUBBED
 
-# Beginnings of the names of libraries that are of CUDA: left out of the wheel, and given as stubs where asked for. Not
-# libnvpl: NVIDIA's libraries for the processor, in the wheels for aarch64.
+# Name prefixes of CUDA's libraries: left out of the wheel, and replaced by stubs where they are required. Not
+# libnvpl: NVIDIA's libraries for the CPU, in the wheels for aarch64.
 OF_CUDA = ("libcaffe2_nvrtc", "libcublas", "libcud", "libcuf", "libcupti", "libcurand", "libcusolver", "libcusparse",
            "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem",
            "libtorch_cuda", "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
 _OF_CUDAS_CODE = re.compile("cu(da|dnn|blas|sparse|fft|solver|rand)|nccl|nvrtc|nvtx", re.IGNORECASE)
-# What torch asks without a need for CUDA, and the answer. The first two are asked for while torch is imported.
+# Functions that torch calls without a need for CUDA, and the stub's body. The first two are called during the import.
 _ANSWERS = {
     "_ZN4c10d15get_gil_checkerEv": "static void* none[8]; return none;",  # written to, and never used
     # ProcessGroupNCCL::Options(bool), of which pybind11 keeps one as a default argument: since 2.13
@@ -58,7 +58,7 @@ static void* empty(void* self) {
 """
 
 # torch._C of a CPU build: torch's Python asks it whether there is CUDA, and NCCL, and if so overrides CUDA's operators
-# since 2.14. CPython's prototypes stand here, as a machine that only runs Python need not have its headers.
+# since 2.14. CPython's prototypes are repeated here: a machine that only runs Python may lack its headers.
 _MODULE = """\
 #include <initializer_list>
 #include <string>
@@ -116,10 +116,10 @@ extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
 
 
 def stub(torch: Path) -> list[str]:
-    """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
+    """Build the CUDA libraries that ``torch``'s own libraries are linked with; return their names.
 
-    Its module ``torch._C`` becomes that of a CPU build. Raises :class:`streamrace.compiling.BuildError` where
-    there is no compiler, or no binutils.
+    Its module ``torch._C`` becomes that of a CPU build. Raise :class:`streamrace.compiling.BuildError` if there is no
+    compiler, or no binutils.
     """
     folder = torch / "lib"
     there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
@@ -141,9 +141,9 @@ def stub(torch: Path) -> list[str]:
 
 
 def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: Path) -> None:
-    """Make the libraries that are ``wanted`` by ``file``, a compiled part of another package, in ``folder``.
+    """Build the libraries ``wanted`` by ``file``, a compiled part of another package, in ``folder``.
 
-    ``bundled``: what came with it. torch is imported. Raises :class:`streamrace.compiling.BuildError`.
+    ``bundled``: libraries that came with it. torch is imported. Raise :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True)
     own = [path for path in bundled if path.name in _needed(file)]
@@ -158,15 +158,15 @@ def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: P
 
 
 def _of_another_torch(name: str) -> bool:
-    """Is what torch lacks none of CUDA's? Then the file is for another release, and is not loaded on a GPU either."""
+    """Check whether a missing symbol is not CUDA's: the file is then for another release, and fails on a GPU, too."""
     return name.startswith("_Z") and not _OF_CUDAS_CODE.search(name)
 
 
 def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str, str]]:
-    """Symbols and their versions that the files want, and that neither they nor the libraries of the system have."""
+    """Return symbols with versions that the files need and that neither they nor the system's libraries define."""
     defined = {name for file in files for name, _ in _symbols(file, "--defined-only")}
     wanted = {symbol for file in files for symbol in _symbols(file, "--undefined-only")}
-    loaded = [ctypes.CDLL(None), *(ctypes.CDLL(name) for name in system)]  # the first has Python's own
+    loaded = [ctypes.CDLL(None), *(ctypes.CDLL(name) for name in system)]  # the first one has Python's symbols
 
     def there(name: str) -> bool:
         return name in defined or any(hasattr(library, name) for library in loaded)
@@ -179,7 +179,7 @@ def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str,
 def _symbols(file: Path, which: str) -> Iterable[tuple[str, str]]:
     for line in _told("nm", "-D", which, "--with-symbol-versions", str(file)).splitlines():
         kind, name = line.split()[-2:]
-        if kind not in ("w", "v") or which == "--defined-only":  # a weak one may be absent
+        if kind not in ("w", "v") or which == "--defined-only":  # weak symbols may be missing
             name, _, version = name.partition("@")
             yield name, version.lstrip("@")
 
@@ -222,7 +222,7 @@ def _run(what: str, code: str, options: Sequence[str]) -> None:
 
 
 def _definition(number: int, name: str) -> str:
-    """What stands for a symbol. The header says what a stub answers."""
+    """Return the code that defines a symbol. The module's docstring says how a stub answers."""
     label = f'__asm__("{name}")'
     if name.startswith("_ZTI"):  # pybind11 registers a class by its type's name
         return (

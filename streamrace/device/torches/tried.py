@@ -1,4 +1,4 @@
-"""Which versions of torch were run on the simulated GPU: ``docs/concepts/versions.md`` says what was run on each."""
+"""Lists the versions of torch that were run on the simulated GPU. ``docs/concepts/versions.md`` has the details."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 import sys
 
 OLDEST, NEWEST = (2, 5), (2, 15)
-"""All between the two were tried."""
+"""Oldest and newest release; all releases between them were tried."""
 _TOLD = "STREAMRACE_NOT_TRIED"
 
 
 def not_tried(version: str) -> str:
-    """The sentence for a version of torch that was not tried; empty for all others."""
+    """Return the warning for a version of torch that was not tried; empty for all others."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST and ".dev" not in version:
         return ""
@@ -24,7 +24,7 @@ def not_tried(version: str) -> str:
 
 
 def tell(version: str) -> None:
-    """Say it on standard error, once for this process and those that it starts."""
+    """Print the warning to standard error, once for this process and those that it starts."""
     if (sentence := not_tried(version)) and os.environ.get(_TOLD) != version:
         os.environ[_TOLD] = version
         print(f"streamrace: {sentence}", file=sys.stderr, flush=True)

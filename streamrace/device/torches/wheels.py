@@ -1,4 +1,4 @@
-"""torch's wheel, unpacked as a CPU build, which says that it is one; and packed again, for pip to install."""
+"""Unpacks torch's wheel as a CPU build that declares itself as one, and packs it again for pip to install."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from streamrace.compiling import BuildError
 from streamrace.device.torches.stubs import OF_CUDA, stub
 
 _UNUSED = ("torch/bin/ptxas", "torch/bin/protoc", "torch/bin/nvdisasm", "torch/test/", "torch/bin/test")
-# What only a CUDA build asks for: NVIDIA's libraries, and the compiler of kernels.
+# Requirements of CUDA builds only: NVIDIA's libraries, and the compiler of kernels.
 _ASKS_FOR_CUDA = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton\b|pytorch-triton)", re.IGNORECASE)
 
 
 def unpack(wheel: Path, place: Path) -> None:
-    """Unpack ``wheel``; a CUDA build without its CUDA part, and without what only compiles or tests that.
+    """Unpack ``wheel``: a CUDA build without its CUDA part, and without files that only compile or test that part.
 
-    A CPU build is unpacked as it is. Raises :class:`streamrace.compiling.BuildError`.
+    A CPU build is unpacked as it is. Raise :class:`streamrace.compiling.BuildError`.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -44,13 +44,13 @@ def _is_of_cuda(name: str) -> bool:
 
 
 def _as_cpu(file: Path) -> None:
-    """``torch.version`` says what a CPU build's says: programs and torch's own files ask it which build this is."""
+    """Make ``torch.version`` that of a CPU build: programs and torch's own files read which build this is."""
     text = re.sub(r"^(cuda\b[^=]*= ).*$", r"\1None", file.read_text(), flags=re.MULTILINE)
     file.write_text(re.sub(r"^(__version__ = '[^'+]*)(\+[^']*)?'", r"\1+cpu'", text, flags=re.MULTILINE))
 
 
 def information(place: Path) -> Path:
-    """The folder that says which distribution lies in ``place``. Raises :class:`BuildError`."""
+    """Return the folder that describes the distribution in ``place``. Raise :class:`BuildError`."""
     found = [*place.glob("torch-*.dist-info")]
     if len(found) != 1:
         raise BuildError(f"{place} is no wheel of torch: it does not say which version it is")
@@ -58,14 +58,14 @@ def information(place: Path) -> Path:
 
 
 def requirements(place: Path) -> list[str]:
-    """What the build in ``place`` asks for, without its extras."""
+    """Return the requirements of the build in ``place``, without its extras."""
     lines = (information(place) / "METADATA").read_text(encoding="utf-8").splitlines()
     asked = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
     return [one for one in asked if "extra ==" not in one]
 
 
 def _describe(place: Path) -> None:
-    """The distribution is one of a CPU build, too: its version, what it asks for, its files."""
+    """Make the distribution's metadata those of a CPU build, too: its version, requirements and list of files."""
     info = information(place)
     version = info.name.removesuffix(".dist-info").partition("-")[2].partition("+")[0] + "+cpu"
     file = info / "METADATA"
@@ -92,7 +92,7 @@ def _told(file: Path, record: Path) -> list[str]:
 
 
 def pack(place: Path, folder: Path) -> Path:
-    """The build in ``place`` as a wheel in ``folder``, for pip. Not compressed, as it is unpacked at once."""
+    """Pack the build in ``place`` as a wheel in ``folder``, for pip. Not compressed, as it is unpacked at once."""
     info = information(place)
     tag = re.search(r"^Tag: (\S+)$", (info / "WHEEL").read_text(encoding="utf-8"), re.MULTILINE)
     wheel = folder / f"{info.name.removesuffix('.dist-info')}-{tag[1] if tag else 'py3-none-any'}.whl"

@@ -1,6 +1,6 @@
-"""How long a kernel takes by itself on a GPU: by its shapes and types, from what others have measured.
+"""Models how long a kernel takes on a GPU, undisturbed: by its shapes and types, from published measurements.
 
-Every figure stands with its source in ``streamrace/device/hardware/facts.toml``, section kernels.
+Every figure has its source in ``streamrace/device/hardware/facts.toml``, section kernels.
 """
 
 from pathlib import Path
@@ -10,6 +10,6 @@ from streamrace.device.hardware.kernels.model import Kernels
 from streamrace.device.hardware.kernels.signature import DTYPES, Shape, Signature
 
 PUBLISHED = Path(__file__).with_name("published.csv")
-"""What others have measured: :mod:`streamrace.studies.kernels` sets the model beside it."""
+"""Published measurements, with which :mod:`streamrace.studies.kernels` compares the model."""
 
 __all__ = ["DTYPES", "GPUS", "PUBLISHED", "Gpu", "Kernels", "Shape", "Signature"]

@@ -1,7 +1,7 @@
-"""Attention in one kernel (flash), forward and backward. Eager attention is products and softmax: those are elsewhere.
+"""Models fused (flash) attention, forward and backward. Eager attention consists of products and softmax instead.
 
-What it reaches depends on the keys that a query meets: each query has a fixed cost beside them, told in keys. A causal
-mask halves the work and not the rest (FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608).
+The rate depends on the number of keys per query, plus a fixed cost per query that is expressed in keys. A causal mask
+halves the work but not the fixed cost (FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from streamrace.device.hardware.kernels.signature import Signature
 
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{FORWARD}_backward"
-_CAUSAL = 1  # the first of its switches
-_HEAD = 128  # from here on a head's size changes little
+_CAUSAL = 1  # bit of the first switch
+_HEAD = 128  # above this head size the rate changes little
 
 
 def nanoseconds(one: Signature, gpu: Gpu) -> float | None:
-    """What the arithmetic takes; None for what is no attention."""
+    """Return the time of the arithmetic; None if the kernel is not attention."""
     backward = one.name == BACKWARD
     if not (backward or one.name == FORWARD) or len(one.shapes) < 4:
         return None
@@ -30,7 +30,7 @@ def nanoseconds(one: Signature, gpu: Gpu) -> float | None:
     extra = fact(f"kernels.attention.extra_keys{'_causal' * causal}{'_backward' * backward}")
     keys = (key[-2] + extra) * (0.5 if causal else 1.0)
     reached = gpu.attention_backward if backward else gpu.attention
-    if query[-1] < _HEAD:  # between what is known of 64 and of 128, and on below, by the head's logarithm
+    if query[-1] < _HEAD:  # interpolated between the known sizes 64 and 128, and extrapolated below, in the logarithm
         reached *= fact("kernels.attention.small_head") ** math.log2(_HEAD / query[-1])
     dtype = one.dtypes[at] if at < len(one.dtypes) else "bfloat16"
     took: float = 2 * math.prod(query[:-1]) * keys * products / (gpu.peak(dtype) * reached)

@@ -1,9 +1,9 @@
-"""Products of matrices (and convolutions, as products): tiles, waves over the multiprocessors, depth.
+"""Models matrix products (and convolutions, as products): tiles, waves over the multiprocessors, depth.
 
-The result is cut into tiles, each a block of threads' own. Multiprocessors take one each at a time, so that the last
-round, however few tiles it has, takes as long as a full one (NVIDIA, Matrix Multiplication Background User's Guide:
-tile and wave quantisation). Where tiles are few, several blocks share one, each with a part of the inner dimension
-(split-K), and what they make is summed up. The library takes the fastest of these ways: so does this.
+The result is cut into tiles, each computed by a block of threads. Each multiprocessor takes one block at a time, so
+the last round takes as long as a full one, however few tiles it has (NVIDIA, Matrix Multiplication Background User's
+Guide: tile and wave quantisation). If tiles are few, several blocks share one, each with a part of the inner dimension
+(split-K), and their partial results are summed. The library picks the fastest of these ways, and so does this model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamrace.device.hardware.kernels.gpu import Gpu
 from streamrace.device.hardware.kernels.signature import Shape, Signature
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
-_SUMS = 4  # bytes of an element of a partial sum
+_SUMS = 4  # bytes per element of a partial sum
 
 
 class Product(NamedTuple):
@@ -54,7 +54,7 @@ def _ways() -> _Ways:
 
 
 def products(one: Signature) -> tuple[Product, ...]:
-    """The products of matrices that a kernel is; none, where it is something else."""
+    """Return the matrix products that a kernel consists of; empty for other kernels."""
     name, shapes = one.name, one.shapes
     if name in PRODUCTS and len(shapes) >= 3:
         at = 1 if "add" in name else 0
@@ -64,9 +64,9 @@ def products(one: Signature) -> tuple[Product, ...]:
         return (Product(math.prod(left[:-2]), left[-2], right[-1], left[-1], _dtype(one, at)),)
     if name == "aten::convolution" and len(shapes) >= 3:
         image, weight, result = shapes[0], shapes[1], shapes[-1]
-        of = image if weight[0] != result[1] else result  # the first is a transposed one
+        of = image if weight[0] != result[1] else result  # different sizes mean a transposed convolution
         return (_convolution(of, weight, _dtype(one, 0)),)
-    if name == "aten::convolution_backward" and len(shapes) >= 3:  # of the image and of the weights
+    if name == "aten::convolution_backward" and len(shapes) >= 3:  # for the image and for the weights
         gradient, weight = shapes[0], shapes[2]
         forward = _convolution(gradient, weight, _dtype(one, 0))
         return (forward._replace(n=forward.k, k=forward.n), forward._replace(m=forward.k, k=forward.m))
@@ -82,7 +82,7 @@ def _dtype(one: Signature, at: int) -> str:
 
 
 def nanoseconds(product: Product, gpu: Gpu) -> float:
-    """What the arithmetic takes, without what every kernel does."""
+    """Return the time of the arithmetic, without the costs common to all kernels."""
     ways = _ways()
     batch, m, n, k, dtype = product
     rate = gpu.peak(dtype) * gpu.matmul / gpu.sms  # of one multiprocessor

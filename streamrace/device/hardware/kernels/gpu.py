@@ -1,4 +1,4 @@
-"""A GPU as its kernels see it: rates, multiprocessors, and what parts of them work reaches."""
+"""Describes a GPU to the kernel models: rates, multiprocessors, and the fractions of them that work reaches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _known() -> tuple[str, ...]:
 
 
 GPUS = _known()
-"""GPUs whose kernels are known by shape."""
+"""GPUs with kernels known by shape."""
 
 
 class Machine(Protocol):
-    """What a profile says of its GPU: see :class:`streamrace.device.hardware.Profile`."""
+    """The part of a profile that describes its GPU: see :class:`streamrace.device.hardware.Profile`."""
 
     @property
     def gpu(self) -> str | None: ...
@@ -42,9 +42,9 @@ class Machine(Protocol):
 
 
 class Gpu(NamedTuple):
-    """Rates per nanosecond. ``peaks``: floating point operations by type, dense.
+    """A GPU's rates per nanosecond. ``peaks``: dense floating point operations by type.
 
-    ``matmul``, ``attention``, ``attention_backward``: parts of the peak; ``memory``: of the memory's rate, which is
+    ``matmul``, ``attention``, ``attention_backward``: fractions of the peak; ``memory``: fraction of the memory's rate
     ``bytes_per_ns``. ``host_bytes_per_ns``: between the host's pinned memory and the GPU.
     """
 
@@ -59,17 +59,17 @@ class Gpu(NamedTuple):
     memory: float
 
     def peak(self, dtype: str) -> float:
-        """Floating point operations per nanosecond of products in ``dtype``: of one that it has none for, float32's."""
+        """Return the peak rate of products in ``dtype``, operations per nanosecond; for unknown types float32's."""
         peaks = dict(self.peaks)
         return peaks.get(dtype, peaks["float32"])
 
     @classmethod
     def of(cls, profile: Machine) -> Gpu:
-        """That of a profile which names one: what the profile says of itself goes before what others measured."""
+        """Return the GPU that a profile names. The profile's own figures take precedence over published ones."""
         name = profile.gpu
         assert name is not None
         here = {key: fact(f"kernels.{name}.{key}") for key in _FIGURES}
-        # Our jobs know bf16 and fp32: bf16 stands for whichever 16 bits a GPU multiplies fast (a V100: fp16).
+        # Our jobs use bf16 and fp32: bf16 stands for whichever 16-bit type the GPU multiplies fast (a V100: fp16).
         peaks = {
             **dict.fromkeys(_HALF, profile.tflops),
             "tf32": here["tf32_tflops"],

@@ -1,7 +1,7 @@
-"""Kernels that memory bounds: how many bytes they move, and how fast.
+"""Models kernels bound by memory: how many bytes they move, and at what rate.
 
-A kernel's time grows by a byte each at a part of the memory's rate, from the time of the shortest kernel on: so a small
-one reaches little of the rate, and a large one most of it.
+A kernel's time starts from that of the shortest kernel and grows with its bytes at a fraction of the memory's rate: a
+small kernel reaches little of the rate, a large one most of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from streamrace.device.hardware.kernels.signature import SIZES, Signature
 
 UP, DOWN = "cudaMemcpyAsync HtoD", "cudaMemcpyAsync DtoH"
 PAGEABLE = " pageable"
-"""Behind a copy's name where the host's memory is not pinned."""
+"""Suffix of a copy's name if the host's memory is not pinned."""
 
 
 def nanoseconds(one: Signature, gpu: Gpu) -> float:
-    """What the bytes take, without what every kernel does."""
+    """Return the time of the bytes, without the costs common to all kernels."""
     if one.name.startswith((UP, DOWN)):
         pinned = not one.name.endswith(PAGEABLE)
         return one.nbytes / (gpu.host_bytes_per_ns * (1.0 if pinned else _host()))
@@ -27,9 +27,9 @@ def nanoseconds(one: Signature, gpu: Gpu) -> float:
 
 
 def moved(one: Signature) -> int:
-    """Bytes read and written: what an operator does not touch of its tensors left out."""
+    """Return the bytes read and written, without the parts of tensors that the operator does not touch."""
     if one.name == "aten::embedding" and len(one.shapes) >= 3 and len(one.dtypes) == len(one.shapes):
-        # Of the table only the rows that are asked for: as much as the result.
+        # Only the requested rows of the table are read: as many bytes as the result has.
         indices, result = (math.prod(one.shapes[at]) * SIZES[one.dtypes[at]] for at in (1, -1))
         return indices + 2 * result
     return one.nbytes

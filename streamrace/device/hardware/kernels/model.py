@@ -1,4 +1,4 @@
-"""The model: a kernel starts, and then takes the longer of its arithmetic and its bytes."""
+"""Combines the kernel models: a fixed start, then the longer of a kernel's arithmetic and its bytes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from streamrace.device.hardware.kernels.signature import Signature
 
 
 class Kernels:
-    """What kernels take on ``gpu``."""
+    """Computes the durations of kernels on ``gpu``."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
 
     def nanoseconds(self, one: Signature) -> float:
-        """A kernel by itself, from its start to its end."""
+        """Return the duration of an undisturbed kernel, from start to end, in nanoseconds."""
         return self.gpu.floor_ns + max(self.arithmetic(one), self.bytes_alone(one))
 
     def bytes_alone(self, one: Signature) -> float:
-        """Nanoseconds of its bytes."""
+        """Return the nanoseconds of a kernel's bytes."""
         return memory.nanoseconds(one, self.gpu)
 
     def arithmetic(self, one: Signature) -> float:
-        """Nanoseconds of its products; 0 where there are none."""
+        """Return the nanoseconds of a kernel's products; 0 without products."""
         attended = attention.nanoseconds(one, self.gpu)
         if attended is not None:
             return attended
@@ -30,5 +30,5 @@ class Kernels:
 
     @staticmethod
     def of(profile: Machine) -> Kernels | None:
-        """Those of a profile that names its GPU."""
+        """Return the kernels of a profile's GPU; None if the profile names none."""
         return None if profile.gpu is None else Kernels(Gpu.of(profile))

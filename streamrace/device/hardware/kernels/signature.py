@@ -1,4 +1,4 @@
-"""What is known of a kernel when it is timed."""
+"""Defines the facts about a kernel by which it is timed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
-# c10/core/ScalarType.h: the numbers by which torch names types.
+# c10/core/ScalarType.h: torch's numbers of types.
 DTYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16",
@@ -18,10 +18,10 @@ SIZES = {
 
 
 class Signature(NamedTuple):
-    """A kernel's operator, and what it works on.
+    """A kernel's operator and operands.
 
-    ``nbytes``: of all its tensors; ``shapes``: of the arguments that are tensors, then of the results; ``dtypes``:
-    theirs, none where they are not known. ``switches``: the operator's arguments that are True or False, a bit each.
+    ``nbytes``: of all its tensors; ``shapes``: of the tensor arguments, then of the results; ``dtypes``: of the same
+    tensors, empty if unknown. ``switches``: the operator's boolean arguments, one bit each.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The network of a machine, and how long NCCL's collectives take on it.
+"""Models the network of a machine, and the durations of NCCL's collectives on it.
 
-``topology`` says what lies between the GPUs, ``routes`` which links a collective's rings and trees use, ``flows`` what
-each flow gets of links that several share, ``nccl`` which algorithm and protocol NCCL takes, and how long that is.
+``topology`` describes the links between GPUs, ``routes`` the links that a collective's rings and trees use, ``flows``
+the rates of flows that share links, ``nccl`` the algorithm and protocol that NCCL chooses, and the resulting time.
 """
 
 from streamrace.device.hardware.network.nccl import NcclTimes

@@ -1,8 +1,8 @@
-"""What each flow gets of links that several share: max-min fair rates (Bertsekas and Gallager 1992, section 6.5.2).
+"""Computes max-min fair rates of flows that share links (Bertsekas and Gallager 1992, section 6.5.2).
 
-No flow can have more without one that has no more than it getting less. Found by filling: all rates grow together until
-a link is full; the flows on it have what they get, the others go on. A flow may load a link more than once (a ring goes
-through a switch several times), or only in part: its weight there.
+No flow's rate can grow without lowering the rate of a flow that has no more. Computed by progressive filling: all rates
+grow together until a link is full; flows on this link keep their rate, the others continue. A flow may load a link more
+than once (a ring passes a switch several times), or only in part: its weight on the link.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Link = tuple[object, ...]
 
 
 def fair(flows: Sequence[Mapping[Link, float]], capacity: Mapping[Link, float]) -> list[float]:
-    """The rates of ``flows``, in the unit of ``capacity``: of each, the links that it loads and how often.
+    """Return the rates of ``flows``, in the unit of ``capacity``. Each flow maps the links it loads to its weights.
 
-    A flow on no link of finite capacity gets infinity. Links that ``capacity`` does not name hold nothing up.
+    A flow on no link of finite capacity gets infinity. Links missing from ``capacity`` limit no flow.
     """
     rates = [math.inf] * len(flows)
     left = dict(capacity)

@@ -1,11 +1,12 @@
-"""How long NCCL takes for a collective: its algorithms and protocols, and the one that is fastest.
+"""Computes the duration of NCCL's collectives: that of the fastest of its algorithms and protocols.
 
-NCCL knows the latency and the rate of each algorithm with each protocol on a machine, and takes for every size what it
-expects to be fastest (``src/graph/tuning.cc``). Here the same: its own figures for latencies and for the part of a rate
-that a protocol reaches, rates of links from ``routes``. Rings for all, trees for all-reduce. Its rates are those of a
-machine that one collective has to itself; ours know who else is on the links, or more bandwidth could come out slower.
+NCCL knows the latency and rate of each algorithm with each protocol on a machine, and chooses for every size the one it
+expects to be fastest (``src/graph/tuning.cc``). This model does the same: it takes latencies and the fraction of a rate
+that a protocol reaches from NCCL, and the rates of links from ``routes``. Rings serve all collectives, trees
+all-reduce. NCCL's rates assume a machine that one collective has to itself; ours account for other traffic on the
+links, since more bandwidth could otherwise turn out slower.
 
-Not here: NVLS (switches that add up, Hopper), CollNet (SHARP), PAT (2.23 and above, one GPU a node).
+Not modelled: NVLS (switches that add up, Hopper), CollNet (SHARP), PAT (2.23 and above, one GPU per node).
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ _ONE_WAY = ("all_gather", "reduce_scatter")
 
 
 class Way(NamedTuple):
-    """One way to do it. ``curve``: by powers of two from 64 bytes, the part of the rate that a tree reaches."""
+    """An algorithm with a protocol. ``curve``: fraction of a tree's rate reached, by powers of two from 64 bytes."""
 
     algorithm: str
     protocol: str
     latency_ns: float
     ns_per_byte: float
     curve: tuple[float, ...] = ()
-    plateau_bytes: float = math.inf  # from here on
-    plateau: float = 1.0  # the latency is this many times as long
+    plateau_bytes: float = math.inf  # from this size on
+    plateau: float = 1.0  # the latency is multiplied by this factor
 
     def ns(self, nbytes: float) -> float:
-        """How long ``nbytes`` take."""
+        """Return the duration for ``nbytes``."""
         late = self.latency_ns * (self.plateau if nbytes >= self.plateau_bytes else 1.0)
         return late + nbytes * self.ns_per_byte / (_along(self.curve, nbytes) if self.curve else 1.0)
 
 
 def _along(curve: tuple[float, ...], nbytes: float) -> float:
-    """Between two of its powers in proportion: with steps, as NCCL has it, a larger message could be faster."""
+    """Interpolate ``curve`` linearly: with steps, as in NCCL, a larger message could be faster."""
     at = min(max(math.log2(nbytes / 64), 0.0), len(curve) - 1.0) if nbytes > 0 else 0.0
     low = min(int(at), len(curve) - 2)
     return curve[low] + (curve[low + 1] - curve[low]) * (at - low)
 
 
 class NcclTimes:
-    """What NCCL's collectives take at a place."""
+    """Computes the durations of NCCL's collectives on placed ranks."""
 
     def __init__(self, place: PlacedRanks) -> None:
         self._place = place
@@ -55,22 +56,22 @@ class NcclTimes:
         self._sends: dict[tuple[Members, Members], float] = {}
 
     def ns(self, kind: str, nbytes: float, members: Members) -> float:
-        """Of a collective (``all_gather``), not of a send; ``nbytes``: of the whole tensor."""
+        """Return the duration of a collective (``all_gather``), not of a send; ``nbytes``: of the whole tensor."""
         return min(way.ns(nbytes) for way in self.ways(kind, members))
 
     def chosen(self, kind: str, nbytes: float, members: Members) -> Way:
-        """What NCCL takes."""
+        """Return the way that NCCL chooses."""
         return min(self.ways(kind, members), key=lambda way: way.ns(nbytes))
 
     def send_ns_per_byte(self, pair: Members, origin: Members) -> float:
-        """Of a message from one rank to the other, all the others of a ring over ``origin`` beside it."""
+        """Return the time per byte of a message between two ranks, while a ring over ``origin`` sends likewise."""
         found = self._sends.get((pair, origin))
         if found is None:
             found = self._sends[pair, origin] = 1 / self._place.send(pair, origin)
         return found
 
     def ways(self, kind: str, members: Members) -> list[Way]:
-        """All that NCCL could take."""
+        """Return all ways among which NCCL could choose."""
         found = self._ways.get((kind, members))
         if found is None:
             found = self._ways[kind, members] = _ways(self._place.fabric, kind, self._place.group(members))
@@ -89,7 +90,7 @@ def _ways(fabric: Fabric, kind: str, group: RoutedGroup) -> list[Way]:
 
 
 def _has_ll128(fabric: Fabric) -> bool:
-    """Where NCCL trusts that 128 bytes arrive together: over NVLink, and from a card beside the GPU."""
+    """Check whether NCCL relies on 128 bytes arriving together: over NVLink, and from a card next to the GPU."""
     return fabric.network.within == "nvlink" and fabric.network.wire != "tcp"
 
 
@@ -117,7 +118,7 @@ def _ring(fabric: Fabric, kind: str, protocol: str, group: RoutedGroup) -> Way:
             within = max(within, posted)
         crossing = turns * (nodes - 1)
         late += (steps - crossing) * within + crossing * between
-    else:  # what the root sends goes round in pieces
+    else:  # the root's data travels around the ring in pieces
         late += within if nodes == 1 else steps * between if group.cards > 1 else between
     way = Way("ring", protocol, late * 1000, steps / n / rate)
     if protocol != "Simple" or nodes == 1 or kind != "all_reduce":
@@ -139,17 +140,17 @@ def _tree(fabric: Fabric, protocol: str, group: RoutedGroup) -> Way:
         bus = min(bus * part, channels * fact(f"network.nccl.channel_tree_ll128.{generation}")[row])
     late = fact("network.nccl.base_latency.tree")[at]
     up = (group.ranks // nodes - 1) * _hop(fabric, "tree", at) + int(math.log2(nodes)) * _between(fabric, "tree", at)
-    curve = (*fact(f"network.nccl.tree_correction.{protocol.lower()}")[:-1], 1.0)  # above 512 MiB NCCL corrects nothing
+    curve = (*fact(f"network.nccl.tree_correction.{protocol.lower()}")[:-1], 1.0)  # no correction above 512 MiB
     return Way("tree", protocol, (late + 2 * up) * 1000, 2 / bus, curve)
 
 
 def _hop(fabric: Fabric, algorithm: str, at: int) -> float:
-    """Microseconds from a GPU to one of its node."""
+    """Return the microseconds from a GPU to another one on its node."""
     return float(fact(f"network.nccl.hop.{fabric.network.within}.{algorithm}")[at])
 
 
 def _between(fabric: Fabric, algorithm: str, at: int) -> float:
-    """Microseconds from node to node; with Simple what arrives is flushed, which goes the same way again."""
+    """Return the microseconds from node to node; Simple flushes arriving data, a second pass over the same path."""
     added = fabric.added_ns / 1000 * (2 if PROTOCOLS[at] == "Simple" else 1)
     return float(fact(f"network.nccl.hop.net.{algorithm}")[at]) + added
 
@@ -159,7 +160,7 @@ def _row(nodes: int) -> int:
 
 
 def _ll_most(fabric: Fabric, nodes: int) -> float:
-    """Between nodes the processor polls: the row is by its maker."""
+    """Return the highest rate of LL. Between nodes the CPU polls, so the row depends on the CPU's maker."""
     of = fabric.network.generation if nodes == 1 else "ampere" if fabric.network.cpu == "amd" else "volta"
     return float(fact(f"network.nccl.ll_most.{of}")[_row(nodes)])
 
@@ -170,7 +171,7 @@ def _links(gpu: float, generation: str) -> int:
 
 
 def _channels(fabric: Fabric, group: RoutedGroup) -> int:
-    """Rings that NCCL searches for: one a card, two where a card is fast; one an NVLink, one over PCIe."""
+    """Return the number of rings NCCL finds: one per card, two if fast; on a node one per NVLink, or one over PCIe."""
     if group.nodes > 1:
         return group.cards * (2 if fabric.card >= fact("network.nccl.channel_doubled_from") else 1)
     return _links(fabric.gpu, fabric.network.generation) if fabric.network.within == "nvlink" else 1

@@ -1,14 +1,14 @@
-"""Which links a group's rings, trees and messages use, and the rate that comes of it.
+"""Finds the links that a group's rings, trees and messages use, and the resulting rates.
 
-A group of a training job is seldom alone: the other ranks of its nodes are in groups of the same kind, which exchange
-at the same time and share the node's cards. They are laid beside it: with every eighth rank in the group, each of the
-eight groups has a card, or an eighth of one.
+A group of a training job is seldom alone: the other ranks of its nodes are in groups of the same kind, which
+communicate at the same time and share the node's cards. These groups are included: if every eighth rank is in the
+group, each of the eight groups has a card, or an eighth of one.
 
-Rings (Patarasuk and Yuan 2009). NCCL lays one per network card that is near one of the group's GPUs: it enters and
-leaves every node by that card, and passes the group's GPUs there in between; each carries its part of the bytes. So a
-ring over whole nodes uses all cards, one over a GPU of each node one card. Trees (Sanders, Speck and Traeff 2009): two
-over the nodes, each for half of the bytes, so that a node is inner in one and a leaf in the other, and a chain in each
-node.
+Rings (Patarasuk and Yuan 2009). NCCL lays one ring per network card that is near one of the group's GPUs: it enters and
+leaves every node by that card, and passes the group's GPUs of the node in between; each ring carries its part of the
+bytes. So a ring over whole nodes uses all cards, a ring over one GPU per node a single card. Trees (Sanders, Speck and
+Traeff 2009): two over the nodes, each for half of the bytes, so that a node is an inner node of one and a leaf of the
+other, and a chain within each node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Flow = dict[Link, float]
 
 
 class Here(NamedTuple):
-    """A node as one group sees it: the numbers of its GPUs there, and how many ranks the node has."""
+    """A node's part in a group: the local numbers of the group's GPUs (``ours``), and the node's number of ranks."""
 
     node: int
     ours: Members
@@ -35,7 +35,7 @@ class Here(NamedTuple):
 
 
 class PlacedRanks:
-    """Where ranks are: ``fabric``, and by rank the node (``nodes_of``)."""
+    """The placement of ranks: ``fabric``, and the node of each rank (``nodes_of``)."""
 
     def __init__(self, fabric: Fabric, nodes_of: Members) -> None:
         self.fabric, self.nodes_of = fabric, nodes_of
@@ -48,28 +48,28 @@ class PlacedRanks:
         self._groups: dict[Members, RoutedGroup] = {}
 
     def group(self, members: Members) -> RoutedGroup:
-        """A group of ranks."""
+        """Return the group of these ranks, cached."""
         made = self._groups.get(members)
         if made is None:
             made = self._groups[members] = RoutedGroup(self, members)
         return made
 
     def here(self, members: Members) -> list[Here]:
-        """The nodes of a group, in the order in which its ranks come to them."""
+        """Return the nodes of a group, in the order of their first rank in the group."""
         found: dict[int, list[int]] = {}
         for rank in members:
             found.setdefault(self.nodes_of[rank], []).append(self.local[rank])
         return [Here(node, tuple(sorted(ours)), self._ranks[node]) for node, ours in found.items()]
 
     def fair(self, flows: list[Flow]) -> list[float]:
-        """GB/s that each gets."""
+        """Return the GB/s that each flow gets."""
         fabric = self.fabric
         of = {"gpu": fabric.gpu, "bridge": fabric.bridge, "card": fabric.card, "node": fabric.node}
         of["leaf"] = fabric.uplink
         return fair(flows, {link: of[str(link[0])] for flow in flows for link in flow})
 
     def send(self, pair: Members, origin: Members) -> float:
-        """GB/s of a message, one of those of a ring over ``origin``; every group like that one sends one as well."""
+        """Return the GB/s of a message, one of a ring over ``origin``, while all groups of this kind send as well."""
         nodes = {one.node: one for one in self.here(origin)}
         start, end = (nodes[self.nodes_of[rank]] for rank in pair)
         at = [one.ours.index(self.local[rank]) for one, rank in zip((start, end), pair, strict=True)]
@@ -95,7 +95,7 @@ class PlacedRanks:
 
 
 def beside(one: Here) -> list[Members]:
-    """The GPUs of a node by group: those of the one that it is seen by, then those of each other of the same kind."""
+    """Return the GPUs of a node by group: first the group that ``one`` belongs to, then all others of its kind."""
     ours, count = one.ours, len(one.ours)
     step = one.ranks // count
     if step * count == one.ranks and all(b - a == step for a, b in pairwise(ours)):
@@ -108,7 +108,7 @@ def beside(one: Here) -> list[Members]:
 
 
 class RoutedGroup:
-    """The rates of one group of two ranks or more, GB/s."""
+    """The rates of a group of two or more ranks, in GB/s."""
 
     def __init__(self, place: PlacedRanks, members: Members) -> None:
         self.place, self.ranks = place, len(members)
@@ -118,22 +118,22 @@ class RoutedGroup:
         alike: dict[tuple[Members, int], Here] = {}
         for one in self.here:
             alike.setdefault((one.ours, one.ranks), one)
-        self._kinds = list(alike.values())  # nodes that look the same hold a ring up alike: one of each will do
+        self._kinds = list(alike.values())  # equal nodes limit a ring equally: one of each kind suffices
 
     def ring(self) -> float:
-        """What all rings of the group carry together."""
+        """Return the rate of all rings of the group together."""
         return self._together(passes=1.0, turns=1.0)
 
     def tree(self) -> float:
-        """What the trees carry: of an all-reduce's bytes, which go up and come down again.
+        """Return the rate of the trees for an all-reduce's bytes, which travel up and down again.
 
-        Between two nodes one tree goes up where the other comes down; of more, a node has two children and a parent.
+        With two nodes one tree goes up where the other goes down; with more, a node has two children and a parent.
         """
         longest = max(len(one.ours) for one in self.here)
         return self._together(passes=1.0 if self.nodes == 2 else 2.0, turns={1: 0.0, 2: 1.0}.get(longest, 2.0))
 
     def all_to_all(self) -> float:
-        """Of what a rank gives the others, its own part included: all messages at once; the fullest link decides."""
+        """Return the rate of a rank's data, its own part included: all messages at once; the fullest link decides."""
         fabric, n, loads = self.place.fabric, self.ranks, []
         for one in self._kinds:
             k, groups = len(one.ours), beside(one)
@@ -148,7 +148,7 @@ class RoutedGroup:
         return 1 / max(loads)
 
     def to_one(self) -> float:
-        """Of a gather or a scatter: the root's links carry all."""
+        """Return the rate of a gather or a scatter: the root's links carry all data."""
         fabric, n = self.place.fabric, self.ranks
         k = min(len(one.ours) for one in self.here)
         groups = max(len(beside(one)) for one in self.here)
@@ -158,7 +158,7 @@ class RoutedGroup:
         return 1 / max((near + away * pcie) / fabric.gpu, sharing * away / fabric.card, groups * away / fabric.node)
 
     def _together(self, *, passes: float, turns: float) -> float:
-        """As many flows as channels, each over all the group's nodes; the slowest holds the others up."""
+        """Return the rate of all channels together, flows over all the group's nodes; the slowest limits the others."""
         if self.nodes == 1:
             flows = [self._within(one, ours, turns, 0) for one in self.here for ours in beside(one)]
             return self.place.fair(flows)[0]
@@ -178,7 +178,7 @@ class RoutedGroup:
         for one in self._kinds:
             ours = beside(one)[group]
             turns_here = turns
-            if self.place.fabric.network.within == "pcie":  # the way to the card is the GPU's own
+            if self.place.fabric.network.within == "pcie":  # the path to the card is the GPU's own link
                 turns_here = max(turns, passes)
             flow |= self._within(one, ours, turns_here, 2)
             cards = self._cards(one, ours)
@@ -193,20 +193,20 @@ class RoutedGroup:
         return flow
 
     def _crossings(self, card: int) -> Mapping[tuple[int, int], float]:
-        """How often a ring leaves each leaf switch, counted with the rings over other nodes on the same leaf."""
+        """Count how often a ring leaves each leaf switch, including the rings over other nodes of the same leaf."""
         fabric = self.place.fabric
         leaves = [fabric.leaf(one.node, card) for one in self.here]
         left = Counter(a for a, b in zip(leaves, [*leaves[1:], leaves[0]], strict=True) if a != b)
         return {leaf: times * self._crowd(leaf) for leaf, times in left.items()}
 
     def _crowd(self, leaf: tuple[int, int]) -> float:
-        """Nodes of a leaf, for each that the group is on."""
+        """Return the nodes on a leaf, divided by the group's nodes on it."""
         per = self.place.fabric.network.nodes_per_leaf
         everywhere = {node for node in self.place.nodes_of if node // per == leaf[1]}
         return len(everywhere) / sum(one.node // per == leaf[1] for one in self.here)
 
     def _leaves(self) -> list[float]:
-        """An all-to-all's load on what leaf switches pass on; NCCL changes rails within the node, not in the spine."""
+        """Return an all-to-all's load on the leaves' uplinks; NCCL changes rails within the node, not in the spine."""
         fabric, per, loads = self.place.fabric, self.place.fabric.network.nodes_per_leaf, []
         if not per or self.nodes == 1:
             return []

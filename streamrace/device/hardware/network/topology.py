@@ -1,8 +1,8 @@
-"""What lies between GPUs: links within a node, its network cards, and the switches between nodes.
+"""Describes the hardware between GPUs: links within a node, its network cards, and the switches between nodes.
 
-A node's GPUs have a link each, to an NVSwitch (each reaches any other at full rate) or over PCIe, where a host bridge
-may be shared by all. Its network cards are shared out among its GPUs in order. Cards hang on leaf switches: all of a
-node's on one, or card i of each node on the leaf of rail i. Leaves meet in a spine that carries what they give it.
+Each GPU of a node has a link, to an NVSwitch (each reaches any other at full rate) or over PCIe, where all may share a
+host bridge. The node's network cards are divided among its GPUs in order. Cards connect to leaf switches: all cards of
+a node to one leaf, or card i of each node to the leaf of rail i. Leaves connect to a spine that never limits them.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _CHOICES = {"generation": GENERATIONS, "within": WITHIN, "wire": WIRES, "cpu": C
 
 @dataclass(frozen=True)
 class Network:
-    """The table ``[network]`` of a hardware profile. Rates of links are the profile's own."""
+    """The table ``[network]`` of a hardware profile. The rates of links are in the profile itself."""
 
-    generation: str = "ampere"  # of the GPUs: NCCL's figures are by it
-    within: str = "nvlink"  # what joins a node's GPUs: nvlink (through NVSwitch) or pcie
-    nics: int = 1  # network cards of a node
-    wire: str = "infiniband"  # what runs over them: infiniband, roce or tcp
-    cpu: str = "intel"  # NCCL's figures between nodes are by it
-    added_latency_us: float = 0.0  # of a message between nodes, beyond what NCCL's figures are for
-    bridge_gbits_per_s: float = 0.0  # pcie: what all a node's GPUs and cards share, each way; 0: nothing is shared
-    rails: bool = False  # card i of every node is on the leaf switch of rail i; or all cards of a node are on one leaf
+    generation: str = "ampere"  # of the GPUs: selects NCCL's figures
+    within: str = "nvlink"  # the links of a node's GPUs: nvlink (through NVSwitch) or pcie
+    nics: int = 1  # network cards per node
+    wire: str = "infiniband"  # the cards' protocol: infiniband, roce or tcp
+    cpu: str = "intel"  # selects NCCL's figures between nodes
+    added_latency_us: float = 0.0  # of a message between nodes, in addition to the latency in NCCL's figures
+    bridge_gbits_per_s: float = 0.0  # pcie: each way, shared by all GPUs and cards of a node; 0: nothing is shared
+    rails: bool = False  # True: card i of every node is on the leaf switch of rail i; False: a node's share one
     nodes_per_leaf: int = 0  # 0: one switch for all nodes
-    oversubscription: float = 1.0  # what a leaf's nodes can send over what it can send on to the spine
+    oversubscription: float = 1.0  # rate at which a leaf's nodes can send, over the rate of its uplink
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Network:
-        """From a table of a file. Raises ValueError with one sentence for what no network is described by."""
+        """Create a network from a table of a file. Raise ValueError with one sentence for invalid entries."""
         kinds = {item.name: str(item.type) for item in fields(cls)}
         if unknown := sorted(table.keys() - kinds.keys()):
             raise ValueError(f"network has unknown entries: {', '.join(unknown)}; there are {', '.join(kinds)}")
@@ -61,21 +61,21 @@ class Network:
 
 @dataclass(frozen=True)
 class Fabric:
-    """A network with the rates that data reaches on it. GB/s one way, which is bytes a nanosecond."""
+    """A network with the rates that data reaches on it, in GB/s one way, which is bytes per nanosecond."""
 
     network: Network
     gpu: float  # a GPU's link within its node
     card: float  # a network card
-    node: float  # all cards of a node together; infinite where only each by itself is held up
-    bridge: float  # a node's host bridge; infinite where nothing is shared
-    gpus: int  # per node, among which its cards are shared out
+    node: float  # all cards of a node together; infinite if only the single cards limit
+    bridge: float  # a node's host bridge; infinite if nothing is shared
+    gpus: int  # per node, among which its cards are divided
     added_ns: float
 
     @classmethod
     def of(
         cls, network: Network, *, within_gbits: float, card_gbits: float, node_gbits: float | None, gpus: int
     ) -> Fabric:
-        """From rates in Gbit/s: those of links are the data sheet's, ``node_gbits`` is what was seen to be reached."""
+        """Create a fabric from Gbit/s: data sheet rates for the links, a measured rate for ``node_gbits``."""
         if network.within == "nvlink":
             reached = fact(f"network.nvlink.link_reached.{network.generation}") / fact("network.nvlink.link_sheet")
         else:
@@ -93,17 +93,17 @@ class Fabric:
         )
 
     def card_of(self, local: int, here: int) -> int:
-        """The card of a node's GPU number ``local``, of ``here`` ranks on it."""
+        """Return the card of a node's GPU number ``local``; the node has ``here`` ranks."""
         return local * self.network.nics // max(self.gpus, here)
 
     def leaf(self, node: int, card: int) -> tuple[int, int]:
-        """The leaf switch that a card is on."""
+        """Return the leaf switch to which a card is connected."""
         rail = card if self.network.rails else 0
         return rail, node // self.network.nodes_per_leaf if self.network.nodes_per_leaf else 0
 
     @property
     def uplink(self) -> float:
-        """What a leaf can send on to the spine, and receive from it."""
+        """Return the rate at which a leaf can send to the spine, and receive from it."""
         network = self.network
         node = self.card if network.rails else min(self.node, network.nics * self.card)
         return node * max(1, network.nodes_per_leaf) / network.oversubscription

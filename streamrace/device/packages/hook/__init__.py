@@ -1,1 +1,1 @@
-"""A folder for the import path of a build, not a package to import: see ``sitecustomize.py``."""
+"""Holds ``sitecustomize.py`` for the import path of a build. Not a package to import."""
