@@ -23,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --di
 
 DEFAULT := not wide and not release and not ray and not package and not index
 
-LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture && $(BIN)/python tools/budget.py
+LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture && $(BIN)/python tools/budget.py && $(BIN)/python tools/prose.py
 
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1
@@ -157,7 +157,7 @@ $(BROWSER): tests/pages/package.json tests/pages/package-lock.json tests/pages/u
 	@cd .browser && TMPDIR="$(CURDIR)/.browser" "$(CURDIR)/$(BIN)/node" unpack.mjs > /dev/null
 	@touch $@
 
-lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), lines (tools/budget.py), types (mypy)
+lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), lines (tools/budget.py), words (tools/prose.py), types (mypy)
 	@$(LINT)
 	@$(BIN)/mypy
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from streamrace.device import dry
 from streamrace.device.device import Device
-from streamrace.device.dry.heard import Heard
+from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks import is_full
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
@@ -155,7 +155,7 @@ def dry_gpu(
     *,
     answers: bool = True,
     rank: int = 0,
-    heard: Heard | None = None,
+    heard: BroadcastCache | None = None,
 ) -> Device:
     """Return the simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, and make it a dry one.
 
@@ -174,7 +174,7 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
     began = time.perf_counter()
     os.environ["LOCAL_SIZE"] = str(job.gpus)  # torchrun's other variables: streamrace.device.dry.environment
     info = {"job": job.model_dump(mode="json")}
-    heard = Heard(folder / "broadcasts", me.rank)
+    heard = BroadcastCache(folder / "broadcasts", me.rank)
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
     framework.put(job.fix, device)
     framework.graft(job.graft)

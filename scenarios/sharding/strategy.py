@@ -17,7 +17,7 @@ class ShardingError(Exception):
 
 
 class Level(IntEnum):
-    """How far states are sharded; the larger, the finer."""
+    """The granularity of sharding; the larger, the finer."""
 
     N = 0
     I = 1  # noqa: E741 - the paper's letter

@@ -14,7 +14,7 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "streamrace.frameworks.deepspeed",
-    "streamrace.detectors.live.ops": "streamrace.device.wholes",
+    "streamrace.detectors.live.ops": "streamrace.device.opaque_ops",
     "transformers.utils.import_utils": "streamrace.frameworks.listing",
 }
 """Framework modules, and the adapter whose ``adapt(module)`` is called once the module has been executed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from streamrace.device.dry.heard import Heard
+from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.hardware import HardwareTiming, Profile, load_profile
 
 
@@ -107,14 +107,14 @@ def install(
     profile: Profile | None = None,
     answers: bool = True,
     limited: bool = True,
-    heard: Heard | None = None,
+    heard: BroadcastCache | None = None,
 ) -> None:
     """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`.
 
     ``profile``: the machine, instead of the world's. Without ``answers`` every query (``query()``) reports unfinished
     work: the program's branches then do not depend on the timing, so that its trace can be timed anew. Not
     ``limited``: the program may exceed the machine's memory, to measure how much it needs. ``heard``: the broadcasts
-    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.heard`).
+    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.broadcast_cache`).
     """
     from streamrace.device import cuda, memory, work
     from streamrace.device.dry import groups, reading, steps

@@ -4,7 +4,7 @@ In data-parallel training all ranks run the same program on data of the same sha
 rank arrives. The other ranks' inputs are taken to equal this rank's where its values are known and small
 (:mod:`.mirror`); objects are such bytes, so ``all_gather_object`` returns this rank's own object once for each rank.
 Values that only another rank has, such as those it sends or broadcasts, are unknown; but the broadcasts of rank 0 in a
-dry run of its own can be given to another rank (:mod:`.heard`).
+dry run of its own can be given to another rank (:mod:`.broadcast_cache`).
 
 Departure from hardware: no rank is late, and no other rank's data differs.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from streamrace.device import collectives, dry, work
 from streamrace.device.collectives import CollectiveCall, flat
-from streamrace.device.dry.heard import Heard
+from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.dry.mirror import Elsewhere, Mirror
 from streamrace.device.nccl import ProcessGroupNCCL, _gloo
 from streamrace.device.sanitizer import unseen
@@ -83,10 +83,10 @@ class _Alone(dist.ProcessGroupGloo):
         super().__init__(dist.HashStore(), 0, 1, timeout=timeout)
 
 
-_heard: list[Heard] = []
+_heard: list[BroadcastCache] = []
 
 
-def install(heard: Heard | None = None) -> None:
+def install(heard: BroadcastCache | None = None) -> None:
     """Let groups be created without a rendezvous. ``heard``: see :func:`streamrace.device.dry.install`."""
     _heard[:] = [] if heard is None else [heard]
     from torch.distributed import distributed_c10d as c10d

@@ -59,7 +59,7 @@ class UnwrittenTrace(RuntimeError):
 
 
 class Runner:
-    """A process that runs programs, one after the other (``device.again``). To be used in a ``with``.
+    """A process that runs programs, one after the other (``device.fork_server``). To be used in a ``with``.
 
     ``imported``: modules that the process imports once, for all runs. ``variables``: changes of its environment (None:
     removed). ``quiet``: its own messages are discarded.
@@ -75,7 +75,7 @@ class Runner:
         changed = {**_environment(), **variables}
         environment = {name: value for name, value in changed.items() if value is not None}
         self._process = subprocess.Popen(
-            command(module("streamrace.device.again", *imported)),
+            command(module("streamrace.device.fork_server", *imported)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,

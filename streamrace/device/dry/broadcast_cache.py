@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class Heard:
+class BroadcastCache:
     """Broadcasts kept in ``file``. ``rank`` 0 writes the file as it broadcasts; any other rank reads it once."""
 
     def __init__(self, file: Path, rank: int) -> None:

@@ -1,7 +1,7 @@
 """Runs a program repeatedly, each time in a fork of a process in which the device and torch are already loaded.
 
-``python -m streamrace.device.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments``, as
-they follow ``streamrace device``; ``at_once``: wait for each launch (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time
+``python -m streamrace.device.fork_server [MODULE]...``: each line of standard input is a run, as JSON: ``arguments``,
+as they follow ``streamrace device``; ``at_once``: wait for each launch (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time
 limit; ``folder``: working folder (empty: the current one); ``printed``: the file that takes the program's output
 (empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned`` and ``copies`` of
 :func:`streamrace.device.unwritten.begin`. Each run is answered by a line: its exit status, ``null`` if it exceeded
@@ -40,7 +40,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as problem:
-        print(f"streamrace.device.again: {module} is not imported beforehand: {problem}", file=sys.stderr)
+        print(f"streamrace.device.fork_server: {module} is not imported beforehand: {problem}", file=sys.stderr)
     finally:
         sys.stdout.flush()
         os.dup2(out, 1)
