@@ -18,7 +18,7 @@ _REFUSALS = (
     ("streamrace.replay.faults", "ReplayError"),
     ("streamrace.replay.names", "UnknownOperation"),
     ("streamrace.device.tokens", "TokenError"),
-    ("streamrace.trace", "TraceError"),
+    ("streamrace.trace.records", "TraceError"),
     ("streamrace.scenarios.base", "ScenarioError"),
     ("streamrace.scenarios.sharding.strategy", "ShardingError"),
     ("streamrace.compiling", "BuildError"),

@@ -81,7 +81,7 @@ def test_our_own_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if "main" not in folder and folder])
     ((_, first, text),) = lines(Frame("reports/data/sources.py", 1, "f"))
-    assert first == 1 and text[0].startswith('"""The lines of source code')
+    assert first == 1 and text[0].startswith('"""Keeps the lines of source code')
 
 
 def test_they_are_read_back_by_file_and_line(module: Path, tmp_path: Path) -> None:
