@@ -150,6 +150,8 @@ def test_a_thinned_run_is_how_another_began_or_it_is_not() -> None:
     whole, kept = Recorded.of(0, works), Recorded.of(0, works[:5])
     assert begins({0: kept}, {0: whole}) and begins({0: whole}, {0: whole})
     assert not begins({0: whole}, {0: kept})
+    numbered = Recorded.of(0, [work._replace(stack=work.stack + 1) for work in works])
+    assert begins({0: kept}, {0: numbered})  # stacks have other numbers in each run
     other = Recorded.of(0, [*works[:3], works[3]._replace(end=1), *works[4:]])
     assert not begins({0: kept}, {0: other})
     assert not begins({0: kept}, {0: whole, 1: whole})
