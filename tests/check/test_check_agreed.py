@@ -140,8 +140,12 @@ def test_a_rank_may_end_when_nobody_needs_it_any_more(check: Any) -> None:
 
 @pytest.mark.parametrize("how", ["os._exit(7)", "os.kill(os.getpid(), 9)"])
 def test_a_rank_that_dies_within_a_collective_is_named_without_gloos_noise(check: Any, how: str) -> None:
-    """It has said that it comes, and what it gives never does: its device is not asked before it dies."""
-    calls = f"work = dist.all_reduce(x, async_op=True)\nif other:\n    {how}\nwork.wait()\nx.sum().item()"
+    """It has said that it comes, and what it gives never does: its device is not asked before it dies.
+
+    Both have met before: while gloo still connects them, the other's end is told in gloo's words.
+    """
+    calls = "dist.all_reduce(y)\ntorch.cuda.synchronize()\n"
+    calls += f"work = dist.all_reduce(x, async_op=True)\nif other:\n    {how}\nwork.wait()\nx.sum().item()"
     done = check("--ranks", "2", script(check, calls))
     assert re.match("rank 1 (ended with exit status 7|was killed by SIGKILL)", done.findings["failure"])
     assert "gloo" not in done.err
