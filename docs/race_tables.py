@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from docs.cells import Cells, Table, form, name_of, rows_of
+from streamrace.scenarios.catalogue.entry import CONTROLS
 
 
 def sweep(frame: pd.DataFrame) -> list[Cells]:
@@ -165,9 +166,7 @@ def catalogue(frame: pd.DataFrame, kinds: tuple[str, ...]) -> list[Cells]:
 RACES: dict[str, Table] = {
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
-    "catalogue-controls": Table(
-        "catalogue.csv", partial(catalogue, kinds=("stale", "arithmetic", "bounds", "uninitialised"))
-    ),
+    "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=CONTROLS)),
     "catalogue-missing": Table("catalogue.csv", partial(catalogue, kinds=("not-shown",))),
     "sweep": Table("sweep.csv", sweep),
     "sweep-releases": Table("sweep.csv", sweep_releases),

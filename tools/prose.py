@@ -18,7 +18,7 @@ _ROOMS = ("detectors", "reports", "repro", "scenarios", "streamrace", "papers", 
 _OTHERS = re.compile(r"commands/|catalogue/[^/]+/|demo/|textbook\.py$")
 _FIRST = ("As", "Does", "How", "Is", "It", "Of", "That", "There", "Those", "What", "Where", "Whether", "Who")
 _WORDS = re.compile(rf"(?:{'|'.join(_FIRST)})\b(?!:)")
-_PHRASES = re.compile(r"how-manieth|\bis let go\b|turned round|\bbeforehand told\b|\bthat is all\b")
+_PHRASES = re.compile(r"how-manieth|\bis let go\b|turned round")
 
 
 def wrong(path: Path) -> Iterator[str]:

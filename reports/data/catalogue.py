@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamrace.reports.data.schema import checked, read_json
 from streamrace.reports.table import Cell
+from streamrace.scenarios.catalogue.entry import Kind
 
 FILE = "catalogue.json"
 FORMAT, VERSION = "stream-race-catalogue", 1
@@ -52,7 +53,7 @@ class EntryRow(_Part):
     title: str
     mechanism: str
     threads: list[str]
-    kind: Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
+    kind: Kind
     known: str
     tried: str = ""
     program: str

@@ -15,6 +15,7 @@ from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, 
 from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
 from streamrace.reports.pages.summary import Fact
 from streamrace.reports.table import Cell, Column, Table
+from streamrace.scenarios.catalogue.entry import CONTROLS
 
 SIDES = ("affected", "fixed")
 _CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
@@ -87,7 +88,7 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     count = Counter(row.kind for row in rows)
     races = [row for row in rows if row.race]
     harmful = sum(bool(row.affected and row.affected.harm == "harmful") for row in races)
-    controls = sum(count[kind] for kind in ("stale", "arithmetic", "bounds", "uninitialised"))
+    controls = sum(count[kind] for kind in CONTROLS)
     wrong = [row for row in rows if row.differs]
     parts = []
     if races:

@@ -21,7 +21,7 @@ LINES = 60
 """The most lines of a program, head and all: it can be read in a minute, and pasted into an issue."""
 
 Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
-CONTROLS = ("stale", "arithmetic", "bounds", "uninitialised")
+CONTROLS: tuple[Kind, ...] = ("stale", "arithmetic", "bounds", "uninitialised")
 """Kinds that have the symptom of a race but are none."""
 
 _BEGIN, _END = "# /// catalogue", "# ///"
