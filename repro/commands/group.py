@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from streamrace.device import kept, processor
-from streamrace.device.frames import roomy
+from streamrace.process.frames import roomy
 from streamrace.repro.commands import config
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
 from streamrace.repro.sessions import sentences, staging

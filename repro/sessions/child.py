@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamrace.device.ranks.child import Child, Send, how
+from streamrace.process.child import Child, Send, how
 
 _POLL_S = 0.1
 _GRACE_S = 5.0  # between the request to end and SIGKILL

@@ -1,50 +1,39 @@
 """Runs a program repeatedly, each time in a fork of a process in which the device and torch are already loaded.
 
-``python -m streamrace.device.fork_server [MODULE]...``: each line of standard input is a run, as JSON: ``arguments``,
-as they follow ``streamrace device``; ``at_once``: wait for each launch (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time
-limit; ``folder``: working folder (empty: the current one); ``printed``: the file that takes the program's output
-(empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned`` and ``copies`` of
-:func:`streamrace.device.unwritten.begin`. Each run is answered by a line: its exit status, ``null`` if it exceeded
-the time limit, or a sentence if its trace could not be written, in which case its results do not count. A program
-gets an empty standard input. Random generators that the program does not seed are seeded, identically in each run
-(:mod:`streamrace.device.seeds`). ``MODULE`` is imported once for all runs, which saves each the seconds of importing.
+``python -m streamrace.device.fork_server CHANNEL [MODULE]...`` is a :class:`streamrace.process.service.Service`. Each
+message to it is a run: ``arguments``, as they follow ``streamrace device``; ``at_once``: wait for each launch
+(CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time limit; ``folder``: working folder (empty: the current one); ``printed``:
+the file that takes the program's output (empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned``
+and ``copies`` of :func:`streamrace.device.unwritten.begin`. Each run is answered by its exit status, ``null`` if it
+exceeded the time limit, or a sentence if its trace could not be written, in which case its results do not count. A
+program gets an empty standard input. Random generators that the program does not seed are seeded, identically in each
+run (:mod:`streamrace.device.seeds`). ``MODULE`` is imported once for all runs, which saves each the seconds of
+importing.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from typing import Any, NamedTuple
 
 from streamrace.device import launch
-from streamrace.device.ranks.child import Child, Send
+from streamrace.process.child import Child, Send
+from streamrace.process.service import Channel
 
 
 def main() -> None:
-    """Serve runs until standard input ends."""
+    """Serve runs until the channel ends."""
+    channel = Channel.of(int(sys.argv[1]))
     launch.start()
-    for module in sys.argv[1:]:
-        _import(module)
-    for line in sys.stdin:
-        answer = _run(json.loads(line))
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-
-
-def _import(module: str) -> None:
-    """Import ``module`` ahead of the runs. On failure print a note only: the run that imports it reports the error."""
-    out = os.dup(1)
-    os.dup2(2, 1)  # standard output carries answers only
-    try:
-        importlib.import_module(module)
-    except (Exception, SystemExit) as problem:
-        print(f"streamrace.device.fork_server: {module} is not imported beforehand: {problem}", file=sys.stderr)
-    finally:
-        sys.stdout.flush()
-        os.dup2(out, 1)
-        os.close(out)
+    for module in sys.argv[2:]:
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as problem:  # reported by the run that imports it
+            print(f"streamrace.device.fork_server: {module} is not imported beforehand: {problem}", file=sys.stderr)
+    for job in channel:
+        channel.send(_run(job, channel))
 
 
 class Unwritten(NamedTuple):
@@ -53,8 +42,8 @@ class Unwritten(NamedTuple):
     sentence: str
 
 
-def _run(job: dict[str, Any]) -> int | str | None:
-    child = Child(lambda send: _program(job, send), at_exit=True)
+def _run(job: dict[str, Any], channel: Channel) -> int | str | None:
+    child = Child(lambda send: _program(job, channel, send), at_exit=True)
     try:
         status = child.wait(job["patience_s"])
         unwritten, _ = child.receive((Unwritten,))
@@ -65,10 +54,10 @@ def _run(job: dict[str, Any]) -> int | str | None:
     return 128 - status if status is not None and status < 0 else status
 
 
-def _program(job: dict[str, Any], send: Send) -> int:
+def _program(job: dict[str, Any], channel: Channel, send: Send) -> int:
     from streamrace.device.library import functions
 
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    channel.close()
     printed = os.open(job["printed"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in (1, 2):
         os.dup2(printed, descriptor)

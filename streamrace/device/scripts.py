@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from streamrace.device.frames import roomy
+from streamrace.process.frames import roomy
 
 
 class WrongUse(Exception):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 LOOK_S = 2.0  # between two polls
 
@@ -35,12 +36,12 @@ class Looks:
         return found
 
 
-def readable(file: int, process: int) -> None:
+def readable(file: Any, process: int) -> None:
     """Wait until ``process`` writes to this pipe or ends; kill ``process`` if it is stopped."""
     looks = Looks()
     while not wait([file], LOOK_S):
-        for one in looks.stopped([process]):
-            os.kill(one, signal.SIGKILL)
+        for stopped in looks.stopped([process]):
+            os.kill(stopped, signal.SIGKILL)
 
 
 def _state(process: int) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import pytest
 import torch.distributed as dist
 
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
-from streamrace.device.ranks.messages import UnknownMessage, decode, encode
+from streamrace.process.messages import UnknownMessage, decode, encode
 from tests.cluster.patience import in_vain
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -140,13 +141,22 @@ def test_a_message_that_nobody_expects_fails_its_rank(ranks: Ranks) -> None:
     )
 
 
-def test_what_was_a_tuple_is_one_again() -> None:
-    class Nested(NamedTuple):
-        pairs: list[tuple[int, str]]
-        sizes: tuple[int, ...]
-        facts: dict[str, Any]
+@dataclass(frozen=True)
+class Spoken:
+    word: Word | None
+    places: tuple[Word, ...]
 
-    sent = Nested([(1, "a"), (2, "b")], (3, 4, 5), {"list": [1, 2]})
+
+class Nested(NamedTuple):
+    pairs: list[tuple[int, str]]
+    sizes: tuple[int, ...]
+    facts: dict[str, Any]
+    spoken: tuple[Spoken, Spoken]
+
+
+def test_what_was_a_tuple_or_a_class_is_one_again() -> None:
+    spoken = (Spoken(None, (Word(1), Word(2, "b"))), Spoken(Word(3), ()))
+    sent = Nested([(1, "a"), (2, "b")], (3, 4, 5), {"list": [1, 2]}, spoken)
     assert decode(encode(sent), (Word, Nested)) == sent
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from streamrace.device.ranks.child import Child, Send, how, print_to
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
 from streamrace.fuzz.campaign import Share
 from streamrace.fuzz.engines import EngineError, local
 from streamrace.fuzz.subject import Subject
 from streamrace.process import lifetime, sigstop
+from streamrace.process.child import Child, Send, how, print_to
 from streamrace.process.interrupts import concluding, held
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.process_pool import side_by_side

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from streamrace.device.frames import roomy
 from streamrace.device.ranks.cluster import Rank, run_ranks
+from streamrace.process.frames import roomy
 
 CALLS = 300
 DEPTHS = range(10, 200)

@@ -1,7 +1,7 @@
 """Runs several ranks on this machine: forks and ends their processes, and carries their messages.
 
 :mod:`.launcher` starts all of them: ranks that report to their parent (:mod:`.cluster`), ranks of a program written for
-``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one such process.
+``torchrun`` (:mod:`.processes`), and workers. One such process is a :class:`streamrace.process.child.Child`.
 """
 
 from __future__ import annotations

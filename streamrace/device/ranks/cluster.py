@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.device.ranks import RankFailed as RankFailed
-from streamrace.device.ranks.child import Send, print_to
 from streamrace.device.ranks.launcher import launch
-from streamrace.device.ranks.messages import M
+from streamrace.process.child import Send, print_to
 from streamrace.process.forks import as_often_as_python
+from streamrace.process.messages import M
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.device.ranks import RankFailed, is_full
-from streamrace.device.ranks.child import Child, Send, how
-from streamrace.device.ranks.messages import M, UnknownMessage
 from streamrace.process import sigstop
+from streamrace.process.child import Child, Send, how
 from streamrace.process.forks import forking
 from streamrace.process.interrupts import held
+from streamrace.process.messages import M, UnknownMessage
 
 _GRACE_S = 0.5  # ranks that lost a peer fail at once, and their failures may arrive before its death is seen
 _COLLECTIVES = "streamrace.device.collectives"  # needs torch, which not all processes started here have
@@ -49,7 +49,7 @@ def launch(
 ) -> Generator[tuple[int, M], None, None]:
     """Run ``work(rank, send)`` in ``count`` processes until all have ended; yield each message with its rank.
 
-    ``kinds``: the expected types of messages (see :mod:`streamrace.device.ranks.messages`). ``log``: the file of a
+    ``kinds``: the expected types of messages (see :mod:`streamrace.process.messages`). ``log``: the file of a
     rank's output, for errors. ``started`` gets the process ids.
 
     Raise :class:`RankFailed` for the first rank that fails, is stopped or sends another type, or if none sends anything

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 from streamrace.device import cuda
-from streamrace.device.ranks.child import Send
 from streamrace.device.ranks.launcher import launch
 from streamrace.device.ranks.ports import free_port
+from streamrace.process.child import Send
 
 
 def run(world: int, target: Callable[[int], None]) -> None:

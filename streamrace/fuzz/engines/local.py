@@ -6,30 +6,23 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamrace.device.ranks import RankFailed
-from streamrace.device.ranks.child import Send
 from streamrace.device.ranks.launcher import launch
 from streamrace.fuzz.campaign import Share, Trial, explore, read, written
 from streamrace.fuzz.engines import EngineError, Explore
 from streamrace.fuzz.subject import Subject
 from streamrace.fuzz.verdict import ReplayVerdict
-from streamrace.replay.names import OperationName
-from streamrace.replay.replayer import Departure, UsedValue
+from streamrace.process.child import Send
 
 
 class TriedTiming(NamedTuple):
-    """A :class:`Trial` as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
+    """A :class:`Trial` as a worker sends it. ``deviations``: as in a token."""
 
     number: int
     deviations: str
-    wrong: tuple[int, ...]
-    first: list[Any]
-    bad: int
-    loss: float
-    final: bool
-    departure: list[Any]
+    verdict: ReplayVerdict
     own: bool
 
 
@@ -46,9 +39,12 @@ def local(subject: Subject) -> Explore:
 
 def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share, Trial]]:
     def work(number: int, send: Send) -> None:
+        def tell(trial: Trial) -> None:
+            send(TriedTiming(trial.number, written(trial.deviations), trial.verdict, trial.own))
+
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
         try:
-            explore(subject, shares[number], lambda tried: send(_packed(tried)))
+            explore(subject, shares[number], tell)
         except Exception as error:
             send(WorkerBroke(str(error)))
 
@@ -58,35 +54,10 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
             for number, message in messages:
                 if isinstance(message, WorkerBroke):
                     raise EngineError(f"a worker failed: {message.error}")
-                yield shares[number], _unpacked(message)
+                yield shares[number], Trial(message.number, read(message.deviations), message.verdict, message.own)
     except RankFailed as failed:
         memory = "" if failed.status == 128 + signal.SIGSTOP else " (was memory short?)"
         raise EngineError(
             f"worker {failed.rank + 1} of {len(shares)} {failed.reason} while it executed timings{memory}: run fewer "
             "--workers"
         ) from None
-
-
-def _packed(tried: Trial) -> TriedTiming:
-    verdict = tried.verdict
-    return TriedTiming(
-        tried.number,
-        written(tried.deviations),
-        verdict.wrong,
-        list(verdict.first or ()),
-        verdict.bad,
-        verdict.loss,
-        verdict.final,
-        list(verdict.departure or ()),
-        tried.own,
-    )
-
-
-def _unpacked(sent: TriedTiming) -> Trial:
-    departure = None
-    if sent.departure:
-        operation, recorded, value = sent.departure
-        departure = Departure(OperationName(*operation), recorded, value)
-    first = UsedValue(*sent.first) if sent.first else None
-    verdict = ReplayVerdict(sent.wrong, first, sent.bad, sent.loss, sent.final, departure)
-    return Trial(sent.number, read(sent.deviations), verdict, sent.own)

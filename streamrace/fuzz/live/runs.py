@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import tempfile
@@ -11,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.recorded import RecordedRun, difference, load
-from streamrace.process.lifetime import command, module
-from streamrace.process.sigstop import readable
+from streamrace.process.service import Service
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
@@ -74,18 +72,11 @@ class Runner:
     ) -> None:
         changed = {**_environment(), **variables}
         environment = {name: value for name, value in changed.items() if value is not None}
-        self._process = subprocess.Popen(
-            command(module("streamrace.device.fork_server", *imported)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else None,
-            text=True,
-            env=environment,
+        printed = subprocess.DEVNULL if quiet else 2
+        self._service = Service(
+            "streamrace.device.fork_server", *imported, stdout=printed, stderr=printed, env=environment
         )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._service.process.pid
 
     def run(
         self,
@@ -104,25 +95,18 @@ class Runner:
         holds NaN, all other such memory then holding numbers (None: memory is left as it is). Raises RuntimeError
         without a simulated GPU, with the reason on standard error. Raises :class:`UnwrittenTrace`.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
         job |= {"folder": folder, "printed": printed, "unwritten": unwritten and unwritten._asdict()}
-        with contextlib.suppress(BrokenPipeError):  # no answer comes back then, either
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
-        readable(self._process.stdout.fileno(), self._process.pid)
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError("the program cannot be run again: the simulated GPU does not start")
-        status: int | str | None = json.loads(answer)
-        if isinstance(status, str):
-            raise UnwrittenTrace(status)
-        return status
+        self._service.channel.send(job)
+        for answer in self._service.channel:
+            if isinstance(answer, str):
+                raise UnwrittenTrace(answer)
+            return cast("int | None", answer)
+        raise RuntimeError("the program cannot be run again: the simulated GPU does not start")
 
     def close(self) -> None:
         """End the process, and the program that runs in it."""
-        self._process.kill()
-        self._process.communicate()
+        self._service.close()
 
     def __enter__(self) -> Runner:
         return self

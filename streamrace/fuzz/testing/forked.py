@@ -20,8 +20,6 @@ from streamrace.device import collectives, costs, cuda, hardware, launch, work
 from streamrace.device.clocked import clocked
 from streamrace.device.library import functions
 from streamrace.device.ranks import RankFailed
-from streamrace.device.ranks.child import Child, Send, how, print_to
-from streamrace.device.ranks.messages import decode, encode
 from streamrace.device.ranks.processes import run as run_ranks
 from streamrace.device.timing import Timing, timed
 from streamrace.device.unwritten import begin
@@ -33,7 +31,9 @@ from streamrace.fuzz.testing.bodies import Body, Describe, Failure, Problem, lin
 from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.watched import Value, mostly_other, seeing, watch_result
+from streamrace.process.child import Child, Send, how, print_to
 from streamrace.process.interrupts import held as interrupts_held
+from streamrace.process.messages import decode, encode
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 

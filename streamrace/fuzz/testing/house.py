@@ -8,18 +8,14 @@ This file imports nothing of torch; :mod:`streamrace.fuzz.testing.housed` is the
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 import pytest
 
-from streamrace.process.lifetime import command, module
-from streamrace.process.sigstop import readable
+from streamrace.process.service import Service
 
 IsHoused = Callable[[pytest.Item], bool]
 _PATIENCE_S = 10.0  # for the end of its session, when no more tests are expected from it
@@ -36,33 +32,22 @@ class House:
     def __init__(self, config: pytest.Config, files: Sequence[str]) -> None:
         self._config = config
         self._printed = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - it stays open
-        theirs, ours = os.pipe()
-        received, results = os.pipe()
-        self._process = subprocess.Popen(
-            command(module("streamrace.fuzz.testing.housed", str(theirs), str(results))),
+        self._service = Service(
+            "streamrace.fuzz.testing.housed",
             cwd=config.invocation_params.dir,
-            stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
-            pass_fds=(theirs, results),
         )
-        os.close(theirs)
-        os.close(results)
-        self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
-        self._received = received
-        self._came: list[bytes] = []  # lines not taken yet
-        self._part = b""  # an incomplete line
         self._problem = ""
-        self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
+        self._service.channel.send({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
 
     def reports(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
         """Run the test in the process. ``following``: the next test there, as far as known. Raises :class:`Ended`."""
         if self._problem:
             raise Ended(self._problem)
         name = _name(item)
-        self._ask([name, following and _name(following)])
-        for line in self._lines():
-            message = json.loads(line)
+        self._service.channel.send([name, following and _name(following)])
+        for message in self._service.channel:
             if "problem" in message:
                 self._problem = message["problem"]
                 raise Ended(self._problem)
@@ -74,38 +59,16 @@ class House:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message)
                 if report.nodeid == name:
                     yield _as_here(report, item)
-        status = self._process.wait()
+        status = self._service.process.wait()
         self._printed.seek(0)
         printed = self._printed.read().decode(errors="replace")[-_MOST:]
         self._problem = f"the process with the simulated GPU has ended before ({status})"
         raise Ended(f"the process with the simulated GPU ended in the middle ({status}); it printed:\n{printed}")
 
-    def _lines(self) -> Iterator[bytes]:
-        """Yield the lines that the process sends, as they arrive, to the end."""
-        while True:
-            while self._came:
-                yield self._came.pop(0)
-            readable(self._received, self._process.pid)
-            data = os.read(self._received, 1 << 16)
-            if not data:
-                return
-            *self._came, self._part = (self._part + data).split(b"\n")
-
     def close(self) -> None:
         """Let the process end. It has a limited time for remaining work (fixtures of its session)."""
-        with suppress(BrokenPipeError):
-            self._asked.close()
-        try:
-            self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        os.close(self._received)
+        self._service.close(_PATIENCE_S)
         self._printed.close()
-
-    def _ask(self, what: object) -> None:
-        with suppress(BrokenPipeError):  # no answer comes back then, either
-            self._asked.write(json.dumps(what) + "\n")
 
 
 def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed: IsHoused) -> None:

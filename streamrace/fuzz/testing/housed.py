@@ -1,23 +1,24 @@
 """The process of ``testing.house``: gets its GPU, then is a session of pytest that runs the tests it is sent.
 
-``python -m streamrace.fuzz.testing.housed IN OUT``, two file descriptors. The first line of IN, as JSON, is the session
-(``path``, ``arguments``, ``files``), each further line a test and its successor. On OUT it writes reports, and other
-messages: ``problem`` (no GPU is possible), ``missing`` (the test does not exist), ``finished``.
+``python -m streamrace.fuzz.testing.housed CHANNEL`` is a :class:`streamrace.process.service.Service`. The first message
+to it is the session (``path``, ``arguments``, ``files``), each further one a test and its successor. It sends reports,
+and other messages: ``problem`` (no GPU is possible), ``missing`` (the test does not exist), ``finished``.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
+
+from streamrace.process.service import Channel
 
 # These options would act twice, or need what this process does not have.
 _QUIET = {
@@ -36,15 +37,12 @@ _ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # these plugins save the ses
 class Inside:
     """The plugin that makes this session run the tests it is sent. ``files``: the files whose tests are collected."""
 
-    def __init__(self, files: list[str], asked: Iterator[str], results: TextIO) -> None:
+    def __init__(self, files: list[str], asked: Iterator[Any], send: Callable[[Any], None]) -> None:
         self._files = frozenset(files)
         self._asked = asked
-        self._results = results
+        self._send = send
         self._broken: list[str] = []
         self._config: pytest.Config | None = None
-
-    def send(self, what: Any) -> None:
-        self._results.write(json.dumps(what, default=repr) + "\n")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -69,36 +67,33 @@ class Inside:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
-        for line in self._asked:
-            name, following = json.loads(line)
+        for name, following in self._asked:
             if name in items:
                 item = items[name]
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=items.get(following))
             else:
                 broken = "".join(f"\n{one}" for one in self._broken)
-                self.send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
-            self.send({"finished": name})
+                self._send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
+            self._send({"finished": name})
         gc.freeze()  # or pytest searches all of torch for garbage, five times
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         assert self._config is not None
-        self.send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+        self._send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
 
 
-def main(asked: int, results: int) -> None:
+def main(channel: Channel) -> None:
     """Serve until there is nothing more to run."""
-    for descriptor in (asked, results):
-        os.set_inheritable(descriptor, False)
-    with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(results, "w", buffering=1, encoding="utf-8") as out:
-        job = json.loads(lines.readline())
-        sys.path[:] = job["path"]
-        if problem := _start():
-            out.write(json.dumps({"problem": problem}) + "\n")
-            return
-        # pytest warns if a plugin's package is imported before it (as this one is), and warnings may be errors
-        quiet = "-Wignore:Module already imported so cannot be rewritten"
-        pytest.main([*job["arguments"], quiet], plugins=[Inside(job["files"], lines, out)])
+    messages = iter(channel)
+    job = next(messages)
+    sys.path[:] = job["path"]
+    if problem := _start():
+        channel.send({"problem": problem})
+        return
+    # pytest warns if a plugin's package is imported before it (as this one is), and warnings may be errors
+    quiet = "-Wignore:Module already imported so cannot be rewritten"
+    pytest.main([*job["arguments"], quiet], plugins=[Inside(job["files"], messages, channel.send)])
 
 
 def _start() -> str:
@@ -121,7 +116,7 @@ def _start() -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(Channel.of(int(sys.argv[1])))
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -153,7 +153,7 @@ def judged(
 def _lacking() -> str:
     """Return what to install so that a process can have a simulated GPU; empty if nothing is missing."""
     try:
-        import_module("streamrace.device.ranks.child")
+        import_module("streamrace.process.child")
     except ModuleNotFoundError as error:
         sentence = lacking(error, "a test of a program", "reports")
         if sentence is None:

@@ -16,14 +16,14 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-from streamrace.device.frames import roomy
-from streamrace.device.ranks.messages import M, decode, encode
 from streamrace.process import sigstop
+from streamrace.process.frames import roomy
 from streamrace.process.interrupts import ALONE, plainly
 from streamrace.process.lifetime import belong
+from streamrace.process.messages import M, decode, encode
 
 Send = Callable[[tuple[Any, ...]], None]
-"""Sends a message (``ranks.messages``) to the parent. Raises OSError if the parent no longer listens."""
+"""Sends a message (:mod:`.messages`) to the parent. Raises OSError if the parent no longer listens."""
 
 
 class Child:
@@ -75,7 +75,7 @@ class Child:
     def receive(self, kinds: Sequence[type[M]]) -> tuple[list[M], bool]:
         """Return the messages received so far, which must be of ``kinds``, and whether more may come.
 
-        Raise :class:`streamrace.device.ranks.messages.UnknownMessage`.
+        Raise :class:`streamrace.process.messages.UnknownMessage`.
         """
         messages: list[M] = []
         try:
