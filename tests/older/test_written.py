@@ -1,0 +1,168 @@
+"""What a run writes has the bytes of the release before (``written/``), but for the words of its sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamrace.detectors import Stale, Uncovered
+from streamrace.detectors.live.finding import Cause, Finding, Kind
+from streamrace.detectors.values.answers import Answer
+from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
+from streamrace.reports.data import catalogue, findings, known, sources, witnesses
+from streamrace.reports.data.catalogue import EntryRow, RanSide
+from streamrace.reports.data.checked import Dry, Seen, Thinned, Witnessed
+from streamrace.reports.data.findings import Cost, Findings, WitnessOf
+from streamrace.reports.data.known import Known
+from streamrace.reports.data.schema import KeptSuppression
+from streamrace.reports.data.witnesses import SeenElsewhere
+from streamrace.reports.window import Slice, Window
+from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
+from tests.reports.study_folders import REDUNDANT, fix_folder, fix_row, wait_row, waits_folder
+from tests.reports.test_checked import RACES
+
+WRITTEN = Path(__file__).parent / "written"
+_SENTENCE = re.compile(r'"(sentence|says|message|missing_wait)": ".*"')
+_NAN = float("nan")
+_MEANT = KeptSuppression("comment", "it is meant", "train.py", 7)
+_BEFORE = KeptSuppression("baseline", "it is in the baseline known.json")
+_RUN = {"scenario": {"fix": "none", "ranks": 2}, "versions": {"torch": "2.13.0"}, "steps_done": 3}
+
+
+def _races(folder: Path) -> None:
+    folder_of(
+        run(
+            asked={"program": "train.py --größe 3", "ranks": 2, "slow": {"kernel:a": 2.5}, "timing": "t1"},
+            races=[race(), RACES[0]],
+            witnesses=[
+                Witnessed("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
+                Witnessed("benign", ""),
+            ],
+            answers=[wrong(), Answer("right", 1, "right", "all 4 elements are what they must be")],
+            uninitialised=[unwritten()],
+            unexercised=["stream 3 was given no work"],
+            unseen=["pinned memory was given away"],
+            failure="rank 1 broke off",
+            failed=True,
+            dry=Dry(8, 2, 3 << 30, 80 << 30, 1_500_000),
+            thinned=Thinned(5, 10, {0: 4}),
+            seeded="The program seeds nothing",
+            seen=Seen(2, 1_000, 3, 123_456),
+            known=Known([_MEANT, None, None, _BEFORE], (), ["one that is gone"]),
+        ),
+        folder,
+    )
+
+
+def _fragile(folder: Path) -> None:
+    folder_of(clean(holding=fragile(), known=Known([_BEFORE])), folder)
+
+
+def _clean(folder: Path) -> None:
+    folder_of(clean(), folder)
+
+
+def _scenario(folder: Path) -> None:
+    stale = Stale(2, 1, "backward", 0, "a.weight", 1, False, 3, ("a.weight",), (0, 1), float("inf"))
+    divergence = Divergence(
+        WrongParameter(2, 1, "backward", 0, "a.weight", (0,), 7, (0, 1)),
+        WrongLoss(2, 1, 0, _NAN, 0.125),
+        ("a.weight",),
+        ((1, 0.0), (2, _NAN)),
+        96,
+    )
+    watch = Finding(Cause.FORWARD, Kind.TAKEN, 2, 1, "forward", 3, 0, (0, 1), "layer", "a.weight", evidence=("x",))
+    found = Findings(
+        **_RUN,
+        races=RACES[:1],
+        stale=stale,
+        uncovered=[Uncovered("aten::cat", READ, 3, 10_880, ("a.weight",), (0,))],
+        divergence=divergence,
+        cost=Cost(2_836_500_000.0, 1.5),
+        failure="rank 1 failed",
+        watch=watch,
+        witnesses=[WitnessOf("t1,main", "")],
+        profile={"name": "a100", "rate": 0.5},
+        distance=0.12345,
+    )
+    findings.write(found, folder)
+
+
+def _rests(folder: Path) -> None:
+    right = Divergence(None, None, (), ((1, 0.0),), 96)
+    found = Findings(
+        **_RUN, races=(), stale=None, uncovered=(), divergence=right, cost=None, holding=fragile(), unexercised=["a"]
+    )
+    findings.write(found, folder)
+
+
+def _plain(folder: Path) -> None:
+    findings.write(Findings(**_RUN, races=RACES[:1], stale=None, uncovered=(), divergence=None, cost=None), folder)
+
+
+def _waits(folder: Path) -> None:
+    redundant = wait_row(**REDUNDANT, pair=wait_row().races[0], by_chance=True, why="größer")
+    waits_folder(
+        folder, wait_row(), redundant, together=["a.py:3"], together_live="agrees", together_says="it is clean"
+    )
+
+
+def _fix(folder: Path) -> None:
+    fix_folder(folder, fix_row(), fix_row(how="device synchronisation", holds=False, why="ä", longer_ns=-3))
+
+
+def _catalogue(folder: Path) -> None:
+    row = EntryRow(
+        id="hpz", library="DeepSpeed", title="größer", mechanism="m", threads=["t"], kind="race", known="k", program="p"
+    )
+    side = RanSide(ran="deepspeed 0.19.8", verdict="race", sentence="A race.", races=1, lines=["a", "b"])
+    rows = [row, row.model_copy(update={"affected": side, "fixed": side, "differs": ["the race is benign"]})]
+    catalogue.write(rows, {"torch": "2.13.0"}, folder)
+
+
+def _witnesses(folder: Path) -> None:
+    one = Slice("compute", "add_ \udc80 ä", "w", 3, 9, 4, "kernel", "train.py:7")
+    window = Window(-5, 100, ("host", "compute"), (one,), one, replace(one, lane="host", op=-1, kind="wait"), 2)
+    kept = SeenElsewhere(race=1, order="reversed", occurrence=RACES[0].examples[0], window=window)
+    witnesses.write([kept], folder)
+
+
+def _sources(folder: Path) -> None:
+    (folder / "train.py").write_text("".join(f"line {number} ä\n" for number in range(1, 30)), encoding="utf-8")
+    sources.write([race(second=WRITE)], folder, (folder,))
+
+
+def _baseline(folder: Path) -> None:
+    found = known.findings([race()], [(one.sites, one.races) for one in fragile().held], [wrong()], OWN, [unwritten()])
+    (folder / "known.json").write_text(known.text(found, [None, None, _MEANT, _BEFORE]), encoding="utf-8")
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "races.json": (_races, "findings.json"),
+    "fragile.json": (_fragile, "findings.json"),
+    "clean.json": (_clean, "findings.json"),
+    "scenario.json": (_scenario, "findings.json"),
+    "rests.json": (_rests, "findings.json"),
+    "plain.json": (_plain, "findings.json"),
+    "waits.json": (_waits, "waits.json"),
+    "fix.json": (_fix, "fix.json"),
+    "catalogue.json": (_catalogue, "catalogue.json"),
+    "witnesses.json": (_witnesses, "witnesses.json"),
+    "sources.json": (_sources, "sources.json"),
+    "baseline.json": (_baseline, "known.json"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_has_the_bytes_of_before(name: str, tmp_path: Path) -> None:
+    write, file = CASES[name]
+    write(tmp_path)
+    assert _shape(tmp_path / file) == _shape(WRITTEN / name)
+
+
+def _shape(file: Path) -> str:
+    return _SENTENCE.sub(r'"\1": ""', file.read_text(encoding="utf-8"))
