@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from streamrace.reports.data.catalogue import read
+from streamrace.reports.data.catalogue import CatalogueFile
 
 LIMIT_MIN = 15.0
 _ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +24,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         first = _minutes(Path(folder))
         say("catalogue: again")
         again = _minutes(Path(folder))
-        count = len(read(Path(folder) / "runs" / "catalogue").entries)
+        count = len(CatalogueFile.read(Path(folder) / "runs" / "catalogue").entries)
     return [
         Figure("catalogue", f"{count} entries, both sides, releases installed on the way", first, "min", LIMIT_MIN),
         Figure("catalogue", "again, all installed", again, "min"),

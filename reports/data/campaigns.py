@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from streamrace.detectors import Race
-from streamrace.reports.data import schema
-from streamrace.reports.data.loading import Source, sources_of
+from streamrace.reports.data import schema, sources
 from streamrace.reports.data.matrix import RANDOM, Tried
+from streamrace.reports.data.sources import Source
 from streamrace.reports.data.switched import switched
 
-FORMAT = "stream-race-timings"
-VERSION = 1
 COLUMNS = {
     "number": "int64",
     "diverged": "bool",
@@ -30,11 +28,7 @@ COLUMNS = {
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Row(_Part):
+class _Row(schema.Part):
     number: _Count
     diverged: bool
     wrong_values: _Count
@@ -44,7 +38,7 @@ class _Row(_Part):
     departed: bool
 
 
-class _Campaign(_Part):
+class _Campaign(schema.Part):
     timings: _Count
     own: _Count | None = None
     diverged: _Count
@@ -65,12 +59,12 @@ class _Campaign(_Part):
         return self
 
 
-class _Verdict(_Part):
+class _Verdict(schema.Part):
     diverged: bool
     sentence: str
 
 
-class CampaignWitness(_Part):
+class CampaignWitness(schema.Part):
     race: Race
     token: str | None
     reason: str | None
@@ -78,11 +72,11 @@ class CampaignWitness(_Part):
     verdict: _Verdict | None
 
 
-class TimingsFile(_Part):
+class TimingsFile(schema.File):
     """``timings.json``, as :func:`streamrace.reports.screen.timings.write` writes it."""
 
-    format: str
-    version: _Count
+    NAME = "timings.json"
+    format: str = "stream-race-timings"
     scenario: dict[str, Any]
     campaign: _Campaign
     token: str | None
@@ -124,15 +118,14 @@ class CampaignFolder:
 
 
 def is_campaign(folder: Path) -> bool:
-    return (folder / "timings.json").is_file()
+    return (folder / TimingsFile.NAME).is_file()
 
 
 def load(folder: Path) -> CampaignFolder:
     """Read the folder of a campaign. Raises :class:`streamrace.reports.data.loading.ReportError`."""
-    file = folder / "timings.json"
-    data = schema.read_json(file)
-    found = schema.checked(TimingsFile, file, data, named=FORMAT, version=VERSION)
+    data = schema.read_json(folder / TimingsFile.NAME)
+    found = schema.checked(TimingsFile, folder / TimingsFile.NAME, data)
     rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     model = found.model_dump(mode="json") | data
-    return CampaignFolder(folder.resolve().name, folder, model, found.races, frame, sources_of(folder / "sources.json"))
+    return CampaignFolder(folder.resolve().name, folder, model, found.races, frame, sources.read(folder))

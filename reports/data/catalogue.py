@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.data.schema import File, Part
 from streamrace.reports.table import Cell
 from streamrace.scenarios.catalogue.entry import Kind
 
-FILE = "catalogue.json"
-FORMAT, VERSION = "stream-race-catalogue", 1
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class RanSide(_Part):
+class RanSide(Part):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``streamrace check``.
 
     ``races``: their count. ``accesses`` (such as write-read) and ``lines``: of the race that the entry describes; empty
@@ -34,7 +21,7 @@ class RanSide(_Part):
     ran: str
     verdict: str
     sentence: str
-    races: Annotated[int, Field(ge=0)] = 0
+    races: int = 0
     accesses: str = ""
     lines: list[str] = []
     evidence: str = ""
@@ -42,10 +29,10 @@ class RanSide(_Part):
     token: str = ""
     command: str = ""
     failure: str = ""
-    virtual_ns: Annotated[int, Field(ge=0)] = 0
+    virtual_ns: int = 0
 
 
-class EntryRow(_Part):
+class EntryRow(Part):
     """An entry, both sides, and deviations from the expected result: ``differs``, sentences without full stops."""
 
     id: str
@@ -77,29 +64,13 @@ class EntryRow(_Part):
         return self.fixed.virtual_ns / self.affected.virtual_ns - 1
 
 
-class CatalogueFile(_Part):
+class CatalogueFile(File):
     """``catalogue.json``. ``versions``: of the software that all entries share."""
 
-    format: str = FORMAT
-    version: int = VERSION
+    NAME = "catalogue.json"
+    format: str = "stream-race-catalogue"
     versions: dict[str, str]
     entries: list[EntryRow]
-
-
-def write(rows: Sequence[EntryRow], versions: dict[str, str], folder: Path) -> Path:
-    """Write ``catalogue.json``: same findings, same bytes, independent of machine and speed. Raises OSError."""
-    made = CatalogueFile(versions=versions, entries=list(rows))
-    file = folder / FILE
-    beside = file.with_name(f".{FILE}.part")
-    beside.write_text(json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(file)
-    return file
-
-
-def read(folder: Path) -> CatalogueFile:
-    """Read ``catalogue.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    file = folder / FILE
-    return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
 def cell(ran: RanSide | None) -> Cell:

@@ -5,37 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from streamrace.metrics import MemoryUse, StepTime
-from streamrace.reports.data import schema
+from streamrace.reports.data import schema, sources
 from streamrace.reports.data.schema import Judged
+from streamrace.reports.data.sources import Source
 from streamrace.reports.table import Cell, Column, Table
 from streamrace.reports.text import duration
 
-if TYPE_CHECKING:
-    from streamrace.reports.data.loading import Source
-
-FILE = "dry.json"
-FORMAT, VERSION = "stream-race-dry-run", 1  # as in streamrace/studies/rehearsed.py, which needs torch
 GIB = 1 << 30
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Group(_Part):
+class _Group(schema.Part):
     name: str
     busy: _Count
     exposed: _Count
 
 
-class _Step(_Part):
+class _Step(schema.Part):
     """Same fields as :class:`metrics.StepTime`."""
 
     time: Annotated[int, Field(gt=0, le=2**53)]
@@ -47,13 +39,13 @@ class _Step(_Part):
     groups: list[_Group]
 
 
-class _Moment(_Part):
+class _Moment(schema.Part):
     step: _Count
     micro_batch: _Count
     phase: str
 
 
-class _Memory(_Part):
+class _Memory(schema.Part):
     """Same fields as :class:`metrics.MemoryUse`."""
 
     peak: _Count
@@ -61,7 +53,7 @@ class _Memory(_Part):
     kinds: dict[str, _Count]
 
 
-class Told(_Part):
+class Told(schema.Part):
     """The command's output: verdict and sentence, and the notes below them."""
 
     verdict: str
@@ -70,11 +62,11 @@ class Told(_Part):
     notes: list[str]
 
 
-class DryFile(_Part):
+class DryFile(schema.File):
     """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` builds it. Early files lack ``said``."""
 
-    format: str
-    version: _Count
+    NAME = "dry.json"
+    format: str = "stream-race-dry-run"  # as in streamrace/studies/rehearsed.py, which needs torch
     job: dict[str, Any]
     parameters: _Count
     micro_batch: _Count
@@ -119,16 +111,14 @@ def said(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_dry(folder: Path) -> bool:
     """Check whether the folder is a job's dry run. (Programs checked dry formerly had a file of that name, too.)"""
-    return (folder / FILE).is_file() and not (folder / "findings.json").is_file()
+    return (folder / DryFile.NAME).is_file() and not (folder / "findings.json").is_file()
 
 
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    from streamrace.reports.data.loading import sources_of  # imports pandas, which a dry run itself does not need
-
-    data = schema.read_json(folder / FILE)
-    file = schema.checked(DryFile, folder / FILE, data, named=FORMAT, version=VERSION)
-    return DryFolder(folder.resolve().name, folder, data, file, sources_of(folder / "sources.json"))
+    data = schema.read_json(folder / DryFile.NAME)
+    file = schema.checked(DryFile, folder / DryFile.NAME, data)
+    return DryFolder(folder.resolve().name, folder, data, file, sources.read(folder))
 
 
 def time_table(step: StepTime | _Step) -> Table:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.data.schema import File, Part
 from streamrace.reports.data.waits import RacePair
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import put
 from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import duration
 
-FILE, DIFF = "fix.json", "fix.diff"
-FORMAT, VERSION = "stream-race-fix", 1
-Count = Annotated[int, Field(ge=0)]
+DIFF = "fix.diff"
 Live = Literal["clean", "race", "fails", "unknown", "not tried"]
 """Result of a live run with the changed lines: no race; this race or another; the run failed; no verdict; not run."""
 
@@ -25,11 +20,7 @@ TONES = {"clean": "good", "race": "bad", "fails": "bad", "unknown": "warn", "not
 _NOT = {"race": "tried: NOT", "fails": "tried: it fails", "unknown": "tried: unknown", "not tried": "by the trace"}
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class FixRow(_Part):
+class FixRow(Part):
     """A candidate. ``words``: its description; ``supposes``: an assumption that no trace can confirm.
 
     ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, if it does not. ``longer_ns``: by
@@ -45,7 +36,7 @@ class FixRow(_Part):
     why: str = ""
     supposes: str = ""
     longer_ns: int | None = None
-    more: Count = 0
+    more: int = 0
     by_chance: bool = False
     this_owner: bool = False
     diff: str = ""
@@ -77,25 +68,25 @@ class FixRow(_Part):
         return said + ([self.says] if self.says else [])
 
 
-class FixFile(_Part):
+class FixFile(File):
     """``fix.json``, of race ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, whose
     live run was clean; None: none qualifies. ``no_schedule``: why no cost is known. ``untried``: why nothing was tried
     live.
     """
 
-    format: str = FORMAT
-    version: int = VERSION
+    NAME = "fix.json"
+    format: str = "stream-race-fix"
     run: str
-    number: Count
+    number: int
     race: RacePair
     missing: str
     asked: dict[str, object]
     versions: dict[str, str]
-    end_ns: Count | None = None
+    end_ns: int | None = None
     no_schedule: str = ""
     untried: str = ""
     rows: list[FixRow]
-    best: Count | None = None
+    best: int | None = None
 
     @property
     def taken(self) -> FixRow | None:
@@ -109,6 +100,12 @@ class FixFile(_Part):
             (one.longer_ns for one in self.rows if one.holds and on_host(one) and one.longer_ns is not None),
             default=None,
         )
+
+    def write(self, folder: Path) -> Path:
+        """Write ``fix.json``, and ``fix.diff`` if a row is to be taken. Raises OSError."""
+        if self.taken is not None:
+            put(folder / DIFF, self.taken.diff)
+        return super().write(folder)
 
     def sentence(self) -> str:
         """Return the result in one sentence."""
@@ -131,21 +128,6 @@ class FixFile(_Part):
 def on_host(row: FixRow) -> bool:
     """Check whether the candidate makes the host wait."""
     return row.how.endswith("synchronisation")
-
-
-def write(found: FixFile, folder: Path) -> None:
-    """Write ``fix.json``, and ``fix.diff`` if a row is to be taken. Raises OSError."""
-    text = json.dumps(found.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
-    whole(folder / FILE, lambda beside: beside.write_text(text, encoding="utf-8"))
-    if found.taken is not None:
-        diff = found.taken.diff
-        whole(folder / DIFF, lambda beside: beside.write_text(diff, encoding="utf-8"))
-
-
-def read(folder: Path) -> FixFile:
-    """Read ``fix.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    file = folder / FILE
-    return checked(FixFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
 def best_of_each(found: FixFile) -> list[FixRow]:

@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from streamrace.detectors import Race
 from streamrace.reports.data import checksums, frames, schema, sources, tables
-from streamrace.reports.data import findings as findings_file
 from streamrace.reports.data.schema import FindingsFile, Judged, ReportError
+from streamrace.reports.data.sources import Source
 from streamrace.reports.data.stamp import model_of
 from streamrace.reports.data.switched import SWITCHES, switched
 
@@ -94,19 +94,6 @@ ACCESSES = {
     "manifested": "bool",
     "slack_ns": "int64",
 }
-
-
-@dataclass(frozen=True)
-class Source:
-    """Lines of source code around ``line`` of ``file``, as they were when the run ran.
-
-    ``text[0]`` is line number ``first``; long lines are cut.
-    """
-
-    file: str
-    line: int
-    first: int
-    text: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,7 +175,7 @@ def load(folder: str | Path) -> Run:
         races=_races(file.races),
         accesses=_accesses(file.races),
         checksums=_checksums(where),
-        sources=sources_of(where / "sources.json"),
+        sources=sources.read(where),
     )
 
 
@@ -222,7 +209,7 @@ def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
     file, scenario = folder / "findings.json", folder / "scenario.json"
     if file.is_file():
         data = schema.read_json(file)
-        model = schema.checked(FindingsFile, file, data, named=findings_file.FORMAT, version=findings_file.VERSION)
+        model = schema.checked(FindingsFile, file, data)
         return model.model_dump(mode="json") | data, model
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
@@ -235,8 +222,6 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
     """Return the findings of a run that was killed with its parent: no more than its scenario."""
     why = "the run ended before it could write its findings"
     known = FindingsFile(
-        format=findings_file.FORMAT,
-        version=findings_file.VERSION,
         verdict="unknown",
         sentence=f"{why[0].upper()}{why[1:]}.",
         failure=why,
@@ -288,15 +273,6 @@ def _checksums(folder: Path) -> pd.DataFrame:
     if uses.is_file():
         return checksums.of(frames.read(uses, tables.PARAMETERS, nothing={"reference_checksums": "nan"}))
     return empty(checksums.COLUMNS)
-
-
-def sources_of(file: Path) -> dict[str, Source]:
-    """Read the lines of a ``sources.json``, by ``file:line``; empty if missing. Raises :class:`ReportError`."""
-    if not file.is_file():
-        return {}
-    data = schema.read_json(file)
-    model = schema.checked(schema.SourcesFile, file, data, named=sources.FORMAT, version=sources.VERSION)
-    return {f"{one.file}:{one.line}": Source(one.file, one.line, one.first, tuple(one.text)) for one in model.sources}
 
 
 # -- frames ----------------------------------------------------------------------------------------

@@ -10,13 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.values.answers import Kind
 from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.whole import put
+from streamrace.reports.text import plain_text
 from streamrace.trace import untrusted
 from streamrace.trace.records import Frame
 
@@ -27,7 +29,8 @@ _LARGEST = 2**53  # of any integer; larger ones are not exact in a page's script
 _LONGEST_PROBLEM = 200  # characters of pydantic's message
 _OF_RACES = {"examples", "lo"}  # keys that identify a race and an occurrence
 _RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # fields by their names in earlier versions
-_SIGNED = {"start", "end", *_RENAMED, *_RENAMED.values()}
+_SIGNED = {"start", "end", "longer_ns", "live_longer_ns", *_RENAMED, *_RENAMED.values()}
+_OPTIONS = {"scenario", "profile", "asked", "job", "options", "watch"}  # the values are those of a command's options
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
 
 _Count = Annotated[int, Field(ge=0, le=_LARGEST)]
@@ -39,10 +42,36 @@ class ReportError(Exception):
     """A folder cannot be read as a run, or runs cannot be compared. One sentence: the problem, and what to do."""
 
 
-class _Part(BaseModel):
-    """Base of the models: types are strict (a number in quotes is none), and unknown keys are kept."""
+class Part(BaseModel):
+    """Base of the models of files: types are strict (a number in quotes is none), and unknown keys are left out."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class File(Part):
+    """Base of a JSON file in a run's folder: one model writes it and reads it. ``NAME``: the file's.
+
+    The defaults of ``format`` and ``version`` are those that are written, and the newest that is read.
+    """
+
+    NAME: ClassVar[str]
+    _indent: ClassVar[int | None] = 2
+    _ascii: ClassVar[bool] = False
+    format: str
+    version: int = 1
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the file in ``folder``. Raises :class:`ReportError`."""
+        return checked(cls, folder / cls.NAME, read_json(folder / cls.NAME))
+
+    def text(self) -> str:
+        """Return the file's text: the same findings give the same bytes."""
+        return plain_text(json.dumps(self.model_dump(), indent=self._indent, ensure_ascii=self._ascii)) + "\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into ``folder``, whole or not at all. Raises OSError."""
+        return put(folder / self.NAME, self.text())
 
 
 @dataclass(frozen=True)
@@ -80,7 +109,7 @@ class Judged(Race):
     suppressed: KeptSuppression | None = None
 
 
-class _WrongParameter(_Part):
+class _WrongParameter(Part):
     step: _Count
     micro_batch: _Count
     phase: str
@@ -91,7 +120,7 @@ class _WrongParameter(_Part):
     ranks: list[_Count]
 
 
-class _WrongLoss(_Part):
+class _WrongLoss(Part):
     step: _Count
     micro_batch: _Count
     rank: _Count
@@ -99,7 +128,7 @@ class _WrongLoss(_Part):
     reference: _Number
 
 
-class _Divergence(_Part):
+class _Divergence(Part):
     parameter: _WrongParameter | None
     loss: _WrongLoss | None
     final: list[str]
@@ -107,7 +136,7 @@ class _Divergence(_Part):
     compared: _Count
 
 
-class _Stale(_Part):
+class _Stale(Part):
     step: _Count
     micro_batch: _Count
     phase: str
@@ -122,7 +151,7 @@ class _Stale(_Part):
     sentence: str = "an older version is used"
 
 
-class _Uncovered(_Part):
+class _Uncovered(Part):
     kernel: str
     stack: list[dict[str, Any]]
     reads: _Count
@@ -138,18 +167,18 @@ def _known(verdict: str) -> str:
     return verdict
 
 
-class _Site(_Part):
+class _Site(Part):
     how: Literal["read", "copy", "measurement"]
     frame: Frame | None
 
 
-class _Held(_Part):
+class _Held(Part):
     sites: list[_Site] = []
     sentence: str
     races: list[Judged]
 
 
-class _Answer(_Part):
+class _Answer(Part):
     name: str
     rank: _Count
     kind: Kind
@@ -164,7 +193,7 @@ class KeptUninitialised(Uninitialised):
     suppressed: KeptSuppression | None = None
 
 
-class Rests(_Part):
+class Rests(Part):
     held: list[_Held]
     unexamined: _Count
     unexercised: list[str]
@@ -178,14 +207,14 @@ class Rests(_Part):
         return [one for one in self.answers if one.kind != "right"]
 
 
-class _End(_Part):
+class _End(Part):
     """The last kept operation of a rank."""
 
     rank: int
     op: int
 
 
-class _Thinned(_Part):
+class _Thinned(Part):
     """Traces that are kept in part: number of kept operations, of how many, and sentences about that."""
 
     operations: _Count
@@ -204,7 +233,7 @@ class _Checked(Rests):
     gone: list[str] | None = None
 
 
-class FindingsFile(_Part):
+class FindingsFile(File):
     """``findings.json``, in the order in which :meth:`streamrace.reports.data.findings.Findings.as_dict` writes it.
 
     ``checked``: for a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: the
@@ -222,8 +251,8 @@ class FindingsFile(_Part):
         wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()
         return min((one.step for one in wrong if one), default=None)
 
-    format: str
-    version: _Count
+    NAME = "findings.json"
+    format: str = "stream-race-findings"
     verdict: Annotated[str, AfterValidator(_known)]
     sentence: str
     failure: str | None
@@ -245,23 +274,9 @@ class FindingsFile(_Part):
     versions: dict[str, str]
 
 
-class _Lines(_Part):
-    file: str
-    line: Annotated[int, Field(ge=1, le=_LARGEST)]
-    first: Annotated[int, Field(ge=1, le=_LARGEST)]
-    text: list[str]
-
-
-class SourcesFile(_Part):
-    """``sources.json``, as :func:`streamrace.reports.data.sources.kept` builds it."""
-
-    format: str
-    version: _Count
-    sources: list[_Lines]
-
-
-def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: str, version: int) -> Model:
-    """Return ``data`` as a ``model``: of format ``named``, at most ``version``. Raises :class:`ReportError`."""
+def checked(model: type[Model], file: Path, data: Mapping[str, Any]) -> Model:
+    """Return ``data`` as a ``model`` of its format, at most of its version. Raises :class:`ReportError`."""
+    named, version = (model.model_fields[name].default for name in ("format", "version"))
     if data.get("format") != named:
         raise ReportError(f"{file} is not what a run writes: its format is not '{named}'. Choose a run's folder")
     found = data.get("version")
@@ -273,10 +288,13 @@ def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: s
     if found != version or type(found) is not int:
         raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
     try:
+        _bounded({key: value for key, value in data.items() if key in model.model_fields.keys() - _OPTIONS})
         # As JSON, since pydantic converts its arrays and objects to tuples and dataclasses even in strict mode.
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
         raise does_not_hold(file, first_problem(error)) from None
+    except ValueError as error:
+        raise does_not_hold(file, str(error)) from None
 
 
 def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]:
@@ -300,20 +318,20 @@ def does_not_hold(file: Path, what: str) -> ReportError:
 
 
 def _renamed(value: Any) -> Any:
-    """Return the value with the fields of races renamed to their current names, and their numbers checked."""
+    """Return the value with the fields of races renamed to their current names."""
     if isinstance(value, list):
         return [_renamed(one) for one in value]
     if not isinstance(value, dict):
         return value
     if not value.keys() & _OF_RACES:
         return {key: _renamed(one) for key, one in value.items()}
-    _bounded(value)
     made = {_RENAMED.get(key, key): _renamed(one) for key, one in value.items()}
     made.setdefault("slack_ns", 0)  # missing in the first runs
     return made
 
 
 def _bounded(value: Any, name: str = "") -> None:
+    """Raise ValueError for a whole number that no run writes: too large, or below 0 where none is."""
     if isinstance(value, dict):
         for key, one in value.items():
             _bounded(one, key)

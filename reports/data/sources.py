@@ -5,26 +5,47 @@ The lines are read when the run ends, from the files that it executed: later, an
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from streamrace import checkout
 from streamrace.detectors import Race
+from streamrace.reports.data.schema import File, Part
 from streamrace.trace.records import Frame
 
-FORMAT = "stream-race-sources"
-VERSION = 1
 _DEPTH = 3  # frames of each stack, the innermost
 _AROUND = 6  # lines before and after
 _LONGEST = 500  # characters of a line
 
 
-def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return the file's contents: lines around the innermost frames of both stacks of each race.
+class Source(Part):
+    """Lines of source code around ``line`` of ``file``, as they were when the run ran.
+
+    ``text[0]`` is line number ``first``; long lines are cut.
+    """
+
+    file: str
+    line: Annotated[int, Field(ge=1)]
+    first: Annotated[int, Field(ge=1)]
+    text: tuple[str, ...]
+
+
+class SourcesFile(File):
+    """``sources.json``."""
+
+    NAME = "sources.json"
+    _indent, _ascii = 1, True
+    format: str = "stream-race-sources"
+    sources: list[Source]
+
+
+def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
+    """Return the lines around the innermost frames of both stacks of each race.
 
     ``folders``: searched for files before the places that modules are imported from. A file that is not found, or is
     not text, is omitted.
@@ -37,14 +58,20 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
         lines = texts[frame.file]
         if lines is not None and 1 <= frame.line <= len(lines):
             first = max(1, frame.line - _AROUND)
-            text = [line[:_LONGEST] for line in lines[first - 1 : frame.line + _AROUND]]
-            found.append({"file": frame.file, "line": frame.line, "first": first, "text": text})
-    return {"format": FORMAT, "version": VERSION, "sources": found}
+            text = tuple(line[:_LONGEST] for line in lines[first - 1 : frame.line + _AROUND])
+            found.append(Source(file=frame.file, line=frame.line, first=first, text=text))
+    return SourcesFile(sources=found)
 
 
 def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> None:
     """Write ``sources.json``, even without a race: run folders are alike. Raises OSError."""
-    (folder / "sources.json").write_text(json.dumps(kept(races, folders), indent=1) + "\n", encoding="utf-8")
+    kept(races, folders).write(folder)
+
+
+def read(folder: Path) -> dict[str, Source]:
+    """Read the lines in a folder, by ``file:line``; empty if it has none. Raises :class:`ReportError`."""
+    found = SourcesFile.read(folder).sources if (folder / SourcesFile.NAME).is_file() else []
+    return {f"{one.file}:{one.line}": one for one in found}
 
 
 def _frames(races: Iterable[Race]) -> Iterable[Frame]:

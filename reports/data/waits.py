@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Literal, get_args
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, get_args
 
 from streamrace.detectors.confidence.removal import Load
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.detectors.streams import stream_named
-from streamrace.reports.data.schema import checked, read_json
+from streamrace.reports.data.schema import File, Part
 from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import duration
 
-FILE = "waits.json"
-FORMAT, VERSION = "stream-race-waits", 1
 TONES = {"carries load": "bad", "fragile cover": "warn", "redundant": "good", "unknown": "soft"}
 Agreement = Literal["agrees", "disagrees", "not run"]
-Count = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class RacePair(_Part):
+class RacePair(Part):
     """A race by its two accesses, as a line each. ``times``: count of its occurrences."""
 
     kind: str
     first: str
     second: str
-    times: Count
+    times: int
 
     @classmethod
     def of(cls, race: Race) -> RacePair:
@@ -47,7 +36,7 @@ def _access(race: Race, at: int) -> str:
     return f"{side.access} by {describe(side.kernel, side.stack)} on {stream_named(side.stream)}{where}"
 
 
-class WaitRow(_Part):
+class WaitRow(Part):
     """A line's waits. ``how``: the kind of call; ``count``: number of calls on all ranks, ``held_ns``: their cost
     (:mod:`streamrace.detectors.confidence.delays`).
 
@@ -59,11 +48,11 @@ class WaitRow(_Part):
 
     how: str
     file: str
-    line: Count
+    line: int
     function: str
     verdict: Load
-    count: Count
-    held_ns: Count
+    count: int
+    held_ns: int
     races: list[RacePair] = []
     pair: RacePair | None = None
     chain: list[str] = []
@@ -90,18 +79,18 @@ class WaitRow(_Part):
         return f"{instead}; only by chance: a read, a copy or a timer" if self.by_chance else instead
 
 
-class WaitsFile(_Part):
+class WaitsFile(File):
     """``waits.json``. ``scope``: to what all results apply. ``together``: places of redundant waits that can be removed
     at once, with a live run's result. ``others``: waits that no line requests. ``base``: the program's number of races.
     """
 
-    format: str = FORMAT
-    version: int = VERSION
+    NAME = "waits.json"
+    format: str = "stream-race-waits"
     scope: str
     asked: dict[str, object]
     versions: dict[str, str]
-    base: Count
-    others: Count
+    base: int
+    others: int
     waits: list[WaitRow]
     together: list[str]
     together_live: Agreement = "not run"
@@ -122,21 +111,6 @@ class WaitsFile(_Part):
 
     def of(self, load: str) -> int:
         return sum(one.verdict == load for one in self.waits)
-
-
-def write(found: WaitsFile, folder: Path) -> Path:
-    """Write ``waits.json``, whole or not at all. Raises OSError."""
-    file = folder / FILE
-    beside = file.with_name(f".{FILE}.part")
-    beside.write_text(json.dumps(found.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(file)
-    return file
-
-
-def read(folder: Path) -> WaitsFile:
-    """Read ``waits.json``. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    file = folder / FILE
-    return checked(WaitsFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
 def pairs(races: Sequence[Race]) -> list[RacePair]:

@@ -22,3 +22,9 @@ def whole(target: Path, save: Callable[[Path], object]) -> None:
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def put(target: Path, text: str) -> Path:
+    """Replace ``target`` by a file that holds the text, as :func:`whole` does, and return it. Raises OSError."""
+    whole(target, lambda beside: beside.write_text(text, encoding="utf-8"))
+    return target

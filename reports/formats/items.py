@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Side
-from streamrace.reports.data import known, schema
+from streamrace.reports.data import known
 from streamrace.reports.data.checked import FAILED, STATUSES
-from streamrace.reports.data.findings import FORMAT, VERSION, Verdict
+from streamrace.reports.data.findings import Verdict
 from streamrace.reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
 from streamrace.trace.records import Frame
@@ -98,7 +98,7 @@ def load(folder: Path) -> CheckedRun:
         from streamrace.reports.data.loading import not_a_run  # imports pandas, which nothing else here needs
 
         raise not_a_run(folder)
-    found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
+    found = FindingsFile.read(folder)
     if found.checked is None:
         raise ReportError(f"{folder} is no run of 'streamrace check', and only such runs have a --format")
     return told(found)

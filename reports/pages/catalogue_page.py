@@ -11,7 +11,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from streamrace.reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, read, short
+from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, short
 from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
 from streamrace.reports.pages.summary import Fact
 from streamrace.reports.table import Cell, Column, Table
@@ -48,7 +48,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """Load the catalogue of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    return study(read(folder), ran)
+    return study(CatalogueFile.read(folder), ran)
 
 
 def study(found: CatalogueFile, ran: StudyMetadata) -> Study:

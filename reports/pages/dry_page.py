@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamrace.reports.data.dry import FILE, DryFolder, memory_table, time_table
+from streamrace.reports.data.dry import DryFile, DryFolder, memory_table, time_table
 from streamrace.reports.data.stamp import model_of, stamp, written
 from streamrace.reports.pages import bundle, html, markdown, run_page
 from streamrace.reports.pages.summary import Fact
@@ -28,7 +28,7 @@ def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
         "dry.html",
         {},
         title=f"{said.verdict}: dry run {dry.name}",
-        stamp=stamp("Dry run", model_of(dry.data), written(dry.folder / FILE)),
+        stamp=stamp("Dry run", model_of(dry.data), written(dry.folder / DryFile.NAME)),
         verdict=said.verdict,
         tone=said.tone if said.tone in ("good", "warn", "bad") else "",
         headline=said.sentence,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from streamrace.reports.data.fixes import TONES, FixFile, FixRow, read, table
+from streamrace.reports.data.fixes import TONES, FixFile, FixRow, table
 from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
 from streamrace.reports.pages.summary import Fact
 from streamrace.reports.text import duration
@@ -17,7 +17,7 @@ _WORDS = ("race", "stream", "rank", "virtual time")
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """Load the fixes of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    return study(read(folder), ran)
+    return study(FixFile.read(folder), ran)
 
 
 def study(found: FixFile, ran: StudyMetadata) -> Study:

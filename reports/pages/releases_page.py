@@ -11,7 +11,6 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
-from streamrace.reports.data import findings
 from streamrace.reports.data.schema import FindingsFile, checked, does_not_hold, read_json
 from streamrace.reports.pages import summary
 from streamrace.reports.pages.study_page import Study, StudyMetadata, texts
@@ -55,7 +54,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
-    return checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
+    return checked(FindingsFile, file, found)
 
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:

@@ -17,18 +17,16 @@ from streamrace.reports.pages import html
 from streamrace.reports.pages.study_page import Study, StudyMetadata
 
 NOTE = "study.json"
-FORMAT = "stream-race-study-note"
-VERSION = 1
 
 
 class _Note(StudyMetadata):
-    format: str
-    version: int
+    format: str = "stream-race-study-note"
+    version: int = 1
 
 
 def note(folder: Path, ran: StudyMetadata) -> None:
     """Write ``study.json``. Raises :class:`ReportError`."""
-    data = {"format": FORMAT, "version": VERSION, **ran.model_dump()}
+    data = {**_Note.model_construct().model_dump(include={"format", "version"}), **ran.model_dump()}
     try:
         html.write(json.dumps(data, indent=2, default=str) + "\n", folder / NOTE)
     except OSError as error:
@@ -41,7 +39,7 @@ def is_study(folder: Path) -> bool:
 
 def load(folder: Path) -> Study:
     """Load the study of a folder. Raises :class:`ReportError`."""
-    read = checked(_Note, folder / NOTE, read_json(folder / NOTE), named=FORMAT, version=VERSION)
+    read = checked(_Note, folder / NOTE, read_json(folder / NOTE))
     return replace(_load(folder, read), when=written(folder / NOTE))
 
 

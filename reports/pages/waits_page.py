@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
-from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
+from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, said, table
 from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
 from streamrace.reports.pages.summary import Fact
 from streamrace.reports.text import duration
@@ -29,7 +29,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """Load the waits of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    return study(read(folder), ran)
+    return study(WaitsFile.read(folder), ran)
 
 
 def study(found: WaitsFile, ran: StudyMetadata) -> Study:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
-from streamrace.reports.data.fixes import DIFF, FILE, FixFile, best_of_each, table
+from streamrace.reports.data.fixes import DIFF, FixFile, best_of_each, table
 from streamrace.reports.text import duration, reports_on, typed
 
 
@@ -37,6 +37,6 @@ def show(console: Console, found: FixFile) -> None:
 def where(console: Console, folder: Path, found: FixFile, *, reported: bool) -> None:
     """Print where the files are, and the command that writes the page unless ``reported``."""
     diff = f", {DIFF}" if found.taken is not None else ""
-    console.print(f"Files: {folder}/{FILE}{diff}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Files: {folder}/{FixFile.NAME}{diff}", highlight=False, soft_wrap=True, markup=False)
     if not reported:
         console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)

@@ -20,7 +20,7 @@ from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stre
 from streamrace.replay.replayer import UsedValue
 from streamrace.replay.tokens import Token
 from streamrace.reports.data import sources
-from streamrace.reports.data.campaigns import FORMAT, VERSION
+from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.whole import whole
 from streamrace.reports.table import Cell, Column, Table
 from streamrace.reports.text import duration, replays, typed, ways_of
@@ -206,8 +206,7 @@ def write(
     """
     sources.write([one.race for one in witnesses], folder)
     data = {
-        "format": FORMAT,
-        "version": VERSION,
+        **{name: TimingsFile.model_fields[name].default for name in ("format", "version")},
         "scenario": dict(scenario),
         "campaign": found.as_dict(),
         "token": None if token is None else str(token),

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from streamrace.reports.data.checked import Checked
-from streamrace.reports.data.waits import FILE, WaitsFile, said, table
+from streamrace.reports.data.waits import WaitsFile, said, table
 from streamrace.reports.text import reports_on, typed
 
 
@@ -35,7 +35,8 @@ def show(console: Console, found: WaitsFile) -> None:
 
 def where(console: Console, folder: Path, *, reported: bool) -> None:
     """Print where the files are, and the command that writes the page unless ``reported``."""
-    console.print(f"Files: {folder}/{FILE}, findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
+    files = f"{folder}/{WaitsFile.NAME}, findings.json, trace/"
+    console.print(f"Files: {files}", highlight=False, soft_wrap=True, markup=False)
     if not reported:
         console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 

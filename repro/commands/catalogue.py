@@ -48,7 +48,7 @@ def catalogue(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from streamrace.device.extras import installed
-    from streamrace.reports.data import catalogue as data
+    from streamrace.reports.data.catalogue import CatalogueFile, EntryRow
     from streamrace.reports.pages.catalogue_page import judged
     from streamrace.reports.screen import catalogue as screen
     from streamrace.repro.sessions import catalogued, folders, staging, studied
@@ -74,7 +74,7 @@ def catalogue(
         lambda file: file.write_text("\n".join(one.id for one in chosen)),
         overwrite=overwrite,
     )
-    rows: dict[str, data.EntryRow] = {}
+    rows: dict[str, EntryRow] = {}
     count = min(workers or cores(), len(chosen))
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -89,7 +89,7 @@ def catalogue(
             console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
     found = [rows[one.id] for one in chosen]
     catalogued.forget_traces(folder)
-    data.write(found, installed("streamrace", "torch", "deepspeed"), folder)
+    CatalogueFile(versions=installed("streamrace", "torch", "deepspeed"), entries=found).write(folder)
     folder = staging.commit(folder)
     console.print(screen.table(found))
     studied.report(console, folder, "catalogue", more=ids, shown=False)
@@ -98,7 +98,7 @@ def catalogue(
             f"Left out, as they need another torch (--torch): {', '.join(one.id for one in aside)}", highlight=False
         )
     took = time.perf_counter() - began
-    console.print(f"Files: {folder}/{data.FILE} ({took:.0f} s)", highlight=False, soft_wrap=True)
+    console.print(f"Files: {folder}/{CatalogueFile.NAME} ({took:.0f} s)", highlight=False, soft_wrap=True)
     console.print(judged(found)[2], highlight=False)
     if any(row.differs for row in found):
         raise SystemExit(1)

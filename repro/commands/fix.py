@@ -39,7 +39,6 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     again as if the lines stood in its files, which stay as they are. Exit status: 0 a diff was tried and is clean, 1
     there is none, 2 there is no such run or race.
     """
-    from streamrace.reports.data import fixes as data
     from streamrace.reports.pages.folders import refuse_link
     from streamrace.reports.screen import fixes as screen
     from streamrace.reports.screen.console import Terminal
@@ -54,7 +53,7 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     with tempfile.TemporaryDirectory(prefix="fix-") as made, console.status("candidates in the trace") as status:
         found = fixed(it, Path(made), tries=tries, told=lambda text: status.update(text))
     target.mkdir(parents=True, exist_ok=True)
-    data.write(found, target)
+    found.write(target)
     screen.show(console, found)
     words = (str(folder), race)
     if report:

@@ -99,7 +99,6 @@ def waits(
     if ended.interrupted and ended.status:
         raise KeyboardInterrupt
 
-    from streamrace.reports.data import waits as data
     from streamrace.reports.screen import waits as screen
     from streamrace.reports.screen.console import Terminal
     from streamrace.repro.sessions import studied, waited
@@ -122,7 +121,7 @@ def waits(
     )
     with console.status("each wait taken away alone") as status:
         made = waited.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))
-    data.write(made, folder)
+    made.write(folder)
     folder = staging.commit(folder)
     screen.show(console, made)
     if report:

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streamrace.process import lifetime
-from streamrace.reports.data.findings import FORMAT, VERSION
-from streamrace.reports.data.schema import FindingsFile, ReportError, checked, read_json
+from streamrace.reports.data.schema import FindingsFile, ReportError
 from streamrace.repro.sessions.folders import BY_ITSELF
 
 _STATUS = (0, 1, 4, 5)  # exit statuses that come with a verdict
@@ -53,9 +52,8 @@ def check(
             )
     except subprocess.TimeoutExpired:
         raise NoVerdict(f"it took over {limit_s:.0f} s") from None
-    file = folder / name / "findings.json"
     try:
-        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
+        found = FindingsFile.read(folder / name)
     except (ReportError, OSError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise NoVerdict((lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:]) from None

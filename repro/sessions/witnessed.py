@@ -70,7 +70,7 @@ class WitnessRequest:
         if why := self._cannot():
             return [_none(why)] * len(races)
         from streamrace.fuzz.live.examine import examine
-        from streamrace.reports.data import witnesses
+        from streamrace.reports.data.witnesses import WitnessesFile
         from streamrace.reports.screen.console import Terminal
 
         assert self.timing is not None
@@ -118,7 +118,7 @@ class WitnessRequest:
             cut = f"the program cannot be run again: {place or problem}"
         if kept or not cut:
             with suppress(OSError) if cut else nullcontext():  # the verdict counts even where the disk is full
-                witnesses.write(kept, trace.parent)
+                WitnessesFile(witnesses=kept).write(trace.parent)
         wanted = {id(race) for race in races}
         return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in every]
 

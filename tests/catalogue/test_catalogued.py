@@ -14,7 +14,7 @@ import pytest
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import between
-from streamrace.reports.data.catalogue import RanSide, read
+from streamrace.reports.data.catalogue import CatalogueFile, RanSide
 from streamrace.reports.data.schema import ReportError
 from streamrace.repro.sessions.catalogued import differs, unclean
 from streamrace.scenarios.catalogue.entry import Entry
@@ -148,7 +148,7 @@ def test_the_command_runs_both_sides_and_says_what_is_not_as_expected(tmp_path: 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "race (harmful) -> clean" in done.stdout
     assert "stale -> clean: NOT AS EXPECTED, the affected side is stale, not wrong bounds" in done.stdout
-    race, stale = read(tmp_path / "runs/catalogue").entries
+    race, stale = CatalogueFile.read(tmp_path / "runs/catalogue").entries
     assert race.affected and stale.affected
     assert race.affected.lines == ["write by mm (a_b1.py:20 product)", "read by sum (a_b1.py:29 <module>)"]
     assert race.affected.token.startswith("t1,0/0/aten::mm/1+")
@@ -169,4 +169,4 @@ def test_a_catalogue_of_somebody_else_is_read_with_care(tmp_path: Path) -> None:
     ):
         (tmp_path / "catalogue.json").write_text(text)
         with pytest.raises(ReportError):
-            read(tmp_path)
+            CatalogueFile.read(tmp_path)

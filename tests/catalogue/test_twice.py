@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrace.reports.data.catalogue import FILE
+from streamrace.reports.data.catalogue import CatalogueFile
 from tests.warm import ROOT
 
 IDS = ("ds5059", "ds7606", "fsdp2-copy-in")
@@ -24,5 +24,5 @@ def test_the_same_command_twice_gives_the_same_table(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"})
         assert done.returncode == 0, done.stdout + done.stderr
         table = done.stdout[done.stdout.index("The catalogue") : done.stdout.index("Report:")]
-        found.append((table, (tmp_path / name / FILE).read_bytes()))
+        found.append((table, (tmp_path / name / CatalogueFile.NAME).read_bytes()))
     assert found[0] == found[1]

@@ -65,13 +65,10 @@ class Checking:
         done = [Done(one.returncode, one.stdout, one.stderr) for one in ended]
         file = self.folder / "runs" / "it" / "findings.json"
         if file.exists():
-            schema.checked(schema.FindingsFile, file, findings := schema.read_json(file), named=_FORMAT, version=1)
+            schema.checked(schema.FindingsFile, file, findings := schema.read_json(file))
             for one in done:
                 one.findings = findings
         return done
-
-
-_FORMAT = "stream-race-findings"
 
 
 @pytest.fixture

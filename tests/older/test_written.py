@@ -13,13 +13,13 @@ from streamrace.detectors import Stale, Uncovered
 from streamrace.detectors.live.finding import Cause, Finding, Kind
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
-from streamrace.reports.data import catalogue, findings, known, sources, witnesses
-from streamrace.reports.data.catalogue import EntryRow, RanSide
+from streamrace.reports.data import findings, known, sources
+from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
 from streamrace.reports.data.checked import Dry, Seen, Thinned, Witnessed
 from streamrace.reports.data.findings import Cost, Findings, WitnessOf
 from streamrace.reports.data.known import Known
 from streamrace.reports.data.schema import KeptSuppression
-from streamrace.reports.data.witnesses import SeenElsewhere
+from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
 from streamrace.reports.window import Slice, Window
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
 from tests.reports.study_folders import REDUNDANT, fix_folder, fix_row, wait_row, waits_folder
@@ -121,14 +121,14 @@ def _catalogue(folder: Path) -> None:
     )
     side = RanSide(ran="deepspeed 0.19.8", verdict="race", sentence="A race.", races=1, lines=["a", "b"])
     rows = [row, row.model_copy(update={"affected": side, "fixed": side, "differs": ["the race is benign"]})]
-    catalogue.write(rows, {"torch": "2.13.0"}, folder)
+    CatalogueFile(versions={"torch": "2.13.0"}, entries=rows).write(folder)
 
 
 def _witnesses(folder: Path) -> None:
     one = Slice("compute", "add_ \udc80 ä", "w", 3, 9, 4, "kernel", "train.py:7")
     window = Window(-5, 100, ("host", "compute"), (one,), one, replace(one, lane="host", op=-1, kind="wait"), 2)
     kept = SeenElsewhere(race=1, order="reversed", occurrence=RACES[0].examples[0], window=window)
-    witnesses.write([kept], folder)
+    WitnessesFile(witnesses=[kept]).write(folder)
 
 
 def _sources(folder: Path) -> None:

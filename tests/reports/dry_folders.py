@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from streamrace.reports.data.dry import FORMAT, VERSION
 from tests.reports.run_folders import run_folder
 
 SAID = {
@@ -38,7 +37,7 @@ def dry_folder(folder: Path, *, clean: bool = False, **changes: Any) -> Path:
     races = [{key: value for key, value in race.items() if key != "witness"} for race in run["races"]]
     clear = {**SAID, "verdict": "clean", "tone": "good", "sentence": "Clean: nothing on two streams is unordered."}
     data = {
-        "format": FORMAT, "version": VERSION, "job": job, "parameters": 6_738_415_616, "micro_batch": 1,
+        "format": "stream-race-dry-run", "version": 1, "job": job, "parameters": 6_738_415_616, "micro_batch": 1,
         "accumulation": 1, "operations": 33_415, "step_s": 17.3, "tokens_per_second": 1893.6, "tflops_per_gpu": 5.08,
         "fits": True, "races": races, "steps": [step],
         "memory": {"peak": 13_303_000_000, "moment": moment, "kinds": {"optimizer": 3 << 30, "gathered": 1 << 30}},

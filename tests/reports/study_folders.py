@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from streamrace.reports.data import fixes, waits
-from streamrace.reports.data.fixes import FixRow
-from streamrace.reports.data.waits import RacePair, WaitRow
+from streamrace.reports.data.fixes import FixFile, FixRow
+from streamrace.reports.data.waits import RacePair, WaitRow, WaitsFile
 from streamrace.reports.pages.study_folder import note
 from streamrace.reports.pages.study_page import StudyMetadata
 from tests.reports.run_folders import run_folder
@@ -164,7 +163,7 @@ REDUNDANT = {"verdict": "redundant", "races": [], "chain": ["stream 'a' waits fo
 def waits_folder(folder: Path, *rows: WaitRow, scope: str = "This program.", **other: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     given = {"asked": {"program": "train.py"}, "versions": VERSIONS, "base": 0, "others": 2, "together": []}
-    waits.write(waits.WaitsFile(scope=scope, waits=list(rows), **{**given, **other}), folder)
+    WaitsFile(scope=scope, waits=list(rows), **{**given, **other}).write(folder)
     return _noted(folder, "waits", {})
 
 
@@ -187,7 +186,7 @@ def fix_folder(folder: Path, *rows: FixRow, **other: Any) -> Path:
     race = RacePair(kind="write-read", first="write by copy_ (a.py:6 step)", second="read by cat (m.py:9 f)", times=3)
     given = {"run": "it", "number": 1, "race": race, "missing": "stream 'a' never waits for stream 'b'"}
     given |= {"asked": {"program": "train.py"}, "versions": VERSIONS, "end_ns": 2_449_021, "best": 0}
-    fixes.write(fixes.FixFile(rows=list(rows), **{**given, **other}), folder)
+    FixFile(rows=list(rows), **{**given, **other}).write(folder)
     return _noted(folder, "fix", {})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamrace.device.scripts import WrongUse
-from streamrace.reports.data import witnesses
+from streamrace.reports.data.witnesses import WitnessesFile
 from streamrace.repro.__main__ import main
 from streamrace.repro.sessions import folders
 from streamrace.repro.sessions.checked import judge
@@ -319,7 +319,7 @@ def kept(folder: Path, **changes: Any) -> None:
     """What a run keeps of its witness: the run's own timing stands for another here."""
     found = json.loads((folder / "findings.json").read_text())
     file = {
-        **{"format": witnesses.FORMAT, "version": witnesses.VERSION},
+        **{"format": "stream-race-witnesses", "version": 1},
         "witnesses": [
             {
                 **{"race": 1, "order": "reversed", "occurrence": found["races"][0]["examples"][0]},
@@ -327,7 +327,7 @@ def kept(folder: Path, **changes: Any) -> None:
             }
         ],
     }
-    (folder / witnesses.FILE).write_text(json.dumps(file))
+    (folder / WitnessesFile.NAME).write_text(json.dumps(file))
 
 
 def window() -> dict[str, Any]:
@@ -371,7 +371,7 @@ def test_a_file_of_witnesses_that_no_run_writes_is_refused(
 def test_one_of_another_race_is_not_taken_for_it(tmp_path: Path, capsys: Captured) -> None:
     folder = judged(early(), tmp_path / "it")
     kept(folder)
-    file = folder / witnesses.FILE
+    file = folder / WitnessesFile.NAME
     data = json.loads(file.read_text())
     data["witnesses"][0]["occurrence"]["hi"] += 1
     file.write_text(json.dumps(data))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamrace.reports.data import fixes
+from streamrace.reports.data.fixes import DIFF, FixFile
 from streamrace.reports.data.schema import ReportError
 from streamrace.reports.pages import folders
 from streamrace.reports.screen import fixes as screen
@@ -23,7 +23,7 @@ def shown(folder: Path) -> str:
     said = io.StringIO()
     console = Terminal(file=said)
     console.width = 160
-    screen.show(console, fixes.read(folder))
+    screen.show(console, FixFile.read(folder))
     return said.getvalue()
 
 
@@ -36,7 +36,7 @@ def test_the_one_to_take_is_told_beside_the_price_of_the_host(tmp_path: Path) ->
     page = folders.page([folder])
     assert "tried: clean" in page
     assert "+_done.record()" in page
-    assert (folder / fixes.DIFF).read_text() == fix_row().diff
+    assert (folder / DIFF).read_text() == fix_row().diff
 
 
 def test_what_no_live_run_bore_out_is_no_diff_to_take(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_what_no_live_run_bore_out_is_no_diff_to_take(tmp_path: Path) -> None:
     assert "No diff to take: 1 candidates remove the race in the trace, and of 1 that were tried live none is" in told
     assert "tried: NOT" in told
     assert "+_done" not in told
-    assert not (folder / fixes.DIFF).exists()
+    assert not (folder / DIFF).exists()
 
 
 def test_names_do_nothing_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_names_do_nothing_in_the_terminal_and_on_the_page(tmp_path: Path) -> Non
 @pytest.mark.parametrize("damage", [{"live": "perhaps"}, {"longer_ns": "0"}, {"holds": None}])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
     folder = fix_folder(tmp_path / "it", fix_row())
-    found = fixes.read(folder).model_dump(mode="json")
+    found = FixFile.read(folder).model_dump(mode="json")
     found["rows"][0] |= damage
-    (folder / fixes.FILE).write_text(json.dumps(found))
+    (folder / FixFile.NAME).write_text(json.dumps(found))
     with pytest.raises(ReportError):
-        fixes.read(folder)
+        FixFile.read(folder)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streamrace.reports.data import waits
 from streamrace.reports.data.schema import ReportError
+from streamrace.reports.data.waits import WaitsFile
 from streamrace.reports.pages import folders
 from streamrace.reports.screen import waits as screen
 from tests.reports.study_folders import REDUNDANT, wait_row, waits_folder
@@ -20,7 +20,7 @@ HOSTILE = "<script>alert(1)</script>[bold]\x1b[31m\u202e.py"
 
 def told(folder: Path) -> str:
     console = Console(width=200, record=True, file=StringIO())
-    screen.show(console, waits.read(folder))
+    screen.show(console, WaitsFile.read(folder))
     return console.export_text()
 
 
@@ -40,7 +40,7 @@ def test_the_scope_comes_first_and_then_what_is_needed(tmp_path: Path) -> None:
 def test_where_a_live_run_differs_it_is_said_and_counted(tmp_path: Path) -> None:
     row = wait_row(**REDUNDANT, live="disagrees", says="a live run without it has a race")
     folder = waits_folder(tmp_path / "it", row)
-    assert waits.read(folder).disagree == 1
+    assert WaitsFile.read(folder).disagree == 1
     assert "Trace and live run differ at" in told(folder)
 
 
@@ -54,8 +54,8 @@ def test_a_name_does_nothing_to_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [{"verdict": "fine"}, {"line": -1}, {"races": [{}]}])
 def test_a_damaged_row_is_one_sentence(tmp_path: Path, damage: dict[str, object]) -> None:
     folder = waits_folder(tmp_path / "it", wait_row())
-    found = waits.read(folder).model_dump(mode="json")
+    found = WaitsFile.read(folder).model_dump(mode="json")
     found["waits"][0] |= damage
-    (folder / waits.FILE).write_text(json.dumps(found))
+    (folder / WaitsFile.NAME).write_text(json.dumps(found))
     with pytest.raises(ReportError):
-        waits.read(folder)
+        WaitsFile.read(folder)
