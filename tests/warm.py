@@ -11,9 +11,9 @@ import atexit
 import faulthandler
 import fcntl
 import functools
-import importlib
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -31,7 +31,7 @@ from typing import IO, Any, NoReturn, cast
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from streamrace.device.scripts import fail
-from streamrace.process.forks import as_often_as_python, forking
+from streamrace.process.forks import as_often_as_python, forking, relax_gc
 
 ROOT = Path(__file__).resolve().parents[1]
 _MESSAGE = 1 << 20
@@ -50,13 +50,12 @@ class Command:
 class Started:
     """A command that runs. ``stdout`` can be read while it does; what else it wrote is known at its end."""
 
-    def __init__(self, source: Source, command: Command, said: str, *, asked: bool) -> None:
+    def __init__(self, source: Source, command: Command, said: str) -> None:
         reader, writer = os.pipe() if command.session else (-1, _file("out"))
         self._errors = _file("err")
-        given, self._asked = os.pipe() if asked else (_file("in"), -1)
-        if not asked:
-            os.write(given, said.encode())
-            os.lseek(given, 0, os.SEEK_SET)
+        given = _file("in")
+        os.write(given, said.encode())
+        os.lseek(given, 0, os.SEEK_SET)
         self._source, self._command = source, command
         self.returncode: int | None = None
         self._written: tuple[str, str] | None = None
@@ -65,13 +64,6 @@ class Started:
         if command.session:
             os.close(writer)
         self.stdout: IO[str] = os.fdopen(reader if command.session else writer, encoding="utf-8")
-
-    def ask(self, line: str | None) -> None:
-        """Write a line to its standard input; None: there comes no more."""
-        if line is None:
-            os.close(self._asked)
-        else:
-            os.write(self._asked, f"{line}\n".encode())
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -126,14 +118,13 @@ class Source(ABC):
         environment: Mapping[str, str] | None = None,
         said: str = "",
         session: bool = False,
-        asked: bool = False,
     ) -> Started:
         """``python ARGUMENTS`` in ``folder``. Whoever starts a ``session`` reads its output while it is written.
 
-        ``said``: all of its standard input, unless it is ``asked`` line by line.
+        ``said``: all of its standard input.
         """
         variables = dict(os.environ if environment is None else environment)
-        return Started(self, Command(arguments, str(folder), variables, session), said, asked=asked)
+        return Started(self, Command(arguments, str(folder), variables, session), said)
 
     def run(
         self, *arguments: str, folder: Path = ROOT, environment: Mapping[str, str] | None = None, said: str = ""
@@ -154,6 +145,7 @@ class Here(Source):
 class Warm(Source):
     """Forks of a process that did nothing but import ``modules``: with a simulated GPU, if it is ``simulated``.
 
+    ``modules``: also functions of theirs that it calls, each as ``module:function``.
     ``of``: it is a fork of that one's process, which has imported much of it before, and shares its memory.
     """
 
@@ -166,22 +158,17 @@ class Warm(Source):
         of: Warm | None = None,
     ) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if of is not None:
-            command = Command(("-m", "tests.warm_again", *modules), str(ROOT), dict(environment))
-            pid = of.fork(command, (other.fileno(), 1, 2))
-            self._ended: Callable[[], object] = lambda: of.wait(pid, 0)
-            other.close()
-            return
-        code = f"from tests.warm import serve; serve({other.fileno()}, {[*modules]!r}, {simulated})"
-        inherited = environment.get("PYTHONPATH")
-        child = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])},
-            pass_fds=[other.fileno()],
-        )
-        self._ended = child.wait
-        other.close()
+        words = ("-m", "tests.warm", "simulated" if simulated else "plain", *modules)
+        with other:
+            if of is None:
+                path = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+                child = subprocess.Popen(
+                    [sys.executable, *words], cwd=ROOT, env={**environment, "PYTHONPATH": path}, stdin=other
+                )
+                self._ended: Callable[[], object] = child.wait
+            else:
+                pid = of.fork(Command(words, str(ROOT), dict(environment)), (other.fileno(), 1, 2))
+                self._ended = functools.partial(of.wait, pid, 0)
 
     def fork(self, command: Command, files: tuple[int, int, int]) -> int:
         socket.send_fds(self._socket, [json.dumps({"command": asdict(command)}).encode()], files)
@@ -216,26 +203,29 @@ def shell() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
 
 
-def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
-    """What the warm process does, to the end of the one that asks."""
+def serve(simulated: bool, modules: Sequence[str]) -> NoReturn:
+    """What the warm process does, to the end of the one that asks on its standard input."""
+    asked = socket.socket(fileno=os.dup(0))
     if simulated:
         from streamrace.device.launch import start
 
         start()
-    for module in modules:
-        importlib.import_module(module)
-    with socket.socket(fileno=descriptor) as asked:
-        while True:
-            wanted, files, *_ = socket.recv_fds(asked, _MESSAGE, 3)
-            if not wanted:
-                os._exit(0)  # nobody waits for what torch does at an interpreter's end
-            said = json.loads(wanted)
-            if "command" in said:
-                asked.send(json.dumps(_fork(Command(**said["command"]), files, ours=True)).encode())
-                for file in files:
-                    os.close(file)
-            else:
-                asked.send(json.dumps(_wait(*said["wait"])).encode())
+    for name in modules:
+        named = pkgutil.resolve_name(name)
+        if ":" in name:
+            named()
+    relax_gc()  # or each fork counts, and looks for garbage in, all that was imported
+    while True:
+        wanted, files, *_ = socket.recv_fds(asked, _MESSAGE, 3)
+        if not wanted:
+            os._exit(0)  # nobody waits for what torch does at an interpreter's end
+        said = json.loads(wanted)
+        if "command" in said:
+            asked.send(json.dumps(_fork(Command(**said["command"]), files, ours=True)).encode())
+            for file in files:
+                os.close(file)
+        else:
+            asked.send(json.dumps(_wait(*said["wait"])).encode())
 
 
 def _file(name: str) -> int:
@@ -314,6 +304,8 @@ def _python(command: Command, *, ours: bool) -> int:
         sys.path.insert(0, place)
     sys.argv = [module or first, *rest]
     try:
+        if module == __name__:
+            serve(False, rest[1:])
         if module:
             sys.modules.pop(f"{module}.__main__", None)  # runpy would warn of it
             runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -328,3 +320,9 @@ def _script(place: Path) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = str(place)
     exec(compile(place.read_bytes(), place, "exec"), vars(main))
+
+
+if __name__ == "__main__":
+    from tests import warm  # whose frames are not a command's (fail)
+
+    warm.serve(sys.argv[1] == "simulated", sys.argv[2:])

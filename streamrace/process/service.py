@@ -56,18 +56,23 @@ class Service:
     def __init__(self, name: str, *arguments: str, **options: Any) -> None:
         connection, other = Pipe()
         with other:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 command(module(name, str(other.fileno()), *arguments)),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(),),
                 **options,
             )
-        self.channel = Channel(connection, self.process.pid)
+        self.pid = self._process.pid
+        self.channel = Channel(connection, self.pid)
+
+    def wait(self) -> int:
+        """Return the exit status of the process when it has ended, negative for a signal that killed it."""
+        return self._process.wait()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Tell the process that no message comes any more, and kill it unless it ends in ``patience_s``."""
         self.channel.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience_s)
-        self.process.kill()
-        self.process.wait()
+            self._process.wait(patience_s)
+        self._process.kill()
+        self._process.wait()

@@ -8,17 +8,30 @@ of a server that has imported what the mark names: so that seconds of imports ar
 from __future__ import annotations
 
 import atexit
-import os
+import base64
+import functools
+import pickle
 import sys
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.warm import ROOT, Command, shell, with_simulated_gpu
+from tests.warm import ROOT, Warm, shell, with_simulated_gpu
 
-_servers: dict[tuple[str, ...], Connection] = {}
+# What every story imports, or the device with its first work: here, and not in each fork.
+_ALWAYS = (
+    "streamrace.detectors",
+    "msgpack",
+    "pytest",
+    "streamrace.device.dry.groups",
+    "streamrace.device.dry.reading",
+    "streamrace.device.dry.steps",
+    "streamrace.device.ranks.processes",
+    "streamrace.device.probes",
+    "torch.profiler._cupti_monitor",
+)
+_STORY = str(Path(__file__).with_name("story.py"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,23 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "imports(*modules): its process has imported them before")
 
 
-def _start(modules: tuple[str, ...]) -> Connection:
-    if modules not in _servers:
-        environment = {**shell(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        server = Path(__file__).with_name("server.py")
-        reader, writer = os.pipe()
-        with open(os.devnull) as nothing:
-            command = Command((str(server), *modules), str(ROOT), environment)
-            pid = with_simulated_gpu().fork(command, (nothing.fileno(), writer, 2))
-        os.close(writer)
-        with os.fdopen(reader) as told:
-            address = told.readline().strip()
-        if not address:
-            raise RuntimeError("the simulated GPU does not start; see above")
-        _servers[modules] = Client(address, "AF_UNIX")
-        atexit.register(with_simulated_gpu().wait, pid, 0)
-        atexit.register(_servers[modules].close)
-    return _servers[modules]
+def _environment() -> dict[str, str]:
+    return {**shell(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _warm(*modules: str) -> Warm:
+    warm = Warm([*_ALWAYS, *modules], environment=_environment(), of=with_simulated_gpu())
+    atexit.register(warm.close)
+    return warm
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,11 +56,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names: Any = pyfuncitem._fixtureinfo.argnames
     wanted = pyfuncitem.get_closest_marker("imports")
-    server = _start(wanted.args if wanted else ())
-    server.send((str(pyfuncitem.path), pyfuncitem.originalname, {name: pyfuncitem.funcargs[name] for name in names}))
-    problem, output = server.recv()
-    if output:
-        sys.stdout.write(output)
-    if problem:
-        pytest.fail(problem, pytrace=False)
+    story = (str(pyfuncitem.path), pyfuncitem.originalname, {name: pyfuncitem.funcargs[name] for name in names})
+    said = base64.b64encode(pickle.dumps(story)).decode()
+    done = _warm(*(wanted.args if wanted else ())).run(_STORY, environment=_environment(), said=said)
+    sys.stdout.write(done.stdout)
+    if done.returncode:
+        pytest.fail(done.stderr or f"the test's process died (status {done.returncode})", pytrace=False)
+    sys.stderr.write(done.stderr)
     return True

@@ -1,8 +1,7 @@
-"""Sessions of a user's tests on the simulated GPU, in a process that starts in no time (gpu_started.py)."""
+"""Sessions of a user's tests on the simulated GPU, each in a fork of a process that has imported what they need."""
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import ROOT, Started, shell, with_simulated_gpu
+from tests.warm import ROOT, Warm, shell, with_simulated_gpu
 
 _HEAD = """
 import pytest
@@ -22,8 +21,8 @@ from streamrace import watch
 class GpuSession:
     """A folder with a user's tests, and pytest in it."""
 
-    def __init__(self, process: Started, folder: Path) -> None:
-        self._process = process
+    def __init__(self, warm: Warm, folder: Path) -> None:
+        self._warm = warm
         self.folder = folder
 
     def file(self, *parts: str) -> None:
@@ -37,17 +36,25 @@ class GpuSession:
 
     def run(self, *arguments: str, **expected: int) -> str:
         """Everything that pytest prints. ``expected``: how many tests passed, failed and so on."""
-        words = ["-p", "streamrace.fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments]
-        self._process.ask(json.dumps([words, str(self.folder)]))
-        status, printed = json.loads(self._process.stdout.readline())
-        assert isinstance(printed, str)
+        words = [
+            "-m",
+            "pytest",
+            "-p",
+            "streamrace.fuzz.testing.plugin",
+            "-p",
+            "no:cacheprovider",
+            "--strict-markers",
+            *arguments,
+        ]
+        done = self._warm.run(*words, folder=self.folder, environment=_environment())
+        printed = done.stderr + done.stdout
         if expected:
             summary = printed.rstrip().rpartition("\n")[2]
             nouns = re.findall(r"(\d+) (passed|failed|skipped|errors|deselected)", summary)
             counted = {noun: int(count) for count, noun in nouns}
             assert counted == expected, printed
         else:
-            assert status == pytest.ExitCode.USAGE_ERROR, printed
+            assert done.returncode == pytest.ExitCode.USAGE_ERROR, printed
         return printed
 
     def token(self, told: str) -> str:
@@ -56,19 +63,21 @@ class GpuSession:
         return found[1]
 
 
-@pytest.fixture(scope="session")
-def gpu_process() -> Iterator[Started]:
-    """The process with the simulated GPU."""
+def _environment() -> dict[str, str]:
     fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     # what other plugins import takes longer than a session
-    environment = {**shell(), **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    script = str(Path(__file__).with_name("gpu_started.py"))
-    process = with_simulated_gpu().start(script, environment=environment, session=True, asked=True)
-    yield process
-    process.ask(None)
-    process.communicate()
+    return {**shell(), **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+@pytest.fixture(scope="session")
+def gpu_process() -> Iterator[Warm]:
+    """The process with the simulated GPU."""
+    modules = ["pytest", "streamrace.fuzz.testing.live_trial"]
+    warm = Warm(modules, environment=_environment(), of=with_simulated_gpu())
+    yield warm
+    warm.close()
 
 
 @pytest.fixture
-def gpu(gpu_process: Started, tmp_path: Path) -> GpuSession:
+def gpu(gpu_process: Warm, tmp_path: Path) -> GpuSession:
     return GpuSession(gpu_process, tmp_path)

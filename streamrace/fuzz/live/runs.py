@@ -76,7 +76,7 @@ class Runner:
         self._service = Service(
             "streamrace.device.fork_server", *imported, stdout=printed, stderr=printed, env=environment
         )
-        self.pid = self._service.process.pid
+        self.pid = self._service.pid
 
     def run(
         self,

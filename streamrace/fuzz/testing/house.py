@@ -8,10 +8,10 @@ This file imports nothing of torch; :mod:`streamrace.fuzz.testing.housed` is the
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from typing import IO
 
 import pytest
 
@@ -32,14 +32,24 @@ class House:
     def __init__(self, config: pytest.Config, files: Sequence[str]) -> None:
         self._config = config
         self._printed = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - it stays open
-        self._service = Service(
-            "streamrace.fuzz.testing.housed",
-            cwd=config.invocation_params.dir,
-            stdout=self._printed,
-            stderr=subprocess.STDOUT,
-        )
+        self._service = self.start(self._printed)
         self._problem = ""
-        self._service.channel.send({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
+        self._service.channel.send({"path": sys.path, "arguments": self.arguments(config), "files": [*files]})
+
+    def start(self, printed: IO[bytes]) -> Service:
+        """Start the process, which prints to this file."""
+        folder = self._config.invocation_params.dir
+        return Service("streamrace.fuzz.testing.housed", cwd=folder, stdout=printed, stderr=printed)
+
+    def arguments(self, config: pytest.Config) -> list[str]:
+        """Return the session's command line, with options that keep the second session from repeating side effects."""
+        arguments = [str(one) for one in config.invocation_params.args]
+        for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
+            if hasattr(config.option, plugin):
+                arguments.append(switched_off)
+        if config.option.basetemp:
+            arguments.append(f"--basetemp={config.option.basetemp}-stream-race")
+        return arguments
 
     def reports(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
         """Run the test in the process. ``following``: the next test there, as far as known. Raises :class:`Ended`."""
@@ -59,7 +69,7 @@ class House:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message)
                 if report.nodeid == name:
                     yield _as_here(report, item)
-        status = self._service.process.wait()
+        status = self._service.wait()
         self._printed.seek(0)
         printed = self._printed.read().decode(errors="replace")[-_MOST:]
         self._problem = f"the process with the simulated GPU has ended before ({status})"
@@ -129,14 +139,3 @@ def _name(item: pytest.Item) -> str:
     marks = item.iter_markers("xdist_group") if hasattr(item.config, "workerinput") else ()
     groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
     return next((item.nodeid.removesuffix(f"@{group}") for group in groups if group), item.nodeid)
-
-
-def _arguments(config: pytest.Config) -> list[str]:
-    """Return the session's command line, with options that keep the second session from repeating side effects."""
-    arguments = [str(one) for one in config.invocation_params.args]
-    for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
-        if hasattr(config.option, plugin):
-            arguments.append(switched_off)
-    if config.option.basetemp:
-        arguments.append(f"--basetemp={config.option.basetemp}-stream-race")
-    return arguments
