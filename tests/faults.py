@@ -130,10 +130,12 @@ def limited(
 ) -> tuple[int, list[str]]:
     """The command, where no file may have more than so many bytes: its exit status, and what it said.
 
-    As on a disk that is full: the write that reaches the limit fails, in whichever process that is.
+    As on a disk that is full: the write that reaches the limit fails, in whichever process that is. Python compiles no
+    file then: it takes no notice of a write that was cut short, and what it left would break every later command.
     """
     script = folder / "limited.py"
     script.write_text(_LIMITED)
+    environment = {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     started = source.start(str(script), str(to), *arguments, folder=folder, environment=environment, session=True)
     done = started.completed()
     return done.returncode, done.stdout.splitlines()

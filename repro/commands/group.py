@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from streamrace import checkout
 from streamrace.device import kept, processor
 from streamrace.process.frames import roomy
 from streamrace.repro.commands import config
@@ -102,5 +103,10 @@ def _main(group: LazyGroup, arguments: list[str], launched: str | None) -> None:
     known = {} if group.helping else {name: config.defaults(name, Path.cwd())}
     try:
         group.main(arguments, prog_name=group.name, standalone_mode=False, obj=launched, default_map=known)
-    except click.Abort:
+    except click.Abort as end:
+        if "marshal data" in str(end.__cause__):  # an EOFError of an import, which click takes for the end of the input
+            raise click.ClickException(
+                "a compiled file of Python is cut off, as on a disk that is full: remove the folders __pycache__ "
+                f"below {checkout.PACKAGE} and run the command again"
+            ) from end
         raise KeyboardInterrupt from None

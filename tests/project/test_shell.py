@@ -77,3 +77,20 @@ def test_make_help_names_every_command_and_every_target() -> None:
     for name, command in COMMANDS.items():
         assert f"  {name} " in shown and command.text in shown
     assert "make repro-unstable" in shown
+
+
+def test_a_compiled_file_that_a_full_disk_cut_off_is_named(tmp_path: Path) -> None:
+    def cache() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "streamrace", "cache"]
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+
+    assert cache().returncode == 0
+    (compiled,) = tmp_path.rglob("commands/cache.*.pyc")
+    compiled.write_bytes(compiled.read_bytes()[:100])
+    done = cache()
+    assert done.returncode == 2
+    assert "a compiled file of Python is cut off" in done.stderr and "__pycache__" in done.stderr
