@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -50,26 +50,19 @@ class Child:
         theirs.close()
         self.handle = os.pidfd_open(self.pid)
         self._status: int | None = None
-        self._looks, self._stopped = sigstop.Looks(), False
+        self._looks, self.stopped = sigstop.Looks(), False
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Return the exit status, negative for a signal that killed it; None if the child runs after ``seconds``."""
-        until = math.inf if seconds is None else time.monotonic() + seconds
-        while self._status is None:
-            left = until - time.monotonic()
-            if wait([self.handle], max(0.0, min(left, sigstop.LOOK_S))):
-                status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-                self._status = -signal.SIGSTOP if self._stopped else status
-                break
-            self.look()
-            if left <= sigstop.LOOK_S:
-                break
+        if self._status is None and heard([self.handle], [self], seconds):
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self._status = -signal.SIGSTOP if self.stopped else status
         return self._status
 
     def look(self) -> None:
         """Kill the child if it is stopped now and was at the last poll. To be called regularly by waiting processes."""
         if self._status is None and self._looks.stopped([self.pid]):
-            self._stopped = True
+            self.stopped = True
             self.kill()
 
     def receive(self, kinds: Sequence[type[M]]) -> tuple[list[M], bool]:
@@ -96,6 +89,18 @@ class Child:
         self.wait()
         os.close(self.handle)
         self.pipe.close()
+
+
+def heard(objects: Sequence[Any], running: Iterable[Child], seconds: float | None) -> list[Any]:
+    """Wait for ``objects``, at most ``seconds``; return those that are ready. Meanwhile kill stopped children."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        ready = wait(objects, max(0.0, min(left, sigstop.LOOK_S)))
+        for child in running:  # also if objects are ready: workers send often, and then nothing else polls
+            child.look()
+        if ready or left <= sigstop.LOOK_S:
+            return ready
 
 
 def how(status: int) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from multiprocessing.process import BaseProcess
-from queue import Empty, SimpleQueue
-from typing import Any, Self, TypeVar
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar, cast
 
-from streamrace.process import sigstop
+from streamrace.process.child import Child, Send, heard
 from streamrace.process.forks import forking
-from streamrace.process.interrupts import ALONE, held, plainly
-from streamrace.process.lifetime import belong
+from streamrace.process.interrupts import held
 from streamrace.scenarios.base import ScenarioError
 
 _BEHIND = 5  # nice(2): a third of the processor time of a process that is not nice
@@ -36,6 +34,37 @@ def cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+class _Worker:
+    """A fork that does the work it is sent, one piece after the other. ``behind``: with a lower priority."""
+
+    def __init__(self, *, behind: bool) -> None:
+        self._connection, other = Pipe()
+        with other:
+            self.child = Child(partial(_serve, self._connection, other, behind))
+
+    def run(self, work: Callable[[Item], Result], item: Item) -> Result:
+        """Return the result of the work. Raises its exception, :class:`ScenarioError` if the worker dies or is stopped.
+
+        Only :meth:`close` reaps the worker, so until then no other process gets its id.
+        """
+        try:
+            self._connection.send((work, item))
+            heard([self._connection], [self.child], None)
+            result, error = self._connection.recv()
+        except (EOFError, ConnectionError):
+            how = "was stopped (SIGSTOP)" if self.child.stopped else "died"
+            raise ScenarioError(
+                f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
+            ) from None
+        if error is not None:
+            raise error
+        return cast(Result, result)
+
+    def close(self) -> None:
+        self.child.close()
+        self._connection.close()
+
+
 class ProcessPool:
     """A pool of worker processes that run in parallel with this process. A context manager; on exit, also by Ctrl-C, it
     ends at once and leaves no process, not even if this process is killed.
@@ -45,26 +74,23 @@ class ProcessPool:
     """
 
     def __init__(self, workers: int, *, behind: bool = False) -> None:
-        self._others = {*multiprocessing.active_children()}
-        self._pool = ProcessPoolExecutor(
-            workers,
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=_begin,
-            initargs=(os.getpid(), behind, signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        )
+        self._count, self._behind = workers, behind
+        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers)  # each waits for one worker at a time
         self._open: dict[Future[Any], Any] = {}  # values: the items of the futures
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._looks, self._killed, self._forked = sigstop.Looks(), False, False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with held():  # else an interrupt here would leave the remaining workers running
-            if self._open:
-                for worker in self._workers():
-                    worker.kill()
-            self._pool.shutdown(cancel_futures=True)
+            for worker in self._workers:
+                worker.child.kill()
+            self._threads.shutdown(cancel_futures=True)
+            for worker in self._workers:
+                worker.close()
 
     def begin(
         self,
@@ -75,80 +101,44 @@ class ProcessPool:
     ) -> None:
         """Run ``work`` on each item once a worker is free. ``then`` may begin more; it is called in another thread."""
 
-        def ended(item: Item, future: Future[Result]) -> None:
+        def run(item: Item) -> Result:
+            worker = self._idle.get()
             try:
-                if not future.cancelled() and future.exception() is None:
-                    then(item, future.result())
+                result = worker.run(work, item)
             finally:
-                self._ended.put(future)
+                self._idle.put(worker)
+            then(item, result)
+            return result
 
-        with nullcontext() if self._forked else self._forking():
-            for item in items:
-                future = self._pool.submit(work, item)
-                self._open[future] = item
-                future.add_done_callback(partial(ended, item))
-
-    @contextmanager
-    def _forking(self) -> Iterator[None]:
-        """Fork all workers at the first submission. SIGTERM and SIGHUP to a single worker stay blocked until it has
-        removed the handlers that it inherits.
-        """
-        self._forked = True
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ALONE)
-        try:
+        if not self._workers:
             with forking():
-                yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                for _ in range(self._count):
+                    self._workers.append(_Worker(behind=self._behind))
+                    self._idle.put(self._workers[-1])
+        for item in items:
+            future = self._threads.submit(run, item)
+            self._open[future] = item
+            future.add_done_callback(self._ended.put)
 
     def done(self) -> Iterator[tuple[Any, Any]]:
         """Yield each item and its result as it completes, until all submitted work is done.
 
         Raises the work's exceptions, :class:`streamrace.scenarios.base.ScenarioError` when a worker dies or is stopped.
         """
-        with self._told():
-            while self._open:
-                with suppress(Empty):
-                    future = self._ended.get(timeout=sigstop.LOOK_S)
-                    result = future.result()
-                    yield self._open.pop(future), result
-                self._end_stopped()
+        while self._open:
+            future = self._ended.get()
+            result = future.result()
+            yield self._open.pop(future), result
 
     def look(self) -> None:
         """Poll for failures without waiting: raises as :meth:`done` if some work has failed by now."""
-        self._end_stopped()
-        with self._told():
-            for future in [one for one in [*self._open] if one.done()]:
-                future.result()
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenProcessPool:
-            how = "was stopped (SIGSTOP)" if self._killed else "died"
-            raise ScenarioError(
-                f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
-            ) from None
-
-    def _end_stopped(self) -> None:
-        workers = {worker.pid: worker for worker in self._workers() if worker.pid is not None}
-        for process in self._looks.stopped(workers):
-            self._killed = True
-            workers[process].kill()
+        for future in [future for future in [*self._open] if future.done()]:
+            future.result()
 
     def finish(self) -> None:
         """Wait for all submitted work. Raises as :meth:`done`."""
         for _ in self.done():
             pass
-
-    def _workers(self) -> list[BaseProcess]:
-        """Return the children of this process that the pool started.
-
-        Kill a worker only by its own method: a thread of the pool reaps the workers, so a worker in this list may be
-        gone, and its process id may belong to another process.
-        """
-        return [one for one in multiprocessing.active_children() if one not in self._others]
 
 
 def side_by_side(
@@ -165,11 +155,20 @@ def side_by_side(
         yield from pool.done()
 
 
-def _begin(parent: int, behind: bool, mask: set[signal.Signals | int]) -> None:
-    """Initialise a worker. ``mask``: the signals that its parent blocks."""
-    belong(parent)
+def _serve(others: Connection, requests: Connection, behind: bool, _: Send) -> None:
+    """Work in the fork, until it is ended. ``others``: the end of its connection that it inherits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    others.close()
     if behind:
         os.nice(_BEHIND)
-    plainly()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    while True:
+        work, item = requests.recv()
+        result: Any = None
+        raised: BaseException | None = None
+        try:
+            result = work(item)
+        except BaseException as error:
+            error.add_note(traceback.format_exc())  # else only the parent's part of it would be shown
+            raised = error
+        sys.stdout.flush()
+        requests.send((result, raised))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterable
 from concurrent.futures import wait
-from multiprocessing.process import BaseProcess
 
+import psutil
 import pytest
 
-from streamrace.process import sigstop
 from streamrace.process.interrupts import concluding
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.process_pool import ProcessPool
@@ -38,50 +35,31 @@ def test_what_ends_may_begin_more_while_this_process_goes_on() -> None:
     assert os.getpid() not in {pid for _, pid in given.values()}
 
 
-def test_what_was_not_waited_for_is_ended() -> None:
-    with ProcessPool(1) as pool:
-        pool.begin(twice, range(1000))
-    assert pool._workers() == []
-
-
 def pauses(number: int) -> None:
     signal.pause()
 
 
-def test_a_worker_that_is_gone_just_when_it_is_to_be_killed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of the pool takes note of a worker's end, whenever it is."""
-    before = {*multiprocessing.active_children()}
-    there = multiprocessing.active_children
-    gone: list[BaseProcess] = []
-
-    def just_gone() -> list[BaseProcess]:
-        found = [one for one in there() if one not in before]
-        for one in found:
-            one.kill()
-            one.join()
-        gone.extend(found)
-        return found
-
-    with ProcessPool(1) as pool:
-        pool.begin(pauses, [1])
-        monkeypatch.setattr(multiprocessing, "active_children", just_gone)
-    assert [one.exitcode for one in gone] == [-signal.SIGKILL]
+def test_what_was_not_waited_for_is_ended() -> None:
+    before = psutil.Process().children()
+    with ProcessPool(2) as pool:
+        pool.begin(pauses, range(1000))
+        assert len(psutil.Process().children()) == len(before) + 2
+    assert psutil.Process().children() == before
 
 
-def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_are_gone(looks: sigstop.Looks, processes: Iterable[int]) -> list[int]:
-        found = [one for one in multiprocessing.active_children() if one.pid in {*processes}]
-        for one in found:
-            one.kill()
-            one.join()
-        return [one.pid for one in found if one.pid is not None]
+def kills_itself(number: int) -> int:
+    if number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
 
-    with ProcessPool(1) as pool:
-        pool.begin(pauses, [1])
-        monkeypatch.setattr(sigstop, "LOOK_S", 0.05)
-        monkeypatch.setattr(sigstop.Looks, "stopped", all_are_gone)
-        with pytest.raises(ScenarioError, match=r"was stopped \(SIGSTOP\)"):
-            dict(pool.done())
+
+def test_a_worker_that_is_gone_is_told_once_and_is_no_error_when_the_pool_ends() -> None:
+    before = psutil.Process().children()
+    with ProcessPool(2) as pool:
+        pool.begin(kills_itself, [0, 1, 0, 0, 0])
+        with pytest.raises(ScenarioError, match="a worker died while it rehearsed"):
+            pool.finish()
+    assert psutil.Process().children() == before
 
 
 def fails(number: int) -> int:
@@ -93,8 +71,9 @@ def test_what_failed_is_told_to_who_does_something_else_meanwhile() -> None:
         pool.look()
         pool.begin(fails, [7])
         wait([*pool._open])
-        with pytest.raises(ValueError, match="7 cannot be had"):
+        with pytest.raises(ValueError, match="7 cannot be had") as told:
             pool.look()
+    assert "in fails\n    raise ValueError" in told.value.__notes__[0]  # where it was raised in the worker
 
 
 _early: list[signal.Signals] = []

@@ -12,13 +12,11 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.device.ranks import RankFailed, is_full
-from streamrace.process import sigstop
-from streamrace.process.child import Child, Send, how
+from streamrace.process.child import Child, Send, heard, how
 from streamrace.process.forks import forking
 from streamrace.process.interrupts import held
 from streamrace.process.messages import M, UnknownMessage
@@ -69,18 +67,6 @@ def launch(
                 child.kill()
             for child in children:
                 child.close()
-
-
-def heard(objects: Sequence[Any], running: Sequence[Child], seconds: float | None) -> list[Any]:
-    """Wait for ``objects``, at most ``seconds``; return those that are ready. Meanwhile kill stopped children."""
-    until = math.inf if seconds is None else time.monotonic() + seconds
-    while True:
-        left = until - time.monotonic()
-        ready = wait(objects, max(0.0, min(left, sigstop.LOOK_S)))
-        for child in running:  # also if objects are ready: workers send often, and then nothing else polls
-            child.look()
-        if ready or left <= sigstop.LOOK_S:
-            return ready
 
 
 def _attend(
