@@ -124,7 +124,7 @@ def is_campaign(folder: Path) -> bool:
 def load(folder: Path) -> CampaignFolder:
     """Read the folder of a campaign. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     data = schema.read_json(folder / TimingsFile.NAME)
-    found = schema.checked(TimingsFile, folder / TimingsFile.NAME, data)
+    found = TimingsFile.parsed(folder / TimingsFile.NAME, data)
     rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     model = found.model_dump(mode="json") | data

@@ -117,7 +117,7 @@ def is_dry(folder: Path) -> bool:
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     data = schema.read_json(folder / DryFile.NAME)
-    file = schema.checked(DryFile, folder / DryFile.NAME, data)
+    file = DryFile.parsed(folder / DryFile.NAME, data)
     return DryFolder(folder.resolve().name, folder, data, file, sources.read(folder))
 
 

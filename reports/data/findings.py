@@ -1,22 +1,29 @@
-"""Holds the verdict on one run as data, and writes it: ``findings.json``."""
+"""Holds the verdict on one run, of a scenario or of a program of the user's own: ``findings.json``."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
-from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any
 
-from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered
-from streamrace.detectors.confidence.incidental import OrderBasis
-from streamrace.reports.data.whole import whole
+from pydantic import FiniteFloat, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
+
+from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered, Uninitialised
+from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
+from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.detectors.order.races import plain
+from streamrace.detectors.values.answers import Answer
+from streamrace.reports.data.schema import File, Judged, KeptSuppression, KeptWitness, Part
 from streamrace.reports.text import clean
 
-FORMAT = "stream-race-findings"
-VERSION = 1
+FAILED = 3  # the exit status if the program failed
+_OF_SCENARIO = ("token", "reason")  # what is written of a witness
+_OF_PROGRAM = ("verdict", "says", *_OF_SCENARIO[:1], "command", "reason")
+_NUMBERS = {"value", "reference", "distance", "growth"}
+_NO_NUMBERS = {"nan", "inf", "-inf"}  # JSON has no number for them
 
 
 class Verdict(StrEnum):
@@ -43,11 +50,235 @@ class Verdict(StrEnum):
         return {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}.get(self, "bad")
 
 
-class WitnessOf(NamedTuple):
-    """The token of a timing that executes a race's pair in the other order, or the reason why no timing does."""
+STATUSES = {
+    Verdict.CLEAN: 0,
+    Verdict.FRAGILE: 0,
+    Verdict.RACE: 1,
+    Verdict.UNKNOWN: 4,
+    Verdict.STALE: 5,
+    Verdict.BOUNDS: 5,
+    Verdict.ARITHMETIC: 5,
+    Verdict.UNINITIALISED: 5,
+}
 
-    token: str
-    reason: str
+
+class Held(Part):
+    """Races that appear as soon as the incidental waits of ``sites`` are removed."""
+
+    sites: tuple[WaitSite, ...] = ()
+    sentence: str
+    races: list[Judged]
+
+    @classmethod
+    def of(cls, held: IncidentalOrder, races: Sequence[Judged]) -> Held:
+        return cls(sites=held.sites, sentence=held.sentence(), races=list(races))
+
+
+@dataclass(frozen=True)
+class JudgedAnswer(Answer):
+    """An answer, and why it does not count."""
+
+    suppressed: KeptSuppression | None = None
+
+
+@dataclass(frozen=True)
+class KeptUninitialised(Uninitialised):
+    """An uninitialised use, and why it does not count. ``says``: its sentence."""
+
+    says: str = ""
+    suppressed: KeptSuppression | None = None
+
+
+@dataclass(frozen=True)
+class Dry:
+    """A program that ran dry, as rank 0 of ``ranks`` on ``nodes``.
+
+    ``peak`` and ``capacity``: bytes of memory allocated at most, and available on a GPU (0: unknown). ``step_ns``: the
+    virtual time of the last optimizer step; 0 if the program took fewer than two steps.
+    """
+
+    ranks: int
+    nodes: int
+    peak: int
+    capacity: int
+    step_ns: int
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return sentences for a person, without full stops."""
+        others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
+        nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
+        said = [
+            f"A dry run as rank 0 of {self.ranks:,} on {nodes}, on tensors that hold nothing{others}. There are "
+            "no witnesses: what a race would change needs values",
+            f"Memory: at most {self.peak / 2**30:.2f} GiB allocated"
+            + (f" of the {self.capacity / 2**30:.0f} GiB of a GPU" if self.capacity else ""),
+        ]
+        if self.step_ns:
+            said.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
+        return tuple(said)
+
+
+class RankEnd(Part):
+    """The last kept operation of a rank whose trace was cut."""
+
+    rank: int
+    op: int
+
+
+class Thinned(Part):
+    """A long run of whose traces only the beginning is kept: ``operations`` of the ``of`` that were judged.
+
+    ``says``: sentences for a person, without full stops.
+    """
+
+    operations: int
+    of: int
+    ends: list[RankEnd]
+    says: list[str]
+
+
+class Basis(Part):
+    """The basis of a verdict. ``held``: pairs that incidental waits alone order; ``unexamined``: number of further
+    lines with such waits. ``unexercised``: features that were on and never used, sentences without a full stop.
+
+    All other fields are of a program of the user's own. ``seen``: the part that was examined; ``virtual_ns``: when its
+    last work ended. ``unseen``: accesses that were not recorded, which the verdict does not cover. ``answers``: the
+    program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do. ``own``:
+    the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
+    of findings that only the baseline has; None: unknown, without a baseline or where not all was seen.
+    """
+
+    seen: str = ""
+    virtual_ns: int = 0
+    held: list[Held]
+    unexamined: int
+    unexercised: list[str]
+    unseen: list[str] = []
+    dry: Dry | None = None
+    answers: list[JudgedAnswer] = []
+    uninitialised: list[KeptUninitialised] = []
+    seeded: str = ""
+    thinned: Thinned | None = None
+    own: dict[str, str] = {}
+    status: int | None = None
+    gone: list[str] | None = None
+
+    @property
+    def wrong(self) -> list[JudgedAnswer]:
+        """The answers that differ from the program's statement."""
+        return [one for one in self.answers if one.kind != "right"]
+
+    @property
+    def idle(self) -> bool:
+        """True if the program issued nothing to the device."""
+        return self.seen.startswith("0 launches")
+
+
+def _said(found: Stale | Uncovered) -> dict[str, Any]:
+    return {**found.as_dict(), "sentence": found.sentence()}
+
+
+class Findings(File):
+    """``findings.json``. ``failure``: why the run ended early, if it did. ``causes``: all that were found, not only the
+    gravest: race, stale, uncovered. ``checked``: for a program of the user's own, ``rests``: for a clean scenario.
+
+    ``distance``: the largest of the secondary from the primary, between backward and forward pass. ``watch``: the NaN
+    watch's finding. ``scenario``: the options; ``profile``: the hardware that durations are from.
+    """
+
+    NAME = "findings.json"
+    _ascii = _sparse = True
+    format: str = "stream-race-findings"
+    verdict: Verdict
+    sentence: str
+    failure: str | None
+    steps_done: int
+    causes: list[str] = []
+    stale: Annotated[Stale, PlainSerializer(_said)] | None = None
+    uncovered: list[Annotated[Uncovered, PlainSerializer(_said)]] = []
+    divergence: Annotated[Divergence, PlainSerializer(Divergence.as_dict)] | None
+    distance: str = "0"
+    diverged: bool = False
+    watch: dict[str, Any] | None = None
+    checked: Basis | None = None
+    rests: Basis | None = None
+    races: list[Judged]
+    virtual_ns_per_step: FiniteFloat | None = None
+    host_blocked_ns_per_step: FiniteFloat | None = None
+    scenario: dict[str, Any]
+    profile: dict[str, Any] = {}
+    versions: dict[str, str]
+
+    @property
+    def basis(self) -> Basis | None:
+        """The basis of a clean verdict; for a program of the user's own also the parts that were not seen."""
+        return self.checked or self.rests
+
+    @property
+    def held(self) -> list[Held]:
+        return self.basis.held if self.basis else []
+
+    @property
+    def unexercised(self) -> list[str]:
+        return self.basis.unexercised if self.basis else []
+
+    @property
+    def suppressed(self) -> list[KeptSuppression | None]:
+        """Why a finding does not count, in the order of :func:`streamrace.reports.data.known.findings`."""
+        every: list[Any] = [*self.races, *(race for one in self.held for race in one.races)]
+        every += [*self.checked.wrong, *self.checked.uninitialised] if self.checked else []
+        return [one.suppressed for one in every]
+
+    @property
+    def uncertain(self) -> bool:
+        """True if parts of the program were not seen, so that the absence of findings proves nothing."""
+        return bool(self.failure or (self.checked and (self.checked.unseen or self.checked.idle)))
+
+    @property
+    def status(self) -> int:
+        """The exit status of ``streamrace check`` (docs/how-to/ci.md); earlier versions wrote none."""
+        if self.checked is not None and self.checked.status is not None:
+            return self.checked.status
+        return FAILED if self.failure else STATUSES.get(self.verdict, STATUSES[Verdict.UNKNOWN])
+
+    @property
+    def witnesses(self) -> list[KeptWitness]:
+        """The races' witnesses: one for each race, or none."""
+        return [one.witness for one in self.races if one.witness is not None]
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """The first step in which a parameter or a loss is wrong."""
+        wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()
+        return min((one.step for one in wrong if one), default=None)
+
+    @classmethod
+    def prepared(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**data, **{name: _numbers(data[name]) for name in ("divergence", "stale") if name in data}}
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        data["races"] = [self._race(one, witness=True) for one in self.races]
+        for one, held in zip(self.held, (data.get("checked") or data.get("rests") or {}).get("held", ()), strict=True):
+            held |= {"sites": plain(one.sites), "races": [self._race(each, witness=False) for each in one.races]}
+        return data
+
+    def _race(self, race: Judged, *, witness: bool) -> dict[str, Any]:
+        data = race.as_dict()
+        kept, suppressed = data.pop("witness"), data.pop("suppressed")
+        if witness:
+            data["witness"] = kept and {word: kept[word] for word in (_OF_PROGRAM if self.checked else _OF_SCENARIO)}
+        return {**data, "suppressed": suppressed} if self.checked else data
+
+
+def _numbers(value: Any, name: str = "") -> Any:
+    """Return the value with the numbers that JSON does not have, which are written as text."""
+    if isinstance(value, dict):
+        return {key: _numbers(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_numbers(inner, name) for inner in value]
+    return float(value) if name in _NUMBERS and value in _NO_NUMBERS else value
 
 
 @dataclass(frozen=True)
@@ -58,113 +289,81 @@ class Cost:
     blocked_ns: float
 
 
-@dataclass(frozen=True)
-class Findings:
-    """All that is known about one run. ``failure``: why it ended early, if it did."""
-
-    scenario: Mapping[str, Any]
-    versions: Mapping[str, str]
-    races: Sequence[Race]
-    stale: Stale | None
-    uncovered: Sequence[Uncovered]
-    divergence: Divergence | None
-    cost: Cost | None
-    steps_done: int
-    failure: str | None = None
-    watch: Finding | None = None  # the NaN watch's finding, if the watch was on
-    witnesses: Sequence[WitnessOf] = ()  # one witness per race
-    profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are from, its rates
-    distance: float = 0.0  # largest, of the secondary from the primary, between backward and forward pass
-    holding: OrderBasis = field(default_factory=OrderBasis)  # the waits that a clean verdict depends on
-    unexercised: Sequence[str] = ()  # features that were on and never used: sentences without a full stop
-
-    @property
-    def verdict(self) -> Verdict:
-        diverged = self.divergence is not None and self.divergence.diverged
-        if self.races:
-            return Verdict.UNSTABLE if diverged else Verdict.HIDDEN
-        if self.stale is not None:
-            return Verdict.STALE
-        if self.uncovered:
-            return Verdict.UNCOVERED
-        return Verdict.DIVERGED if diverged else Verdict.CLEAN
-
-    @property
-    def causes(self) -> tuple[str, ...]:
-        """All causes found, not only the gravest: race, stale, uncovered."""
-        found = {"race": self.races, "stale": self.stale, "uncovered": self.uncovered}
-        return tuple(cause for cause, what in found.items() if what)
-
-    def sentence(self) -> str:
-        """Return the verdict as sentences for a person."""
-        parts = [
-            {
-                Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
-                Verdict.HIDDEN: "A race is there, and did no harm in this timing: training came out right by luck.",
-                Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
-                Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
-                Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
-                Verdict.CLEAN: clean("no race, and every value equals the reference bit for bit", self.unexercised),
-            }[self.verdict]
-        ]
-        if self.holding.held:
-            parts.append("But only by chance: part of what orders it are waits that are there for another reason.")
-        if self.divergence is None:
-            parts = [f"No reference to compare with; found: {', '.join(self.causes) or 'nothing'}."]
-        if self.failure:
-            parts.append(f"The run ended early: {self.failure}.")
-        return " ".join(parts)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "verdict": str(self.verdict),
-            "sentence": self.sentence(),
-            "failure": self.failure,
-            "steps_done": self.steps_done,
-            "causes": list(self.causes),
-            "stale": _told(self.stale) if self.stale else None,
-            "uncovered": [_told(one) for one in self.uncovered],
-            "divergence": self.divergence.as_dict() if self.divergence else None,
-            "distance": f"{self.distance:.3g}",
-            "diverged": bool(self.divergence and self.divergence.diverged),
-            "watch": _told(self.watch) if self.watch else None,
-            "checked": None,  # only for a program of the user's own
-            "rests": self._rests(),
-            "races": [
-                {**race.as_dict(), "witness": witness._asdict() if witness else None}
-                for race, witness in zip_longest(self.races, self.witnesses)
-            ],
-            "virtual_ns_per_step": self.cost.step_ns if self.cost else None,
-            "host_blocked_ns_per_step": self.cost.blocked_ns if self.cost else None,
-            "scenario": dict(self.scenario),
-            "profile": dict(self.profile),
-            "versions": dict(self.versions),
-        }
-
-    def _rests(self) -> dict[str, Any] | None:
-        if not (self.holding.held or self.holding.unexamined or self.unexercised):
-            return None
-        return {
-            "held": [one.as_dict() for one in self.holding.held],
-            "unexamined": self.holding.unexamined,
-            "unexercised": list(self.unexercised),
-        }
+def of_scenario(
+    *,
+    scenario: Mapping[str, Any],
+    versions: Mapping[str, str],
+    races: Sequence[Race],
+    stale: Stale | None,
+    uncovered: Sequence[Uncovered],
+    divergence: Divergence | None,
+    cost: Cost | None,
+    steps_done: int,
+    failure: str | None = None,
+    watch: Finding | None = None,
+    witnesses: Sequence[KeptWitness] = (),
+    profile: Mapping[str, Any] = MappingProxyType({}),
+    distance: float = 0.0,
+    holding: OrderBasis = OrderBasis(),  # noqa: B008
+    unexercised: Sequence[str] = (),
+) -> Findings:
+    """Return the findings of a scenario's run. ``witnesses``: one for each race, or none. ``holding``: the waits that a
+    clean verdict depends on.
+    """
+    diverged = divergence is not None and divergence.diverged
+    causes = {"race": races, "stale": stale, "uncovered": uncovered}
+    if races:
+        verdict = Verdict.UNSTABLE if diverged else Verdict.HIDDEN
+    elif stale is not None:
+        verdict = Verdict.STALE
+    elif uncovered:
+        verdict = Verdict.UNCOVERED
+    else:
+        verdict = Verdict.DIVERGED if diverged else Verdict.CLEAN
+    rests = None
+    if holding.held or holding.unexamined or unexercised:
+        held = [Held.of(one, [Judged(**vars(race)) for race in one.races]) for one in holding.held]
+        rests = Basis(held=held, unexamined=holding.unexamined, unexercised=list(unexercised))
+    found = Findings(
+        verdict=verdict,
+        sentence="",
+        failure=failure,
+        steps_done=steps_done,
+        causes=[cause for cause, what in causes.items() if what],
+        stale=stale,
+        uncovered=list(uncovered),
+        divergence=divergence,
+        distance=f"{distance:.3g}",
+        diverged=diverged,
+        watch={**watch.as_dict(), "sentence": watch.sentence()} if watch else None,
+        checked=None,
+        rests=rests,
+        races=[Judged(**vars(race), witness=one) for race, one in zip_longest(races, witnesses)],
+        virtual_ns_per_step=cost.step_ns if cost else None,
+        host_blocked_ns_per_step=cost.blocked_ns if cost else None,
+        scenario=dict(scenario),
+        profile=dict(profile),
+        versions=dict(versions),
+    )
+    return found.model_copy(update={"sentence": _sentence(found)})
 
 
-def _told(found: Stale | Uncovered | Finding) -> dict[str, Any]:
-    return {**found.as_dict(), "sentence": found.sentence()}
-
-
-def write(findings: Findings, folder: Path) -> Path:
-    """Write ``findings.json``, whole or not at all: a reader may come while the run ends. Raises OSError."""
-    return put(findings.as_dict(), folder)
-
-
-def put(data: Mapping[str, Any], folder: Path) -> Path:
-    """Write the data of ``findings.json``, as :func:`write` does."""
-    path = folder / "findings.json"
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
-    return path
+def _sentence(found: Findings) -> str:
+    """Return the verdict on a scenario as sentences for a person."""
+    parts = [
+        {
+            Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
+            Verdict.HIDDEN: "A race is there, and did no harm in this timing: training came out right by luck.",
+            Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
+            Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
+            Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
+            Verdict.CLEAN: clean("no race, and every value equals the reference bit for bit", found.unexercised),
+        }[found.verdict]
+    ]
+    if found.held:
+        parts.append("But only by chance: part of what orders it are waits that are there for another reason.")
+    if found.divergence is None:
+        parts = [f"No reference to compare with; found: {', '.join(found.causes) or 'nothing'}."]
+    if found.failure:
+        parts.append(f"The run ended early: {found.failure}.")
+    return " ".join(parts)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,8 +20,10 @@ from streamrace.detectors import Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.identity import LastingKey, lasting
 from streamrace.detectors.order.races import Race, site
+from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression, ReportError, first_problem
 from streamrace.reports.text import plain_text
 from streamrace.trace.records import Frame
@@ -33,19 +35,6 @@ FRAGILE = "fragile"
 _DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
 
 Group = Literal["race", "fragile", "answer", "uninitialised"]
-
-
-class WrongValue(Protocol):
-    """A value that differs from the one that the program states."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def says(self) -> str: ...
 
 
 class Discovery(NamedTuple):
@@ -60,10 +49,18 @@ class Discovery(NamedTuple):
     sites: tuple[WaitSite, ...] = ()  # of a fragile pair: the waits that alone order it
 
 
+def of(found: Findings) -> list[Discovery]:
+    """Return all findings on a program, in the order of :attr:`Findings.suppressed`."""
+    if found.checked is None:
+        return []
+    held = [(one.sites, one.races) for one in found.held]
+    return findings(found.races, held, found.checked.wrong, found.checked.own, found.checked.uninitialised)
+
+
 def findings(
     races: Iterable[Race],
     held: Iterable[tuple[Sequence[WaitSite], Sequence[Race]]],
-    wrong: Iterable[WrongValue],
+    wrong: Iterable[Answer],
     own: Mapping[str, str],
     uninitialised: Iterable[Uninitialised] = (),
 ) -> list[Discovery]:
@@ -139,7 +136,7 @@ class Known:
     """The assessment of the findings. ``suppressed``: one entry per finding, None if the finding counts.
 
     ``unreasoned``: comments without a reason, which have no effect. ``gone``: messages of findings that only the
-    baseline has; None if unknown: not compared with a baseline, or not all of the program was seen.
+    baseline has; None: not compared with a baseline.
     """
 
     suppressed: Sequence[KeptSuppression | None] = ()

@@ -18,7 +18,8 @@ from markupsafe import Markup
 
 from streamrace.detectors import Race
 from streamrace.reports.data import checksums, frames, schema, sources, tables
-from streamrace.reports.data.schema import FindingsFile, Judged, ReportError
+from streamrace.reports.data.findings import Findings, Verdict
+from streamrace.reports.data.schema import Judged, ReportError
 from streamrace.reports.data.sources import Source
 from streamrace.reports.data.stamp import model_of
 from streamrace.reports.data.switched import SWITCHES, switched
@@ -128,7 +129,7 @@ class Run:
     name: str
     folder: Path
     findings: Mapping[str, Any]
-    file: FindingsFile
+    file: Findings
     steps: pd.DataFrame
     races: pd.DataFrame
     accesses: pd.DataFrame
@@ -205,12 +206,12 @@ def comparable(runs: Sequence[Run]) -> None:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
+def _findings(folder: Path) -> tuple[dict[str, Any], Findings]:
     file, scenario = folder / "findings.json", folder / "scenario.json"
     if file.is_file():
         data = schema.read_json(file)
-        model = schema.checked(FindingsFile, file, data)
-        return model.model_dump(mode="json") | data, model
+        found = Findings.parsed(file, data)
+        return found.model_dump(mode="json") | data, found
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
     if (asked := folder / "check.json").is_file():
@@ -218,11 +219,11 @@ def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
     raise not_a_run(folder)
 
 
-def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
+def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
     """Return the findings of a run that was killed with its parent: no more than its scenario."""
     why = "the run ended before it could write its findings"
-    known = FindingsFile(
-        verdict="unknown",
+    known = Findings(
+        verdict=Verdict.UNKNOWN,
         sentence=f"{why[0].upper()}{why[1:]}.",
         failure=why,
         steps_done=0,

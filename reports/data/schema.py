@@ -1,7 +1,7 @@
-"""Defines what the files of a run's folder must hold to be read, checked by pydantic so that later code is safe.
+"""Base of the files of a run's folder: a model by pydantic for each kind of file, which writes it and reads it.
 
-A run's folder may come from anybody. All fields used anywhere in :mod:`reports` are checked here; further keys are kept
-as they are. Keys that earlier commits did not write have defaults here, all others are required.
+A run's folder may come from anybody. All fields used anywhere in :mod:`reports` are checked when a file is read. Keys
+that earlier commits did not write have defaults in the models, all others are required.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamrace.detectors import Race, Uninitialised
-from streamrace.detectors.values.answers import Kind
-from streamrace.reports.data.findings import Verdict
+from streamrace.detectors import Race
 from streamrace.reports.data.whole import put
 from streamrace.reports.text import plain_text
 from streamrace.trace import untrusted
-from streamrace.trace.records import Frame
 
-Model = TypeVar("Model", bound=BaseModel)
-
-VERDICTS = tuple(map(str, Verdict))
 _LARGEST = 2**53  # of any integer; larger ones are not exact in a page's script
 _LONGEST_PROBLEM = 200  # characters of pydantic's message
 _OF_RACES = {"examples", "lo"}  # keys that identify a race and an occurrence
@@ -32,10 +26,6 @@ _RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # fields by their n
 _SIGNED = {"start", "end", "longer_ns", "live_longer_ns", *_RENAMED, *_RENAMED.values()}
 _OPTIONS = {"scenario", "profile", "asked", "job", "options", "watch"}  # the values are those of a command's options
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
-
-_Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Number = _Finite | Literal["nan", "inf", "-inf"]  # JSON has no number for the last three
 
 
 class ReportError(Exception):
@@ -56,6 +46,7 @@ class File(Part):
 
     NAME: ClassVar[str]
     _indent: ClassVar[int | None] = 2
+    _sparse: ClassVar[bool] = False  # fields that are not set are not written
     _ascii: ClassVar[bool] = False
     format: str
     version: int = 1
@@ -63,11 +54,40 @@ class File(Part):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file in ``folder``. Raises :class:`ReportError`."""
-        return checked(cls, folder / cls.NAME, read_json(folder / cls.NAME))
+        return cls.parsed(folder / cls.NAME, read_json(folder / cls.NAME))
+
+    @classmethod
+    def parsed(cls, file: Path, data: Mapping[str, Any]) -> Self:
+        """Return the ``data`` of ``file``, of this format and at most of its version. Raises :class:`ReportError`."""
+        named, version = (cls.model_fields[name].default for name in ("format", "version"))
+        if data.get("format") != named:
+            raise ReportError(f"{file} is not what a run writes: its format is not '{named}'. Choose a run's folder")
+        found = data.get("version")
+        if type(found) is int and found > version:
+            raise ReportError(
+                f"{file} is of version {found}, and this program reads up to version {version}: read it with the "
+                "program that wrote it, or update this one"
+            )
+        if found != version or type(found) is not int:
+            raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
+        try:
+            _bounded({key: value for key, value in data.items() if key in cls.model_fields.keys() - _OPTIONS})
+            # As JSON, since pydantic converts its arrays and objects to tuples and dataclasses even in strict mode.
+            return cls.model_validate_json(json.dumps(cls.prepared(data)))
+        except ValidationError as error:
+            raise does_not_hold(file, first_problem(error)) from None
+        except ValueError as error:
+            raise does_not_hold(file, str(error)) from None
+
+    @classmethod
+    def prepared(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the data as it is validated."""
+        return data
 
     def text(self) -> str:
         """Return the file's text: the same findings give the same bytes."""
-        return plain_text(json.dumps(self.model_dump(), indent=self._indent, ensure_ascii=self._ascii)) + "\n"
+        data = {"format": self.format, "version": self.version, **self.model_dump(exclude_unset=self._sparse)}
+        return plain_text(json.dumps(data, indent=self._indent, ensure_ascii=self._ascii, allow_nan=False)) + "\n"
 
     def write(self, folder: Path) -> Path:
         """Write the file into ``folder``, whole or not at all. Raises OSError."""
@@ -78,7 +98,7 @@ class File(Part):
 class KeptWitness:
     """A race's witness: the token of a timing that executes its pair in the other order, or the reason why none exists.
 
-    For a program of the user's own also the result: :class:`streamrace.reports.data.checked.Witnessed`.
+    For a program of the user's own also the result: :func:`streamrace.reports.data.checked.witnessed`.
     """
 
     token: str
@@ -98,7 +118,7 @@ class KeptSuppression:
     kind: Literal["comment", "baseline"]
     reason: str
     file: str = ""
-    line: Annotated[int, Field(ge=0, le=_LARGEST)] = 0
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,194 +127,6 @@ class Judged(Race):
 
     witness: KeptWitness | None = None
     suppressed: KeptSuppression | None = None
-
-
-class _WrongParameter(Part):
-    step: _Count
-    micro_batch: _Count
-    phase: str
-    rank: _Count
-    name: str
-    parts: list[_Count]
-    bad: _Count
-    ranks: list[_Count]
-
-
-class _WrongLoss(Part):
-    step: _Count
-    micro_batch: _Count
-    rank: _Count
-    value: _Number
-    reference: _Number
-
-
-class _Divergence(Part):
-    parameter: _WrongParameter | None
-    loss: _WrongLoss | None
-    final: list[str]
-    growth: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]
-    compared: _Count
-
-
-class _Stale(Part):
-    step: _Count
-    micro_batch: _Count
-    phase: str
-    rank: _Count
-    name: str
-    version: _Count
-    edited: bool
-    uses: _Count
-    names: list[str]
-    ranks: list[_Count]
-    distance: _Number
-    sentence: str = "an older version is used"
-
-
-class _Uncovered(Part):
-    kernel: str
-    stack: list[dict[str, Any]]
-    reads: _Count
-    nbytes: _Count
-    names: list[str]
-    ranks: list[_Count]
-    sentence: str = "memory that nothing wrote is read"
-
-
-def _known(verdict: str) -> str:
-    if verdict not in VERDICTS:
-        raise ValueError(f"'{verdict}' is no verdict")
-    return verdict
-
-
-class _Site(Part):
-    how: Literal["read", "copy", "measurement"]
-    frame: Frame | None
-
-
-class _Held(Part):
-    sites: list[_Site] = []
-    sentence: str
-    races: list[Judged]
-
-
-class _Answer(Part):
-    name: str
-    rank: _Count
-    kind: Kind
-    says: str
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptUninitialised(Uninitialised):
-    """An uninitialised use as read from a file."""
-
-    suppressed: KeptSuppression | None = None
-
-
-class Rests(Part):
-    held: list[_Held]
-    unexamined: _Count
-    unexercised: list[str]
-    unseen: list[str] = []
-    answers: list[_Answer] = []
-    uninitialised: list[KeptUninitialised] = []
-
-    @property
-    def wrong(self) -> list[_Answer]:
-        """The answers that differ from the program's statement."""
-        return [one for one in self.answers if one.kind != "right"]
-
-
-class _End(Part):
-    """The last kept operation of a rank."""
-
-    rank: int
-    op: int
-
-
-class _Thinned(Part):
-    """Traces that are kept in part: number of kept operations, of how many, and sentences about that."""
-
-    operations: _Count
-    of: _Count
-    ends: list[_End]
-    says: list[str]
-
-
-class _Checked(Rests):
-    seen: str
-    seeded: str = ""
-    thinned: _Thinned | None = None
-    virtual_ns: _Count = 0
-    own: dict[str, str] = {}
-    status: _Count | None = None
-    gone: list[str] | None = None
-
-
-class FindingsFile(File):
-    """``findings.json``, in the order in which :meth:`streamrace.reports.data.findings.Findings.as_dict` writes it.
-
-    ``checked``: for a program of the user's own (:class:`streamrace.reports.data.checked.Checked`). ``rests``: the
-    waits that the verdict on a clean scenario depends on.
-    """
-
-    @property
-    def basis(self) -> Rests | None:
-        """The basis of a clean verdict; for a program of the user's own also the parts that were not seen."""
-        return self.checked or self.rests
-
-    @property
-    def first_bad_step(self) -> int | None:
-        """The first step in which a parameter or a loss is wrong."""
-        wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()
-        return min((one.step for one in wrong if one), default=None)
-
-    NAME = "findings.json"
-    format: str = "stream-race-findings"
-    verdict: Annotated[str, AfterValidator(_known)]
-    sentence: str
-    failure: str | None
-    steps_done: _Count
-    causes: list[str] = []
-    stale: _Stale | None = None
-    uncovered: list[_Uncovered] = []
-    divergence: _Divergence | None
-    distance: str = "0"
-    diverged: bool = False
-    watch: dict[str, Any] | None = None
-    checked: _Checked | None = None
-    rests: Rests | None = None
-    races: list[Judged]
-    virtual_ns_per_step: _Finite | None = None
-    host_blocked_ns_per_step: _Finite | None = None
-    scenario: dict[str, Any]
-    profile: dict[str, Any] = {}
-    versions: dict[str, str]
-
-
-def checked(model: type[Model], file: Path, data: Mapping[str, Any]) -> Model:
-    """Return ``data`` as a ``model`` of its format, at most of its version. Raises :class:`ReportError`."""
-    named, version = (model.model_fields[name].default for name in ("format", "version"))
-    if data.get("format") != named:
-        raise ReportError(f"{file} is not what a run writes: its format is not '{named}'. Choose a run's folder")
-    found = data.get("version")
-    if type(found) is int and found > version:
-        raise ReportError(
-            f"{file} is of version {found}, and this program reads up to version {version}: read it with the program "
-            "that wrote it, or update this one"
-        )
-    if found != version or type(found) is not int:
-        raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
-    try:
-        _bounded({key: value for key, value in data.items() if key in model.model_fields.keys() - _OPTIONS})
-        # As JSON, since pydantic converts its arrays and objects to tuples and dataclasses even in strict mode.
-        return model.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise does_not_hold(file, first_problem(error)) from None
-    except ValueError as error:
-        raise does_not_hold(file, str(error)) from None
 
 
 def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]:

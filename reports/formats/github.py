@@ -10,17 +10,17 @@ from streamrace.trace.untrusted import visible
 def text(told: CheckedRun) -> str:
     """Return a line per new finding, one per finding that only the baseline has, and one with the verdict."""
     lines = [_line(item) for item in told.items if item.suppressed is None]
-    lines += [f"::notice::{_value(f'In the baseline, and not in this run: {one}')}" for one in told.gone or ()]
-    level = "notice" if told.status == 0 else "warning"
-    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(told.sentence)}", ""])
+    lines += [f"::notice::{_value(one)}" for one in told.gone]
+    level = "notice" if told.found.status == 0 else "warning"
+    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(told.found.sentence)}", ""])
 
 
 def _line(item: Result) -> str:
     place = item.place
-    where = {"file": place.path, "line": str(place.line)} if place and place.own else {}
+    where = {"file": place.path, "line": str(place.line)} if place.own else {}
     said = {**where, "title": f"{item.rule.id}: {item.rule.title}"}
     properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
-    told = item.told if not place or place.own else f"{place.path}:{place.line}: {item.told}"
+    told = item.told if place.own else f"{place.path}:{place.line}: {item.told}"
     again = f"\nAgain: {item.witness.command}" if item.witness and item.witness.command else ""
     return f"::{item.rule.level} {properties}::{_value(told + again)}"
 

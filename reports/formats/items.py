@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Side
 from streamrace.reports.data import known
-from streamrace.reports.data.checked import FAILED, STATUSES
-from streamrace.reports.data.findings import Verdict
-from streamrace.reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
+from streamrace.reports.data.findings import Basis, Findings, Verdict
+from streamrace.reports.data.schema import Judged, KeptSuppression, KeptWitness, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
 from streamrace.trace.records import Frame
-from streamrace.trace.untrusted import visible
+from streamrace.trace.untrusted import visible, whole_characters
 
 
 class SourceLine(NamedTuple):
@@ -31,7 +29,7 @@ class SourceLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A finding. ``place``: the line to show it at, the program's own if possible; None: no line is known.
+    """A finding. ``place``: the line to show it at, the program's own if possible.
 
     ``accesses``: both sides of a race or a fragile pair, in the order in which the host issued them, each with the
     calls that led to it, innermost first. ``sites``: the waits that alone order a fragile pair.
@@ -40,7 +38,7 @@ class Result:
     rule: Rule
     message: str
     fingerprint: str
-    place: SourceLine | None
+    place: SourceLine
     accesses: tuple[tuple[Side, tuple[SourceLine, ...]], ...] = ()
     sites: tuple[SourceLine, ...] = ()
     witness: KeptWitness | None = None
@@ -69,70 +67,55 @@ class Result:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A run of ``streamrace check``. ``status``: the exit status; ``notes``: parts not covered; ``script``: its file.
+    """The findings on a program, and each of them as a result. ``script``: the program's file."""
 
-    ``gone``: findings that only the baseline has; None: no baseline was given, or not all of the program was seen.
-    """
-
-    verdict: str
-    sentence: str
-    status: int
-    program: str
+    found: Findings
+    basis: Basis
     script: SourceLine
     items: Sequence[Result]
-    notes: Sequence[str]
-    gone: Sequence[str] | None
-    failure: str | None
-    versions: Mapping[str, str]
+
+    @property
+    def program(self) -> str:
+        return str(self.found.scenario.get("program", ""))
+
+    @property
+    def notes(self) -> list[str]:
+        """The parts of the program that the verdict does not cover."""
+        notes = [f"Not exercised, so nothing is known of it: {one}." for one in self.basis.unexercised]
+        return notes + [f"Not seen: {one}." for one in self.basis.unseen]
+
+    @property
+    def gone(self) -> list[str]:
+        """Sentences on the findings that only the baseline has."""
+        return [f"In the baseline, and not in this run: {one}" for one in self.basis.gone or ()]
 
     @property
     def unknown(self) -> bool:
         """Return whether parts of the program were not seen."""
-        return self.status in (3, 4)
+        return self.found.status in (3, 4)
 
 
-def load(folder: Path) -> CheckedRun:
-    """Read the folder of a run. Raises :class:`ReportError`, also if it is no run of ``streamrace check``."""
-    path = folder / "findings.json"
-    if not path.is_file():
+def load(folder: Path) -> Findings:
+    """Read the folder of a run of ``streamrace check``. Raises :class:`ReportError`, also for any other run."""
+    if not (folder / Findings.NAME).is_file():
         from streamrace.reports.data.loading import not_a_run  # imports pandas, which nothing else here needs
 
         raise not_a_run(folder)
-    found = FindingsFile.read(folder)
+    found = Findings.read(folder)
     if found.checked is None:
         raise ReportError(f"{folder} is no run of 'streamrace check', and only such runs have a --format")
-    return told(found)
+    return found
 
 
-def told(found: FindingsFile) -> CheckedRun:
-    """Return the run described by the contents of ``findings.json``."""
+def told(found: Findings) -> CheckedRun:
+    """Return the results of a run of ``streamrace check``."""
     basis = found.checked
     assert basis is not None
-    own = basis.own
-    held = [([WaitSite(site.how, site.frame) for site in one.sites], one.races) for one in basis.held]
-    pairs = [*found.races, *(race for one in basis.held for race in one.races)]
-    of = [*((one.suppressed, one.witness) for one in pairs), *((one.suppressed, None) for one in basis.wrong)]
-    of += [(one.suppressed, None) for one in basis.uninitialised]
-    every = known.findings(found.races, held, basis.wrong, own, basis.uninitialised)
-    script = _script(found.scenario, own)
-    items = [_item(one, own, script, why, witness) for one, (why, witness) in zip(every, of, strict=True)]
+    script = _script(found.scenario, basis.own)
+    items = [_item(one, basis.own, script, why) for one, why in zip(known.of(found), found.suppressed, strict=True)]
     items += _unknown(found, script)
     items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
-    return CheckedRun(
-        verdict=found.verdict,
-        sentence=found.sentence,
-        status=_status(found),
-        program=str(found.scenario.get("program", "")),
-        script=script,
-        items=items,
-        notes=[
-            *(f"Not exercised, so nothing is known of it: {one}." for one in basis.unexercised),
-            *(f"Not seen: {one}." for one in basis.unseen),
-        ],
-        gone=basis.gone,
-        failure=found.failure,
-        versions=found.versions,
-    )
+    return CheckedRun(found, basis, script, items)
 
 
 def _item(
@@ -140,7 +123,6 @@ def _item(
     own: Mapping[str, str],
     script: SourceLine,
     suppressed: KeptSuppression | None,
-    witness: KeptWitness | None,
 ) -> Result:
     sides = (one.race.first, one.race.second) if one.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
@@ -150,27 +132,18 @@ def _item(
     candidates += [_innermost([_place(frame, own) for frame in one.frames])]
     there = [place for place in candidates if place]
     place = next((place for place in there if place.own), there[0] if there else script)
-    race = one.race
+    race, witness = one.race, one.race.witness if isinstance(one.race, Judged) else None
     numbers = {"occurrences": race.occurrences, "ranks": list(race.ranks), "memory": race.memory} if race else {}
     return Result(RULES[one.rule], one.message, one.fingerprint, place, accesses, sites, witness, suppressed, numbers)
 
 
-def _unknown(found: FindingsFile, script: SourceLine) -> list[Result]:
+def _unknown(found: Findings, script: SourceLine) -> list[Result]:
     """Return a finding for a program that was not seen in full: without it the list would look clean."""
-    basis = found.checked
-    if not (found.verdict == Verdict.UNKNOWN or found.failure or (basis and basis.unseen)):
+    if not (found.verdict == Verdict.UNKNOWN or found.uncertain):
         return []
     message = found.failure and f"The program ended early: {found.failure}. What came behind that is not known."
     message = message or "Not all that the program does was seen, so what was not found may be there."
     return [Result(RULES["unknown"], visible(message, lines=False), known.fingerprint(["unknown"]), script)]
-
-
-def _status(found: FindingsFile) -> int:
-    """Return the command's exit status; for a file of an earlier version, derived from its verdict."""
-    assert found.checked is not None
-    if found.checked.status is not None:
-        return found.checked.status
-    return FAILED if found.failure else STATUSES.get(Verdict(found.verdict), STATUSES[Verdict.UNKNOWN])
 
 
 def _place(frame: Frame, own: Mapping[str, str]) -> SourceLine:
@@ -198,4 +171,4 @@ def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> SourceLine:
 
 def as_json(value: Any) -> str:
     """Return JSON in ASCII, so that no character of a name affects whoever reads it."""
-    return json.dumps(value, indent=1) + "\n"
+    return json.dumps(whole_characters(value), indent=1) + "\n"

@@ -18,11 +18,11 @@ def text(told: CheckedRun) -> str:
     suite = Xml.Element("testsuite", name=SUITE)
     case = _case(suite, f"{SUITE}.verdict", told.program or "program")
     if told.unknown:
-        _within(case, "error", told.sentence, "unknown", [told.failure or "", *told.notes])
+        _within(case, "error", told.found.sentence, "unknown", [told.found.failure or "", *told.notes])
     else:
-        Xml.SubElement(case, "system-out").text = _shown("\n".join([told.sentence, *told.notes, *_gone(told)]))
+        Xml.SubElement(case, "system-out").text = _shown("\n".join([told.found.sentence, *told.notes, *told.gone]))
     for item in told.items:
-        _finding(suite, item, told)
+        _finding(suite, item)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(sum(one.find(tag) is not None for one in suite)))
     suite.set("tests", str(len(suite)))
@@ -33,17 +33,11 @@ def text(told: CheckedRun) -> str:
     return raw.decode("ascii") + "\n"
 
 
-def _gone(told: CheckedRun) -> list[str]:
-    return [f"In the baseline, and not in this run: {one}" for one in told.gone or ()]
-
-
-def _finding(suite: Xml.Element, item: Result, told: CheckedRun) -> None:
+def _finding(suite: Xml.Element, item: Result) -> None:
     place = item.place
-    where = f"{place.path}:{place.line}" if place else told.program
-    case = _case(suite, item.rule.id.replace("/", "."), f"{where} [{item.fingerprint}]")
-    if place is not None:
-        case.set("file", _shown(place.path, lines=False))
-        case.set("line", str(place.line))
+    case = _case(suite, item.rule.id.replace("/", "."), f"{place.path}:{place.line} [{item.fingerprint}]")
+    case.set("file", _shown(place.path, lines=False))
+    case.set("line", str(place.line))
     if item.suppressed is not None:
         _within(case, "skipped", item.suppressed.reason, "", [])
     elif item.fails:

@@ -18,13 +18,13 @@ def text(told: CheckedRun) -> str:
         {
             "format": FORMAT,
             "version": VERSION,
-            "verdict": told.verdict,
-            "sentence": told.sentence,
-            "status": told.status,
+            "verdict": told.found.verdict,
+            "sentence": told.found.sentence,
+            "status": told.found.status,
             "program": told.program,
             "counts": {state: states.count(state) for state in ("new", "baseline", "suppressed")},
             "results": [_result(item) for item in told.items],
-            "gone": list(told.gone) if told.gone is not None else None,
+            "gone": told.basis.gone,
             "notes": list(told.notes),
         }
     )
@@ -39,7 +39,7 @@ def _result(item: Result) -> dict[str, Any]:
         "fingerprint": item.fingerprint,
         "state": item.state,
         "reason": kept.reason if kept else None,
-        "place": _place(item.place) if item.place else None,
+        "place": _place(item.place),
         "accesses": [_access(side, places) for side, places in item.accesses],
         "waits": [_place(place) for place in item.sites],
         "harm": witness.verdict if witness else "",

@@ -26,9 +26,10 @@ def text(told: CheckedRun) -> str:
 
 
 def _run(told: CheckedRun) -> dict[str, Any]:
+    version = told.found.versions.get(_VERSION, "")
     driver = {
         "name": "streamrace",
-        **({"semanticVersion": told.versions[_VERSION]} if _is_version(told.versions.get(_VERSION, "")) else {}),
+        **({"semanticVersion": version} if _is_version(version) else {}),
         "rules": list(_rules()),
     }
     return {
@@ -41,15 +42,15 @@ def _run(told: CheckedRun) -> dict[str, Any]:
         "invocations": [
             {
                 "executionSuccessful": not told.unknown,
-                "exitCode": told.status,
+                "exitCode": told.found.status,
                 "toolExecutionNotifications": [
                     {"level": "error" if told.unknown else "note", "message": _message(one)}
-                    for one in (told.sentence, *told.notes, *_gone(told))
+                    for one in (told.found.sentence, *told.notes, *told.gone)
                 ],
             }
         ],
-        "results": [_result(one, baseline=told.gone is not None) for one in told.items],
-        "properties": {"verdict": told.verdict, "program": _shown(told.program)},
+        "results": [_result(one, baseline=told.basis.gone is not None) for one in told.items],
+        "properties": {"verdict": told.found.verdict, "program": _shown(told.program)},
     }
 
 
@@ -57,11 +58,6 @@ def _is_version(text: str) -> bool:
     """Check whether the version has three numbers, as semantic versions do."""
     parts = text.split(".")
     return len(parts) == 3 and all(part.isascii() and part.isdigit() and str(int(part)) == part for part in parts)
-
-
-def _gone(told: CheckedRun) -> Iterator[str]:
-    for one in told.gone or ():
-        yield f"In the baseline, and not in this run: {one}"
 
 
 def _rules() -> Iterator[dict[str, Any]]:
@@ -85,7 +81,7 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
         "ruleIndex": _ORDER.index(item.rule),
         "level": item.rule.level,
         "message": _message(item.told),
-        "locations": [_location(item.place)] if item.place else [],
+        "locations": [_location(item.place)],
         "partialFingerprints": {FINGERPRINT: item.fingerprint},
     }
     related = [_location(place, "The wait that is there for another reason.") for place in item.sites]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.whole import whole
 from streamrace.reports.formats import github, items, junit, plain, sarif
 
 _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "github": github.text}
 
 
-def text(folder: Path, form: str) -> str:
-    """Return the findings of a run's folder of ``streamrace check`` in a format. Raises :class:`ReportError`."""
-    return _WRITERS[form](items.load(folder))
+def text(found: Findings, form: str) -> str:
+    """Return the findings of a run of ``streamrace check`` in a format. Raises :class:`ReportError`."""
+    return _WRITERS[form](items.told(found))
 
 
 def write(text: str, file: Path | None) -> None:
@@ -27,9 +28,4 @@ def write(text: str, file: Path | None) -> None:
     if file.exists() and not file.is_file():  # a pipe, a terminal
         file.write_bytes(raw)
         return
-    beside = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(raw)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    whole(file, lambda beside: beside.write_bytes(raw))

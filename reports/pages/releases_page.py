@@ -11,7 +11,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
-from streamrace.reports.data.schema import FindingsFile, checked, does_not_hold, read_json
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.schema import does_not_hold, read_json
 from streamrace.reports.pages import summary
 from streamrace.reports.pages.study_page import Study, StudyMetadata, texts
 from streamrace.reports.pages.summary import Fact
@@ -45,16 +46,12 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
         if isinstance(row, dict) and isinstance(row.get("failure"), str):
             rows[release] = {"failure": row["failure"]}
         elif isinstance(row, dict) and all(isinstance(row.get(name), dict) for name in _RUNS):
-            rows[release] = {name: _checked(file, row[name]) for name in _RUNS}
+            rows[release] = {name: Findings.parsed(file, row[name]) for name in _RUNS}
         else:
             raise does_not_hold(file, f"'{release[:60]}' has neither two runs nor a failure")
     if not rows:
         raise does_not_hold(file, "it has no release")
     return study(rows, ran)
-
-
-def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
-    return checked(FindingsFile, file, found)
 
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
@@ -248,7 +245,7 @@ def _verdict(found: Sequence[str]) -> Cell:
     return Cell(", ".join(found), "bad") if found else Cell("clean", "good")
 
 
-def _evidence(found: FindingsFile) -> dict[str, str]:
+def _evidence(found: Findings) -> dict[str, str]:
     """Return by finding: the first race's two lines; a stale partition's version; the count of unwritten bytes."""
     told = {}
     for race in found.races[:1]:

@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from streamrace.reports.data.schema import ReportError, checked, read_json
+from streamrace.reports.data.schema import File, ReportError
 from streamrace.reports.data.stamp import written
 from streamrace.reports.pages import html
 from streamrace.reports.pages.study_page import Study, StudyMetadata
@@ -19,14 +19,15 @@ from streamrace.reports.pages.study_page import Study, StudyMetadata
 NOTE = "study.json"
 
 
-class _Note(StudyMetadata):
+class _Note(StudyMetadata, File):
+    NAME = NOTE
     format: str = "stream-race-study-note"
     version: int = 1
 
 
 def note(folder: Path, ran: StudyMetadata) -> None:
     """Write ``study.json``. Raises :class:`ReportError`."""
-    data = {**_Note.model_construct().model_dump(include={"format", "version"}), **ran.model_dump()}
+    data = _Note(**ran.model_dump()).model_dump()
     try:
         html.write(json.dumps(data, indent=2, default=str) + "\n", folder / NOTE)
     except OSError as error:
@@ -39,7 +40,7 @@ def is_study(folder: Path) -> bool:
 
 def load(folder: Path) -> Study:
     """Load the study of a folder. Raises :class:`ReportError`."""
-    read = checked(_Note, folder / NOTE, read_json(folder / NOTE))
+    read = _Note.read(folder)
     return replace(_load(folder, read), when=written(folder / NOTE))
 
 

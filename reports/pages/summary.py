@@ -10,10 +10,9 @@ from streamrace.detectors import Race, Side
 from streamrace.detectors.order.races import site
 from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.checked import ran_with
-from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
-from streamrace.reports.data.schema import FindingsFile
 from streamrace.reports.data.switched import switched
 from streamrace.reports.pages.html import shortened
 from streamrace.reports.table import Cell, Table
@@ -119,7 +118,7 @@ def _sentence(run: Run) -> str:
     return text
 
 
-def _named(found: FindingsFile) -> tuple[Race, str]:
+def _named(found: Findings) -> tuple[Race, str]:
     """Return the race to describe, and the first wrong parameter: a race about that parameter, else the first race."""
     wrong = found.divergence.parameter.name if found.divergence and found.divergence.parameter else ""
     racing = (race for race in found.races if any(name.name == wrong for name in race.names))
@@ -163,8 +162,8 @@ def facts(run: Run) -> list[Fact]:
         text = f"{access(race.first)} and {access(race.second)}: {_times(race)}"
         rows.append(Fact(f"race {number}" if len(found.races) > 1 else "race", text, "race"))
     if found.stale:
-        rows.append(Fact("stale", found.stale.sentence, "stale"))
-    rows += [Fact("uncovered", one.sentence, "uncovered") for one in found.uncovered]
+        rows.append(Fact("stale", found.stale.sentence(), "stale"))
+    rows += [Fact("uncovered", one.sentence(), "uncovered") for one in found.uncovered]
     if found.checked:
         rows.append(Fact("program", str(found.scenario.get("program", ""))))
         if with_ := ran_with(found.scenario):

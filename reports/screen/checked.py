@@ -12,7 +12,8 @@ from rich.text import Text
 
 from streamrace.detectors import Race
 from streamrace.detectors.order.races import describe
-from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.checked import ran_with
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
 from streamrace.reports.table import STYLES
@@ -22,45 +23,45 @@ from streamrace.trace.untrusted import visible
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
 
-def verdict(console: Console, checked: Checked, folder: Path, page: Path | None = None) -> None:
+def verdict(console: Console, found: Findings, folder: Path, page: Path | None = None) -> None:
     """Print the verdict, both lines of each race, and where the files are. ``page``: its file, if already written."""
-    colour = STYLES[checked.verdict.tone]
-    body: list[RenderableType] = [Text(checked.sentence(), f"bold {colour}")]
-    if with_ := checked.ran_with():
+    basis = found.checked
+    assert basis is not None
+    colour = STYLES[found.verdict.tone]
+    body: list[RenderableType] = [Text(found.sentence, f"bold {colour}")]
+    if with_ := ran_with(found.scenario):
         body.append(Text(f"{with_}."))
-    own = shlex.split(str(checked.asked["program"]))[0]
-    for number, race in enumerate(checked.races[:MOST], 1):
+    own = shlex.split(str(found.scenario["program"]))[0]
+    for number, race in enumerate(found.races[:MOST], 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
-        body += _why(checked.suppressed[number - 1])
-    if len(checked.races) > MOST:
-        body.append(Text(f"\nAnd {len(checked.races) - MOST} more: see findings.json."))
-    for held in checked.holding.held:
+        body += _why(race.suppressed)
+    if len(found.races) > MOST:
+        body.append(Text(f"\nAnd {len(found.races) - MOST} more: see findings.json."))
+    for held in found.held:
         body += [Text(""), held_text(held, own)]
-    if checked.holding.unexamined:
-        body.append(Text(f"\n{checked.holding.unexamined} more lines that wait were not left out by themselves."))
-    if not checked.failure:
-        body += unexercised_text(checked.unexercised)
-    body += listed("Not seen:", checked.unseen)
-    body += listed(
-        "Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in checked.wrong]
-    )
-    body += listed("Uninitialised:", [visible(one.sentence(), lines=False) for one in checked.uninitialised])
-    if aside := [one for one in checked.suppressed if one]:
+    if basis.unexamined:
+        body.append(Text(f"\n{basis.unexamined} more lines that wait were not left out by themselves."))
+    if not found.failure:
+        body += unexercised_text(basis.unexercised)
+    body += listed("Not seen:", basis.unseen)
+    body += listed("Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in basis.wrong])
+    body += listed("Uninitialised:", [visible(one.sentence(), lines=False) for one in basis.uninitialised])
+    if aside := [one for one in found.suppressed if one]:
         told = Counter(one.kind for one in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in told.items()]
-        left = len(checked.found) - len(aside)
+        left = found.suppressed.count(None)
         body.append(Text(f"\nKnown before, and not counted: {', '.join(words)}. {left} left.", "bold"))
-    body += listed("In the baseline, and not in this run:", [one.removesuffix(".") for one in checked.known.gone or ()])
-    if checked.dry:
-        body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
-    if checked.seen.launches:
-        body += [Text(""), Text(f"Examined: {checked.seen.sentence()}.")]
-    if checked.seeded:
-        body.append(Text(f"{checked.seeded}."))
-    if checked.thinned:
-        body += [Text(f"{one}.") for one in checked.thinned.sentences(checked.races)]
-    console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
-    for number, witness in enumerate(checked.witnesses, 1):
+    body += listed("In the baseline, and not in this run:", [one.removesuffix(".") for one in basis.gone or ()])
+    if basis.dry:
+        body += [Text(""), *(Text(f"{one}.") for one in basis.dry.sentences())]
+    if not basis.idle:
+        body += [Text(""), Text(f"Examined: {basis.seen}.")]
+    if basis.seeded:
+        body.append(Text(f"{basis.seeded}."))
+    if basis.thinned:
+        body += [Text(f"{one}.") for one in basis.thinned.says]
+    console.print(Panel(Group(*body), title=f"verdict: {found.verdict}", border_style=colour))
+    for number, witness in enumerate(found.witnesses, 1):
         again = " Again:" if witness.command else ""
         # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
         line = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)

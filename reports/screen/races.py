@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from streamrace.detectors import Race
-from streamrace.detectors.confidence.incidental import IncidentalOrder
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.streams import stream_named
+from streamrace.reports.data.findings import Held
 from streamrace.reports.text import closeness
 from streamrace.trace.records import Frame
 
@@ -57,7 +57,7 @@ def _place(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} {frame.function.rpartition('.')[2]}"
 
 
-def held_text(held: IncidentalOrder, own: str = "") -> Text:
+def held_text(held: Held, own: str = "") -> Text:
     """Return which waits alone order which pairs, for a person. ``own``: see :func:`race_text`."""
     if len(held.sites) == 1:
         lines = Text(f"Held only by {held.sites[0]}. Without it:", "bold")

@@ -101,29 +101,24 @@ class Progress:
 def verdict(console: Console, findings: Findings, folder: Path) -> None:
     """Print the verdict on one run."""
     colour = STYLES[findings.verdict.tone]
-    body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
+    body: list[RenderableType] = [Text(findings.sentence, f"bold {colour}")]
     body += [Text(line) for line in _divergence(findings)]
     if findings.stale:
         body.append(Text(f"Stale: {findings.stale.sentence()}; {findings.stale.uses} uses in all."))
     body += [Text(f"Uncovered: {one.sentence()}.") for one in findings.uncovered]
     if findings.watch:
-        body.append(Text(f"The NaN watch: {findings.watch.sentence()}"))
-        body += [Text(f"  {line}") for line in findings.watch.evidence]
+        body.append(Text(f"The NaN watch: {findings.watch['sentence']}"))
+        body += [Text(f"  {line}") for line in findings.watch["evidence"]]
     for number, race in enumerate(findings.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race)]
-    for held in findings.holding.held:
+    for held in findings.held:
         body += [Text(""), held_text(held)]
-    if findings.holding.unexamined:
-        body.append(Text(f"\n{findings.holding.unexamined} more lines that wait were not left out by themselves."))
+    if findings.rests and findings.rests.unexamined:
+        body.append(Text(f"\n{findings.rests.unexamined} more lines that wait were not left out by themselves."))
     body += unexercised_text(findings.unexercised)
-    if findings.cost:
-        body += [
-            Text(""),
-            Text(
-                f"Virtual time per step: {findings.cost.step_ns / 1e6:.1f} ms, "
-                f"host blocked {findings.cost.blocked_ns / 1e6:.1f} ms of it."
-            ),
-        ]
+    if findings.virtual_ns_per_step is not None:
+        cost = f"Virtual time per step: {_ms(findings.virtual_ns_per_step)} ms, "
+        body += [Text(""), Text(f"{cost}host blocked {_ms(findings.host_blocked_ns_per_step)} ms of it.")]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
     for number, witness in enumerate(findings.witnesses, 1):
         # Outside the frame, as these are lines to copy.
@@ -154,13 +149,17 @@ def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[
         "manifested": lambda found: str(sum(race.manifested for race in found.races)),
         "first wrong parameter": _first_parameter,
         "first wrong loss": _first_loss,
-        "virtual ms per step": lambda found: f"{found.cost.step_ns / 1e6:.1f}" if found.cost else "",
-        "host blocked, ms": lambda found: f"{found.cost.blocked_ns / 1e6:.1f}" if found.cost else "",
+        "virtual ms per step": lambda found: _ms(found.virtual_ns_per_step),
+        "host blocked, ms": lambda found: _ms(found.host_blocked_ns_per_step),
     }
     cells = [[title, *(cell(found) for found in runs.values())] for title, cell in rows.items()]
     console.print(Table("side by side", ["fix", *runs], cells))
     for fix, folder in folders.items():
         console.print(f"{fix}: {folder}", highlight=False)
+
+
+def _ms(ns: float | None) -> str:
+    return "" if ns is None else f"{ns / 1e6:.1f}"
 
 
 def _first_parameter(found: Findings) -> str:

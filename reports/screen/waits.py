@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.waits import WaitsFile, said, table
 from streamrace.reports.text import reports_on, typed
 
@@ -41,9 +41,9 @@ def where(console: Console, folder: Path, *, reported: bool) -> None:
         console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
-def nothing(checked: Checked) -> str:
+def nothing(checked: Findings) -> str:
     """Return why no wait was judged."""
-    return f"Nothing is said of its waits. {checked.sentence()}"
+    return f"Nothing is said of its waits. {checked.sentence}"
 
 
 def escaped(text: str) -> str:

@@ -58,11 +58,11 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
 
 
 def _for_others(folders: Sequence[Path], form: str, output: Path | None) -> None:
-    from streamrace.reports.formats import writing
+    from streamrace.reports.formats import items, writing
 
     if len(folders) != 1:
         raise click.UsageError(f"--format {form} is of one run: name one.")
-    text = writing.text(folders[0], form)
+    text = writing.text(items.load(folders[0]), form)
     if output is not None and output.is_dir():
         raise click.UsageError(f"--output {output} is a folder: with --format it is a file.")
     writing.write(text, output)

@@ -107,7 +107,7 @@ def waits(
     console = Terminal()
     found = judge(folder, what, failure=ended.why or None, beside=beside)
     folders.forget_ranks(folder)
-    if found.failure or not found.seen.launches:
+    if found.failure or (found.checked and found.checked.idle):
         staging.commit(folder)
         console.print(screen.nothing(found), highlight=False, soft_wrap=True, markup=False)
         raise SystemExit(_FAILED if ended.status else _UNKNOWN)

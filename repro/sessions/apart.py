@@ -9,7 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streamrace.process import lifetime
-from streamrace.reports.data.schema import FindingsFile, ReportError
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.schema import ReportError
 from streamrace.repro.sessions.folders import BY_ITSELF
 
 _STATUS = (0, 1, 4, 5)  # exit statuses that come with a verdict
@@ -28,7 +29,7 @@ def check(
     *,
     limit_s: float | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
-) -> FindingsFile:
+) -> Findings:
     """Return the findings of ``streamrace check`` with ``packages``. ``words``: options, program and arguments.
 
     ``folder`` is created; it receives the run as ``name``, and the output as NAME.log. ``limit_s``: time after which
@@ -53,7 +54,7 @@ def check(
     except subprocess.TimeoutExpired:
         raise NoVerdict(f"it took over {limit_s:.0f} s") from None
     try:
-        found = FindingsFile.read(folder / name)
+        found = Findings.read(folder / name)
     except (ReportError, OSError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise NoVerdict((lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:]) from None

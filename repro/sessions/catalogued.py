@@ -14,7 +14,7 @@ from streamrace.detectors import Race
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import at, between
 from streamrace.reports.data.catalogue import EntryRow, RanSide
-from streamrace.reports.data.schema import Rests
+from streamrace.reports.data.findings import Basis
 from streamrace.repro.sessions import apart
 from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
 from streamrace.trace.files import file_of
@@ -95,7 +95,7 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
     )
 
 
-def _evidence(rests: Rests | None) -> str:
+def _evidence(rests: Basis | None) -> str:
     """Return the first value that is wrong or uninitialised, in words; empty if there is none."""
     if rests is None:
         return ""

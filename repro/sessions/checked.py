@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,11 +19,12 @@ from streamrace.detectors.values import answers
 from streamrace.device import seeds
 from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
-from streamrace.reports.data import checked as checked_file
 from streamrace.reports.data import checkout, known, sources
-from streamrace.reports.data.checked import Checked, Seen, Thinned, Witnessed
+from streamrace.reports.data.checked import Seen, of_program, thinned
 from streamrace.reports.data.comments import comments
+from streamrace.reports.data.findings import Findings, Thinned
 from streamrace.reports.data.known import Baseline
+from streamrace.reports.data.schema import KeptWitness
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
@@ -50,7 +51,7 @@ _MEMORY = frozenset({Alloc, Free, Reuse})  # two thirds of all records
 class Witnesses(Protocol):
     """Runs the program again, with the accesses of each race reversed; returns one result for each race."""
 
-    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[KeptWitness]:
         """Return a result for each race. ``trace``: the folder of the traces that were judged."""
         ...
 
@@ -63,7 +64,7 @@ def judge(
     folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
     dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
     failed: bool = False,
-) -> Checked:  # fmt: skip
+) -> Findings:  # fmt: skip
     """Judge the traces in ``folder``, of a finished run: see :meth:`Judging.conclude`."""
     judging = Judging(folder, asked, dry=dry is not None)
     found = judging.conclude(
@@ -79,10 +80,12 @@ class Judging:
 
     ``asked``: the request (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: the run is a dry run. ``told`` is
     called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
-    judged. ``interrupted``: the judging was interrupted, and the verdict says so.
+    judged. ``interrupted``: the judging was interrupted, and the verdict says so. ``unreasoned``: see
+    :class:`streamrace.reports.data.known.Known`.
     """
 
     interrupted = False
+    unreasoned: Sequence[str] = ()
 
     def __init__(
         self, folder: Path, asked: Mapping[str, Any], *, dry: bool, told: Callable[[Race], None] | None = None
@@ -114,7 +117,7 @@ class Judging:
     def conclude(
         self, *, failure: str | None, beside: Path, witnesses: Witnesses | None = None, dry: Path | None = None,
         baseline: Baseline | None = None, keeping: str = "", failed: bool = False, soon: bool = False,
-    ) -> Checked:  # fmt: skip
+    ) -> Findings:  # fmt: skip
         """Judge the rest, and write all findings into the folder. ``beside``: the folder of the script's modules.
 
         ``failure``: why the program ended early, without a full stop; the part that ran is judged. ``dry``: the file
@@ -151,7 +154,7 @@ class Judging:
     def _written(
         self, failure: str | None, races: list[Race], holding: OrderBasis, beside: Path, witnesses: Witnesses | None,
         dry: Path | None, baseline: Baseline | None, keeping: str, *, failed: bool,
-    ) -> Checked:  # fmt: skip
+    ) -> Findings:  # fmt: skip
         folder, asked, count = self._folder, self._asked, self._count
         if not failure and count.open:
             failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
@@ -164,11 +167,10 @@ class Judging:
         unsure: Sequence[str] = ()
         if (reads := found_by(self._using, UnwrittenRead)) and witnesses and not self.interrupted:
             proven, unsure = witnesses.unwritten(reads)
-        checked = Checked(
-            asked=asked,
-            versions=installed(
-                *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
-            ),
+        build = partial(
+            of_program,
+            asked,
+            installed(*dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])),
             races=races,
             holding=holding,
             unexercised=[*found_by(self._using, Unexercised), *unsure],
@@ -179,35 +181,29 @@ class Judging:
             dry=self._rehearsed.result(dry) if self._rehearsed and dry else None,
             answers=said,
             failed=failed,
-            thinned=self._thinned(),
+            thinned=self._thinned(races),
             uninitialised=proven,
             seeded=seeds.sentence(folder / SEEDED),
         )
         sources.write([*races, *(race for one in holding.held for race in one.races)], folder, (beside,))
-        checked = _knowing(checked, beside, baseline, keeping)
-        checked_file.write(checked, folder)
-        return checked
+        bare = build()
+        own = checkout.own([frame.file for one in known.of(bare) for frame in one.frames], (beside,), Path.cwd())
+        known_ = known.judge(
+            known.of(build(own=own)), own, lambda file: comments(sources.lines_of(file, (beside,)) or ()), baseline
+        )
+        if keeping and not bare.uncertain:  # an absent finding may be one that was not seen
+            known_ = known_.kept_in(keeping)
+        self.unreasoned = known_.unreasoned
+        found = build(own=own, known=known_)
+        found.write(folder)
+        return found
 
-    def _thinned(self) -> Thinned | None:
+    def _thinned(self, races: Sequence[Race]) -> Thinned | None:
         ends, given = self._following.thinned, self._count.given
         if not ends:
             return None
         kept = sum(ends[rank].operations if rank in ends else count for rank, count in given.items())
-        return Thinned(kept, sum(given.values()), {rank: one.op for rank, one in ends.items()})
-
-
-def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping: str) -> Checked:
-    """Add the known findings, by comments in the program's own files and by the baseline."""
-    names = [frame.file for one in checked.found for frame in one.frames]
-    checked = replace(checked, own=checkout.own(names, (beside,), Path.cwd()))
-    known_ = known.judge(
-        checked.found, checked.own, lambda file: comments(sources.lines_of(file, (beside,)) or ()), baseline
-    )
-    if checked.uncertain:  # an absent finding may be one that was not seen
-        known_ = replace(known_, gone=None)
-    elif keeping:
-        known_ = known_.kept_in(keeping)
-    return replace(checked, known=known_)
+        return thinned(kept, sum(given.values()), {rank: one.op for rank, one in ends.items()}, races)
 
 
 class _Count:

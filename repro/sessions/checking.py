@@ -25,7 +25,7 @@ from streamrace.repro.sessions.witnessed import WitnessRequest
 
 if TYPE_CHECKING:
     from streamrace.detectors import Race
-    from streamrace.reports.data.checked import Checked
+    from streamrace.reports.data.findings import Findings
     from streamrace.reports.data.known import Baseline
     from streamrace.repro.sessions.checked import Judging
 
@@ -210,16 +210,16 @@ def conclude(
     _tell(found, folder, page, telling)
     if interrupted:
         raise KeyboardInterrupt
-    if found.known.unreasoned:
+    if unreasoned := meanwhile.judging().unreasoned:
         raise WrongUse(
-            f"'# stream-race: ok' at {', '.join(found.known.unreasoned)} has no reason: write behind it why it is, "
+            f"'# stream-race: ok' at {', '.join(unreasoned)} has no reason: write behind it why it is, "
             "or it counts for nothing"
         )
     if found.status:
         raise SystemExit(found.status)
 
 
-def _tell(found: Checked, folder: Path, page: Path | None, telling: Telling) -> None:
+def _tell(found: Findings, folder: Path, page: Path | None, telling: Telling) -> None:
     from streamrace.reports.data import known
     from streamrace.reports.formats import writing
     from streamrace.reports.screen import checked as screen
@@ -227,7 +227,7 @@ def _tell(found: Checked, folder: Path, page: Path | None, telling: Telling) -> 
 
     screen.verdict(Terminal(stderr=telling.aside), found, folder, page)
     if telling.form != "text":
-        writing.write(writing.text(folder, telling.form), telling.output)
+        writing.write(writing.text(found, telling.form), telling.output)
     elif telling.output is not None:
         said = StringIO()
         screen.verdict(Terminal(file=said), found, folder, page)
@@ -241,5 +241,5 @@ def _tell(found: Checked, folder: Path, page: Path | None, telling: Telling) -> 
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         return
-    writing.write(known.text(found.found, found.suppressed), telling.keep_in)
+    writing.write(known.text(known.of(found), found.suppressed), telling.keep_in)
     console.print(f"Baseline: {telling.keep_in}", highlight=False, soft_wrap=True)

@@ -43,8 +43,7 @@ def explain(chosen: Chosen) -> Explained:
     if seen is not None and not _is_of(seen, race):
         seen = None
     thinned = chosen.run.file.checked.thinned if chosen.run.file.checked else None
-    ends = {end.rank: end.op for end in thinned.ends} if thinned else {}
-    one = seen.occurrence if seen else _told_of(kept(race.examples, ends) or race.examples)
+    one = seen.occurrence if seen else _told_of(kept(race.examples, thinned.ends if thinned else ()) or race.examples)
     order = _order(chosen, one)
     telling = RaceTelling(
         race,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from streamrace.detectors import (
@@ -25,9 +26,8 @@ from streamrace.device.ranks.cluster import RankFailed
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.metrics import EndMetrics
 from streamrace.process.interrupts import held
-from streamrace.reports.data import findings as findings_file
 from streamrace.reports.data import sources, tables
-from streamrace.reports.data.findings import Cost, Findings, Verdict
+from streamrace.reports.data.findings import Cost, Findings, Verdict, of_scenario
 from streamrace.reports.screen.terminal import Progress
 from streamrace.repro.sessions import witnesses
 from streamrace.repro.sessions.judging import detectors
@@ -132,7 +132,8 @@ def simulate(
         for one in using:
             one.finish()
         races = found_by(using, Race)
-        found = Findings(
+        build = partial(
+            of_scenario,
             scenario=scenario.model_dump(mode="json"),
             versions=versions(),
             profile=asdict(scenario.profile()),
@@ -148,11 +149,12 @@ def simulate(
             distance=_distance(values),
         )
         tables.write(values, reference, folder)
+        found = build()
         _write(found, folder)
         if rests and found.verdict is Verdict.CLEAN and not failure:
             progress.doing("judging what the verdict rests on")
             missing = [*found_by(using, Unexercised), *found_by(using, Unseen)]
-            found = replace(found, holding=rests_on(folder / "trace", waits), unexercised=missing)
+            found = build(holding=rests_on(folder / "trace", waits), unexercised=missing)
             _write(found, folder)
         return found
 
@@ -171,8 +173,8 @@ def simulate(
 
 
 def _write(found: Findings, folder: Path) -> None:
-    sources.write([*found.races, *(race for one in found.holding.held for race in one.races)], folder)
-    findings_file.write(found, folder)  # last: the findings mark the run as complete
+    sources.write([*found.races, *(race for one in found.held for race in one.races)], folder)
+    found.write(folder)  # last: the findings mark the run as complete
 
 
 def _take(values: Values, rank: int, report: Report) -> None:

@@ -13,7 +13,7 @@ from streamrace.detectors.files import take_away
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.live.without import WaitRemovalRun, WithoutWaits
-from streamrace.reports.data.checked import Checked
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
 
 Told = Callable[[str], None]
@@ -36,7 +36,7 @@ class RunAgain:
     witnesses: int
 
 
-def examine(folder: Path, checked: Checked, program: RunAgain, asked: Mapping[str, Any], told: Told) -> WaitsFile:
+def examine(folder: Path, checked: Findings, program: RunAgain, asked: Mapping[str, Any], told: Told) -> WaitsFile:
     """Examine all waits of the completed run in ``folder``, which recorded them. Raises as :func:`take_away`."""
     found = take_away(folder / "trace", told)
     rows = {one.site: _row(one, checked) for one in found.each}
@@ -80,26 +80,25 @@ def examine(folder: Path, checked: Checked, program: RunAgain, asked: Mapping[st
     )
 
 
-def _scope(checked: Checked, found: Removals, asked: Mapping[str, Any]) -> str:
-    said = (
-        f"This program with these arguments ({asked['program']}), the branches that it took: {checked.seen.sentence()}"
-    )
+def _scope(checked: Findings, found: Removals, asked: Mapping[str, Any]) -> str:
+    seen = checked.checked.seen if checked.checked else ""
+    said = f"This program with these arguments ({asked['program']}), the branches that it took: {seen}"
     if found.base:
         count = len(found.base)
         said += f". With all its waits it has {count} race{'s' * (count > 1)}: what is said is of others"
     return f"{said}."
 
 
-def _row(one: Removal, checked: Checked) -> WaitRow:
+def _row(one: Removal, checked: Findings) -> WaitRow:
     frame = one.site.frame
-    load, why, races = one.load, one.why, one.races
-    for held in checked.holding.held:
+    load, why, races, basis = one.load, one.why, one.races, checked.checked
+    for held in checked.held:
         if one.site in held.sites and not races:
             others = len(held.sites) - 1
-            load, races = FRAGILE, held.races
+            load, races = FRAGILE, tuple(held.races)
             why = f"without it and {others} more, each of which is enough"
-    if load == REDUNDANT and checked.unseen:
-        load, why = UNKNOWN, f"not all that the program does was seen: {checked.unseen[0]}"
+    if load == REDUNDANT and basis and basis.unseen:
+        load, why = UNKNOWN, f"not all that the program does was seen: {basis.unseen[0]}"
     return WaitRow(
         how=one.site.how,
         file=frame.file if frame else "",

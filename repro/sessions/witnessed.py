@@ -14,7 +14,8 @@ from streamrace.detectors.places import at
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
 from streamrace.process.interrupts import concluding
-from streamrace.reports.data.checked import Witnessed
+from streamrace.reports.data.checked import witnessed
+from streamrace.reports.data.schema import KeptWitness
 from streamrace.repro.sessions import sentences
 from streamrace.trace.records import TraceError
 
@@ -63,7 +64,7 @@ class WitnessRequest:
     packages: Sequence[str] = ()
     interrupted: bool = field(default=False, init=False)
 
-    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[KeptWitness]:
         """Return a result for each race, in order; empty if ``limit`` is 0."""
         if not self.limit:
             return ()
@@ -80,11 +81,11 @@ class WitnessRequest:
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         number = {id(race): at for at, race in enumerate(every, 1)}
         kept: list[SeenElsewhere] = []
-        settled: dict[int, Witnessed] = {}
+        settled: dict[int, KeptWitness] = {}
         cut = ""
 
         def look(one: LiveWitness) -> None:
-            settled[id(one.race)] = Witnessed(one.verdict, one.reason, one.token, one.command)
+            settled[id(one.race)] = witnessed(one.verdict, one.reason, one.token, one.command)
             if (seen := _seen(one, number[id(one.race)])) is not None:
                 kept.append(seen)
 
@@ -174,5 +175,5 @@ def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
     return SeenElsewhere(race=race, order=order, occurrence=one.occurrence, window=window)
 
 
-def _none(why: str) -> Witnessed:
-    return Witnessed("not confirmed", why)
+def _none(why: str) -> KeptWitness:
+    return witnessed("not confirmed", why)

@@ -70,7 +70,7 @@ def json_of(raw: bytes, *, finite: bool = True, halves: bool = False) -> Any:
     except ValueError as error:
         raise Unreadable(f"it is cut off or is not JSON: {error}") from None
     _bounded(value)
-    return _whole_characters(value) if not halves and "\\ud" in text.lower() else value
+    return whole_characters(value) if not halves and "\\ud" in text.lower() else value
 
 
 def read_json(
@@ -152,11 +152,12 @@ def _whole_numbers(value: Any) -> None:
         raise Unreadable("it holds a whole number of more than 64 bits")
 
 
-def _whole_characters(value: Any) -> Any:
+def whole_characters(value: Any) -> Any:
+    """Return the value with lone surrogates in its texts as their escape codes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):
-        return [_whole_characters(one) for one in value]
+        return [whole_characters(one) for one in value]
     if isinstance(value, dict):
-        return {_whole_characters(key): _whole_characters(one) for key, one in value.items()}
+        return {whole_characters(key): whole_characters(one) for key, one in value.items()}
     return value

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from streamrace.device.ranks.ports import free_port
-from streamrace.reports.data import schema
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.schema import read_json
 from tests.warm import ROOT, Warm, with_simulated_gpu
 
 
@@ -65,7 +66,7 @@ class Checking:
         done = [Done(one.returncode, one.stdout, one.stderr) for one in ended]
         file = self.folder / "runs" / "it" / "findings.json"
         if file.exists():
-            schema.checked(schema.FindingsFile, file, findings := schema.read_json(file))
+            Findings.parsed(file, findings := read_json(file))
             for one in done:
                 one.findings = findings
         return done

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamrace.reports.formats import writing
+from streamrace.reports.formats import items, writing
 from tests.check.test_check import SUMS
 from tests.formats import sarif_standard
 
@@ -27,7 +27,7 @@ def test_standard_output_is_one_tools_and_all_else_is_on_standard_error(check: A
     assert [one.physical_location.artifact_location.uri for one in (*result.locations, *result.related_locations)] == [
         "examples/train.py"
     ] * 3
-    assert done.out == writing.text(check.folder / "runs" / "it", "sarif")
+    assert done.out == writing.text(items.load(check.folder / "runs" / "it"), "sarif")
 
     moved = SUMS.replace("import torch\n", "import torch\n\n    # some lines\n", 1)
     check.script(moved, "examples/train.py")

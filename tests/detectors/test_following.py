@@ -209,7 +209,7 @@ def test_the_first_race_is_told_when_it_is_there(tmp_path: Path) -> None:
         made[host.rank].write([*host.trace[-4:], End(0)])
     found = judging.conclude(failure=None, beside=tmp_path)
     assert len(told) == 1 and [race.first for race in found.races] == [first.first]
-    assert found.as_dict() == judge(tmp_path, {"program": "it"}, failure=None, beside=tmp_path).as_dict()
+    assert found == judge(tmp_path, {"program": "it"}, failure=None, beside=tmp_path)
 
 
 def test_what_a_run_rests_on_is_the_same_by_what_was_judged_meanwhile(tmp_path: Path) -> None:

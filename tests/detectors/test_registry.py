@@ -55,7 +55,7 @@ def checked(story: Story, folder: Path) -> tuple[str, list[str], list[str]]:
     (folder / "trace").mkdir(parents=True)
     story.adds(End(0))
     write(story, folder / "trace")
-    found = judge(folder, {}, failure=None, beside=folder).as_dict()
+    found = judge(folder, {}, failure=None, beside=folder).model_dump()
     return found["verdict"], found["checked"]["unseen"], [race["kind"] for race in found["races"]]
 
 

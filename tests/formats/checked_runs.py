@@ -10,8 +10,8 @@ from streamrace.detectors import Race, Side, Uninitialised
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis, WaitSite
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
-from streamrace.reports.data import checked
-from streamrace.reports.data.checked import Checked, Seen, Witnessed
+from streamrace.reports.data.checked import Seen, of_program, witnessed
+from streamrace.reports.data.findings import Findings
 from streamrace.trace.records import Frame
 
 LIBRARY = Frame("deepspeed/runtime/zero/stage3.py", 120, "Optimizer.step")
@@ -41,20 +41,20 @@ def race(
     )
 
 
-def run(**changes: Any) -> Checked:
-    """Of a program with a race, harmful. ``changes``: fields of :class:`Checked`."""
+def run(**changes: Any) -> Findings:
+    """Of a program with a race, harmful. ``changes``: arguments of :func:`of_program`."""
     fields: dict[str, Any] = {
         "asked": {"program": "train.py --steps 3", "ranks": 1, "slow": {}},
         "versions": {"streamrace": "0.1.0", "torch": "2.13.0"},
         "races": [race()],
         "seen": Seen(1, 10, 2),
-        "witnesses": [Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "streamrace check train.py")],
+        "witnesses": [witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "streamrace check train.py")],
         "own": OWN,
     }
-    return Checked(**fields | changes)
+    return of_program(**fields | changes)
 
 
-def clean(**changes: Any) -> Checked:
+def clean(**changes: Any) -> Findings:
     return run(**{"races": [], "witnesses": ()} | changes)
 
 
@@ -70,7 +70,7 @@ def wrong(name: str = "weight", kind: Any = "stale", says: str = "it equals the 
     return Answer(name, 0, kind, says)
 
 
-def folder_of(run: Checked, folder: Path) -> Path:
+def folder_of(run: Findings, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    checked.write(run, folder)
+    run.write(folder)
     return folder

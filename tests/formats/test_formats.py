@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -13,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from streamrace.reports.data.checked import Checked, Witnessed
+from streamrace.reports.data import known
+from streamrace.reports.data.checked import witnessed
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.known import Known
 from streamrace.reports.data.loading import load
 from streamrace.reports.data.schema import KeptSuppression, ReportError
@@ -61,7 +62,7 @@ SHOWN = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Checked:
+def runs(draw: st.DrawFn) -> Findings:
     """With names, functions, messages and reasons that anybody may have chosen."""
 
     def frames() -> list[Frame]:
@@ -81,32 +82,33 @@ def runs(draw: st.DrawFn) -> Checked:
     held = fragile(pair(), at=Frame(draw(TEXT), 3, draw(TEXT)))
     files = [frame.file for one in races for frame in (*one.first.stack, *one.second.stack)]
     own = {file: file for file in draw(st.lists(st.sampled_from(files), unique=True) if files else st.just([]))}
-    made = run(
-        asked={"program": draw(TEXT), "ranks": 1, "slow": {}},
-        races=races,
-        witnesses=[Witnessed("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
-        holding=held,
-        answers=[wrong(draw(TEXT), says=draw(TEXT))],
-        uninitialised=[unwritten(draw(TEXT), where=draw(TEXT))],
-        unexercised=[draw(TEXT)],
-        unseen=draw(st.lists(TEXT, max_size=1)),
-        failure=draw(st.none() | TEXT),
-        own=own,
-    )
+    fields: dict[str, Any] = {
+        "asked": {"program": draw(TEXT), "ranks": 1, "slow": {}},
+        "races": races,
+        "witnesses": [witnessed("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
+        "holding": held,
+        "answers": [wrong(draw(TEXT), says=draw(TEXT))],
+        "uninitialised": [unwritten(draw(TEXT), where=draw(TEXT))],
+        "unexercised": [draw(TEXT)],
+        "unseen": draw(st.lists(TEXT, max_size=1)),
+        "failure": draw(st.none() | TEXT),
+        "own": own,
+    }
     suppressed = st.none() | st.builds(KeptSuppression, KINDS, TEXT, TEXT, st.just(3))
-    why = [draw(suppressed) for _ in made.found]
-    return replace(made, known=Known(why, (), draw(st.none() | st.lists(TEXT, max_size=1))))
+    why = [draw(suppressed) for _ in known.of(run(**fields))]
+    return run(**fields, known=Known(why, (), draw(st.none() | st.lists(TEXT, max_size=1))))
 
 
 @examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(made=runs())
-def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path: Path) -> None:
-    told = items.load(folder_of(made, tmp_path))
-    folder = tmp_path
+def test_whatever_a_name_holds_every_tool_reads_the_same(made: Findings, tmp_path: Path) -> None:
+    told, again = items.told(made), items.load(folder_of(made, tmp_path))
+    if "\\ud" not in made.text():  # half a character is read as its code
+        assert all(writing.text(made, one) == writing.text(again, one) for one in ("json", "sarif", "junit", "github"))
     count = len(told.items)
-    assert count >= len(made.found)
+    assert count >= len(known.of(made))
 
-    text = writing.text(folder, "sarif")
+    text = writing.text(made, "sarif")
     assert text.isascii()
     read = sarif_standard.held_to(text)
     assert len(read.results) == count
@@ -115,7 +117,7 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path
         assert not re.search(r"(?<!\\)\[[^\]]*(?<!\\)\]\(", result.message.text), "a link that nobody wrote"
         assert not re.search(r"(?<!\{)(?:\{\{)*\{\d+\}", result.message.text), "the place of an argument"
 
-    text = writing.text(folder, "junit")
+    text = writing.text(made, "junit")
     assert text.isascii()
     suite = Xml.fromstring(text)[0]
     assert [one.tag for one in suite] == ["testcase"] * (count + 1)
@@ -124,9 +126,9 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path
     for one in suite.iter():
         assert all(SHOWN.fullmatch(value) for value in (one.text or "", *one.attrib.values()))
 
-    text = writing.text(folder, "github")
+    text = writing.text(made, "github")
     lines = text.removesuffix("\n").split("\n")
-    assert len(lines) == sum(one.suppressed is None for one in told.items) + len(told.gone or ()) + 1
+    assert len(lines) == sum(one.suppressed is None for one in told.items) + len(told.gone) + 1
     for line in lines:
         matched = LINE.fullmatch(line)
         assert matched, line
@@ -135,7 +137,7 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path
         assert names in ([], ["title"], ["file", "line", "title"])
     assert [line for line in text.splitlines() if line] == lines, "no other end of a line is one to whoever reads it"
 
-    text = writing.text(folder, "json")
+    text = writing.text(made, "json")
     assert text.isascii()
     data = json.loads(text)
     assert len(data["results"]) == count
@@ -145,7 +147,7 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path
 
 
 def test_a_race_is_shown_at_the_programs_own_line_with_both_places(tmp_path: Path) -> None:
-    (result,) = sarif_standard.held_to(writing.text(folder_of(run(), tmp_path), "sarif")).results
+    (result,) = sarif_standard.held_to(writing.text(run(), "sarif")).results
     assert result.rule_id == "stream-race/write-read" and result.level == "error"
     where = result.locations[0].physical_location
     assert (where.artifact_location.uri, where.artifact_location.uri_base_id) == ("examples/train.py", sarif.OWN)
@@ -164,13 +166,14 @@ def test_a_race_is_shown_at_the_programs_own_line_with_both_places(tmp_path: Pat
 
 def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
     known = Known([KeptSuppression("comment", "the next step overwrites it", "examples/train.py", 9)], (), None)
-    folder = folder_of(run(known=known), tmp_path)
-    (result,) = sarif_standard.held_to(writing.text(folder, "sarif")).results
+    made = run(known=known)
+    folder = folder_of(made, tmp_path)
+    (result,) = sarif_standard.held_to(writing.text(made, "sarif")).results
     (suppression,) = result.suppressions
     assert (suppression.kind, suppression.justification) == ("inSource", "the next step overwrites it")
-    assert Xml.fromstring(writing.text(folder, "junit"))[0].attrib["skipped"] == "1"
-    assert "::error" not in writing.text(folder, "github")
-    data = json.loads(writing.text(folder, "json"))
+    assert Xml.fromstring(writing.text(made, "junit"))[0].attrib["skipped"] == "1"
+    assert "::error" not in writing.text(made, "github")
+    data = json.loads(writing.text(made, "json"))
     assert data["status"] == 0 and data["results"][0]["state"] == "suppressed"
     kept = json.loads((folder / "findings.json").read_text())
     assert kept["verdict"] == "race" and kept["races"][0]["suppressed"]["reason"] == "the next step overwrites it"
@@ -188,35 +191,35 @@ def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
         (run(unseen=["pinned memory was given away"]), ["write-read", "unknown"], 1),
     ],
 )
-def test_every_verdict_has_its_results(made: Checked, rules: list[str], status: int, tmp_path: Path) -> None:
+def test_every_verdict_has_its_results(made: Findings, rules: list[str], status: int, tmp_path: Path) -> None:
     """One that is unknown has one, too: a file without any looks clean, and closes what was open."""
-    told = items.load(folder_of(made, tmp_path))
+    told = items.told(made)
     assert [one.rule for one in told.items] == [RULES[kind] for kind in rules]
-    assert told.status == made.status == status
-    read = sarif_standard.held_to(writing.text(tmp_path, "sarif"))
+    assert made.status == items.load(folder_of(made, tmp_path)).status == status
+    read = sarif_standard.held_to(writing.text(made, "sarif"))
     assert read.invocations[0].execution_successful is (status not in (3, 4))
-    assert int(Xml.fromstring(writing.text(tmp_path, "junit"))[0].attrib["errors"]) == (status in (3, 4))
+    assert int(Xml.fromstring(writing.text(made, "junit"))[0].attrib["errors"]) == (status in (3, 4))
 
 
-def test_a_fragile_pair_is_shown_at_the_wait(tmp_path: Path) -> None:
-    folder = folder_of(clean(holding=fragile(at=Frame("train.py", 14, "log"))), tmp_path)
-    (result,) = sarif_standard.held_to(writing.text(folder, "sarif")).results
+def test_a_fragile_pair_is_shown_at_the_wait() -> None:
+    made = clean(holding=fragile(at=Frame("train.py", 14, "log")))
+    (result,) = sarif_standard.held_to(writing.text(made, "sarif")).results
     assert result.locations[0].physical_location.region.start_line == 14
     assert "the read at train.py:14 log" in result.message.text
     assert len(result.related_locations) == 3
 
 
-def test_what_nobody_wrote_is_shown_at_the_programs_own_line_that_reads_it(tmp_path: Path) -> None:
-    (result,) = items.load(folder_of(clean(uninitialised=[unwritten()]), tmp_path / "run")).items
+def test_what_nobody_wrote_is_shown_at_the_programs_own_line_that_reads_it() -> None:
+    (result,) = items.told(clean(uninitialised=[unwritten()])).items
     assert result.place == items.SourceLine("examples/train.py", 9, "average", own=True)
     assert (
         "reads 64 bytes that nothing had written, bytes 0 to 64 of the 128 bytes allocated at train.py:7" in result.told
     )
 
 
-def test_a_line_of_a_library_is_no_annotation_of_a_file(tmp_path: Path) -> None:
+def test_a_line_of_a_library_is_no_annotation_of_a_file() -> None:
     """GitHub would look for it in the checkout."""
-    line = writing.text(folder_of(run(own={}), tmp_path), "github").splitlines()[0]
+    line = writing.text(run(own={}), "github").splitlines()[0]
     assert "file=" not in line and f"::{READ[0].file}:{READ[0].line}: " in line
     assert OWN["train.py"] not in line
 

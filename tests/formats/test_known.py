@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamrace.detectors import Race
 from streamrace.reports.data import checkout, known
-from streamrace.reports.data.checked import FAILED, STATUSES, Checked
 from streamrace.reports.data.comments import comments
-from streamrace.reports.data.findings import Verdict
+from streamrace.reports.data.findings import FAILED, STATUSES, Verdict
 from streamrace.reports.data.known import Discovery, Known
-from streamrace.reports.data.schema import FindingsFile, KeptSuppression, ReportError
+from streamrace.reports.data.schema import KeptSuppression, ReportError
 from streamrace.reports.formats import items, plain
 from streamrace.reports.formats.rules import RULES
 from streamrace.trace.records import Frame
@@ -100,31 +100,29 @@ def judged(found: list[Discovery], lines: dict[int, str]) -> Known:
 
 @pytest.mark.parametrize("line", [WRITE[0].line, READ[1].line, WRITE[1].line])
 def test_a_comment_counts_at_any_line_of_the_programs_own(line: int) -> None:
-    (why,) = judged(run().found, {line: "# stream-race: ok it is meant"}).suppressed
+    (why,) = judged(known.of(run()), {line: "# stream-race: ok it is meant"}).suppressed
     assert why == KeptSuppression("comment", "it is meant", "examples/train.py", line)
 
 
 def test_it_does_not_count_in_a_library_nor_without_a_reason() -> None:
-    assert judged(run(own={}).found, {}).suppressed == [None]
+    assert judged(known.of(run(own={})), {}).suppressed == [None]
     foreign = race(WRITE[:1], READ[:1])
     assert known.judge(known.findings([foreign], (), (), {}), {}, lambda file: pytest.fail(file)).suppressed == [None]
-    without = judged(run().found, {7: "# stream-race: ok"})
+    without = judged(known.of(run()), {7: "# stream-race: ok"})
     assert without.suppressed == [None] and without.unreasoned == ["examples/train.py:7"]
 
 
 def test_nothing_that_is_known_hides_what_is_not() -> None:
     why = KeptSuppression("baseline", "it is there")
-    two = run(races=[race(), race(moved(WRITE))], witnesses=(), known=Known([why, None]))
-    assert (two.counting, two.status) == (Verdict.RACE, 1)
-    both = replace(two, known=Known([why, why]))
-    assert (both.verdict, both.counting, both.status) == (Verdict.RACE, Verdict.CLEAN, 0)
-    assert "All of them are known before." in both.sentence()
+    two: dict[str, Any] = {"races": [race(), race(moved(WRITE))], "witnesses": ()}
+    one, both = run(**two, known=Known([why, None])), run(**two, known=Known([why, why]))
+    assert (one.verdict, one.status, both.verdict, both.status) == (Verdict.RACE, 1, Verdict.RACE, 0)
+    assert "All of them are known before." in both.sentence
     for unseen in ({"unseen": ["pinned memory was given away"]}, {"failure": "the trace breaks off"}):
-        assert replace(both, **unseen).status == 4  # type: ignore[arg-type]
-    assert replace(both, failure="it ended with exit status 1", failed=True).status == 3
-    beside = replace(both, answers=[wrong()], known=Known([why, why, None]))
-    assert beside.status == 5
-    assert replace(beside, known=Known([why] * 3)).status == 0
+        assert run(**two, known=Known([why, why]), **unseen).status == 4
+    assert run(**two, known=Known([why, why]), failure="it ended with exit status 1", failed=True).status == 3
+    assert run(**two, known=Known([why, why, None]), answers=[wrong()]).status == 5
+    assert run(**two, known=Known([why] * 3), answers=[wrong()]).status == 0
     assert clean(holding=fragile(), known=Known([why])).status == 0
 
 
@@ -146,17 +144,13 @@ def test_the_page_has_every_rule_and_field() -> None:
         assert f"`{rule.id}`" in text or f"`/{kind}`" in text, kind
         (row,) = (line for line in text.splitlines() if line.startswith("| `stream-race/") and f"/{kind}`" in line)
         assert f"| {rule.level} |" in row
-    (fields,) = [json.loads(plain.text(items.told(_file(run()))))]
+    (fields,) = [json.loads(plain.text(items.told(run())))]
     for name in (*fields, *fields["results"][0], *fields["results"][0]["accesses"][0], *fields["results"][0]["place"]):
         assert f"`{name}`" in text, name
 
 
-def _file(made: Checked) -> FindingsFile:
-    return FindingsFile.model_validate_json(json.dumps(made.as_dict()))
-
-
 def test_a_baseline_holds_what_was_found_but_for_what_a_comment_says(tmp_path: Path) -> None:
-    every = run(holding=fragile(race(kernels=("a", "b"))), answers=[wrong()]).found
+    every = known.of(run(holding=fragile(race(kernels=("a", "b"))), answers=[wrong()]))
     why = [KeptSuppression("comment", "meant"), None, None]
     file = tmp_path / "known.json"
     file.write_text(known.text(every, why))

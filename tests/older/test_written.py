@@ -13,12 +13,12 @@ from streamrace.detectors import Stale, Uncovered
 from streamrace.detectors.live.finding import Cause, Finding, Kind
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
-from streamrace.reports.data import findings, known, sources
+from streamrace.reports.data import known, sources
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
-from streamrace.reports.data.checked import Dry, Seen, Thinned, Witnessed
-from streamrace.reports.data.findings import Cost, Findings, WitnessOf
+from streamrace.reports.data.checked import Seen, thinned, witnessed
+from streamrace.reports.data.findings import Cost, Dry, of_scenario
 from streamrace.reports.data.known import Known
-from streamrace.reports.data.schema import KeptSuppression
+from streamrace.reports.data.schema import KeptSuppression, KeptWitness
 from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
 from streamrace.reports.window import Slice, Window
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
@@ -39,8 +39,8 @@ def _races(folder: Path) -> None:
             asked={"program": "train.py --größe 3", "ranks": 2, "slow": {"kernel:a": 2.5}, "timing": "t1"},
             races=[race(), RACES[0]],
             witnesses=[
-                Witnessed("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
-                Witnessed("benign", ""),
+                witnessed("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
+                witnessed("benign", ""),
             ],
             answers=[wrong(), Answer("right", 1, "right", "all 4 elements are what they must be")],
             uninitialised=[unwritten()],
@@ -49,17 +49,17 @@ def _races(folder: Path) -> None:
             failure="rank 1 broke off",
             failed=True,
             dry=Dry(8, 2, 3 << 30, 80 << 30, 1_500_000),
-            thinned=Thinned(5, 10, {0: 4}),
+            thinned=thinned(5, 10, {0: 4}, [race(), RACES[0]]),
             seeded="The program seeds nothing",
             seen=Seen(2, 1_000, 3, 123_456),
-            known=Known([_MEANT, None, None, _BEFORE], (), ["one that is gone"]),
+            known=Known([_MEANT, None, None, _BEFORE]),
         ),
         folder,
     )
 
 
 def _fragile(folder: Path) -> None:
-    folder_of(clean(holding=fragile(), known=Known([_BEFORE])), folder)
+    folder_of(clean(holding=fragile(), known=Known([_BEFORE], (), ["one that is gone"])), folder)
 
 
 def _clean(folder: Path) -> None:
@@ -76,7 +76,7 @@ def _scenario(folder: Path) -> None:
         96,
     )
     watch = Finding(Cause.FORWARD, Kind.TAKEN, 2, 1, "forward", 3, 0, (0, 1), "layer", "a.weight", evidence=("x",))
-    found = Findings(
+    found = of_scenario(
         **_RUN,
         races=RACES[:1],
         stale=stale,
@@ -85,23 +85,23 @@ def _scenario(folder: Path) -> None:
         cost=Cost(2_836_500_000.0, 1.5),
         failure="rank 1 failed",
         watch=watch,
-        witnesses=[WitnessOf("t1,main", "")],
+        witnesses=[KeptWitness("t1,main", "")],
         profile={"name": "a100", "rate": 0.5},
         distance=0.12345,
     )
-    findings.write(found, folder)
+    found.write(folder)
 
 
 def _rests(folder: Path) -> None:
     right = Divergence(None, None, (), ((1, 0.0),), 96)
-    found = Findings(
+    found = of_scenario(
         **_RUN, races=(), stale=None, uncovered=(), divergence=right, cost=None, holding=fragile(), unexercised=["a"]
     )
-    findings.write(found, folder)
+    found.write(folder)
 
 
 def _plain(folder: Path) -> None:
-    findings.write(Findings(**_RUN, races=RACES[:1], stale=None, uncovered=(), divergence=None, cost=None), folder)
+    of_scenario(**_RUN, races=RACES[:1], stale=None, uncovered=(), divergence=None, cost=None).write(folder)
 
 
 def _waits(folder: Path) -> None:

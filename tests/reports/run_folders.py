@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from streamrace.detectors import Race, Values, compare
-from streamrace.reports.data import findings, tables
-from streamrace.reports.data.findings import Cost, Findings, WitnessOf
+from streamrace.reports.data import tables
+from streamrace.reports.data.findings import Cost, of_scenario
+from streamrace.reports.data.schema import KeptWitness
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.records import Begin, Frame, Stack
 from tests.detectors.story import Story
@@ -74,7 +75,7 @@ def run_folder(
     run = values(ranks, steps, micro_batches, parameters, wrong=not clean)
     races = told(folder / "trace", parameters[-1], ranks, clean=clean)
     scenario = {**SCENARIO, "ranks": ranks, "steps": steps, "accumulation": micro_batches}
-    found = Findings(
+    found = of_scenario(
         scenario=scenario | {"fix": "stream-sync" if clean else "none"},
         versions={"python": "3.11.7", "torch": "2.13.0+cpu", "deepspeed": "0.19.8", "transformers": "5.23.0"},
         races=races,
@@ -83,7 +84,7 @@ def run_folder(
         divergence=compare(reference, run),
         cost=Cost(step_ns=2_846_900_000.0 if clean else 2_836_500_000.0, blocked_ns=2_827_400_000.0),
         steps_done=steps,
-        witnesses=[WitnessOf(TOKEN, "") for _ in races],
+        witnesses=[KeptWitness(TOKEN, "") for _ in races],
     )
     tables.write(run, reference, folder)
     lines = [{"file": FILE, "line": line, "first": line - 1, "text": text} for line, text in SOURCES.items()]
@@ -91,7 +92,7 @@ def run_folder(
         folder / "sources.json", {"format": "stream-race-sources", "version": 1, "sources": lines if races else []}
     )
     write_json(folder / "scenario.json", scenario)
-    findings.write(found, folder)
+    found.write(folder)
     if changes:
         file = folder / "findings.json"
         data = json.loads(file.read_text(encoding="utf-8"))

@@ -13,9 +13,10 @@ from rich.console import Console
 from streamrace.detectors import Divergence
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
-from streamrace.reports.data.checked import Checked, Seen, Witnessed, write
-from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.checked import Seen, of_program, witnessed
+from streamrace.reports.data.findings import Findings, of_scenario
 from streamrace.reports.data.loading import load
+from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.pages import bundle, summary
 from streamrace.reports.screen import checked as screen
 from streamrace.reports.screen.console import Terminal
@@ -35,10 +36,15 @@ def races() -> Any:
 
 RACES = races()
 READ = IncidentalOrder((WaitSite("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
-CLEAN = Checked({"program": "train.py --steps 3", "ranks": 2, "slow": {}}, {"python": "3.11"}, seen=Seen(2, 10, 3))
+ASKED = {"program": "train.py --steps 3", "ranks": 2, "slow": {}}
 
 
-def printed(checked: Checked) -> str:
+def ran(**changes: Any) -> Findings:
+    """A clean program, or what ``changes`` make of it."""
+    return of_program(ASKED, {"python": "3.11"}, **{"seen": Seen(2, 10, 3), **changes})
+
+
+def printed(checked: Findings) -> str:
     console = Console(file=io.StringIO(), width=200)
     screen.verdict(console, checked, Path("runs/it"))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -59,13 +65,13 @@ def printed(checked: Checked) -> str:
     ],
 )
 def test_the_verdict(changes: dict[str, Any], verdict: str) -> None:
-    assert replace(CLEAN, **changes).verdict == verdict
+    assert ran(**changes).verdict == verdict
 
 
 def test_clean_is_never_said_alone_where_something_was_not_exercised() -> None:
-    assert printed(CLEAN).startswith("╭")
-    assert "Clean: every two accesses" in printed(CLEAN)
-    text = printed(replace(CLEAN, unexercised=["stream 3 was given no work"]))
+    assert printed(ran()).startswith("╭")
+    assert "Clean: every two accesses" in printed(ran())
+    text = printed(ran(unexercised=["stream 3 was given no work"]))
     assert "Clean as far as it went" in text
     assert "stream 3 was given no work." in text
 
@@ -86,47 +92,47 @@ def test_nor_is_it_of_a_scenario_wherever_its_verdict_stands(tmp_path: Path) -> 
     )
     assert NEVER in summary.headline([load(run_folder(tmp_path / "bad")), run])
     assert NEVER not in summary.headline([load(run_folder(tmp_path / "bad")), other])
-    sentence = Findings(
-        {}, {}, (), None, (), Divergence(None, None, (), (), 3), None, 3, unexercised=[NEVER]
-    ).sentence()
+    right = Divergence(None, None, (), (), 3)
+    nothing: dict[str, Any] = {"scenario": {}, "versions": {}, "races": (), "stale": None, "uncovered": ()}
+    sentence = of_scenario(**nothing, cost=None, divergence=right, steps_done=3, unexercised=[NEVER]).sentence
     assert sentence.startswith("Clean as far as it went: no race, and every value")
 
 
 def test_what_was_not_seen_is_told() -> None:
-    text = printed(replace(CLEAN, unseen=["pinned memory was given away by numpy (train.py:3 <module>)"]))
+    text = printed(ran(unseen=["pinned memory was given away by numpy (train.py:3 <module>)"]))
     assert "Not seen: pinned memory was given away by numpy (train.py:3 <module>)." in text
 
 
 def test_waits_of_which_each_is_enough_are_listed() -> None:
     other = WaitSite("measurement", Frame("deepspeed/utils/timer.py", 40, "stop"))
-    text = printed(replace(CLEAN, holding=OrderBasis((IncidentalOrder((*READ.sites, other), READ.races),), 5, 2)))
+    text = printed(ran(holding=OrderBasis((IncidentalOrder((*READ.sites, other), READ.races),), 5, 2)))
     assert "Held only by 2 waits, each of which is enough for some of it: the read at train.py:7 <module>" in text
     assert "the timer's wait at deepspeed/utils/timer.py:40 stop Without all of them:" in text
     assert "2 more lines that wait were not left out by themselves." in text
 
 
 def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
-    assert "perhaps what orders the two" in replace(CLEAN, races=RACES, failure="it was killed").sentence()
-    assert "perhaps" not in replace(CLEAN, races=RACES, failure="it was killed", seen=Seen(1, 2, 2)).sentence()
+    assert "perhaps what orders the two" in ran(races=RACES, failure="it was killed").sentence
+    assert "perhaps" not in ran(races=RACES, failure="it was killed", seen=Seen(1, 2, 2)).sentence
 
 
 @pytest.mark.parametrize(
     "witness",
     [
-        Witnessed(
+        witnessed(
             "harmful",
             "with the two the other way round, a.out differs",
             "t1,x=1",
             "streamrace check --timing t1,x=1 a.py",
         ),
-        Witnessed("not confirmed", "the program differs by itself"),
+        witnessed("not confirmed", "the program differs by itself"),
     ],
 )
-def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: Witnessed, tmp_path: Path) -> None:
-    checked = replace(CLEAN, races=RACES, witnesses=[witness])
+def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: KeptWitness, tmp_path: Path) -> None:
+    checked = ran(races=RACES, witnesses=[witness])
     assert f"Race 1 is {witness.verdict}: {witness.says}." in printed(checked)
     assert witness.command in printed(checked)
-    write(checked, tmp_path)
+    checked.write(tmp_path)
     run = load(tmp_path)
     ((words, command),) = summary.replay(run)
     assert (witness.says in words, command) == (True, witness.command)
@@ -138,8 +144,8 @@ def test_no_name_begins_a_line_of_the_screen() -> None:
     name = "x\n::error::y\n.py"
     frame = Frame(name, 3, "f\n::error::z")
     race = replace(RACES[0], first=replace(RACES[0].first, kernel=name, stack=(frame,)))
-    witness = Witnessed("harmful", f"it differs in {name}", "t1", f"streamrace check '{name}'")
-    checked = replace(CLEAN, races=[race], witnesses=[witness], unexercised=[name], unseen=[name], failure=name)
+    witness = witnessed("harmful", f"it differs in {name}", "t1", f"streamrace check '{name}'")
+    checked = ran(races=[race], witnesses=[witness], unexercised=[name], unseen=[name], failure=name)
     console = Terminal(file=io.StringIO())
     screen.verdict(console, checked, Path("runs/it"))
     lines = console.file.getvalue().splitlines()

@@ -13,11 +13,11 @@ from bokeh.models import GlyphRenderer, HoverTool, Image
 
 from streamrace.reports.charts import checksum_map
 from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.loading import Run
-from streamrace.reports.data.schema import FindingsFile
 
 COLUMNS = ["parameter", "step", "uses", "wrong", "older", "not_finite", "first_rank"]
-FILE = FindingsFile.model_construct()
+FILE = Findings.model_construct()
 UNKNOWN, EQUAL, OLDER, OTHER, NOT_FINITE = range(5)
 
 

@@ -14,10 +14,11 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Label, Line, Scatter
 
+from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
 from streamrace.reports.charts import curves
 from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.loading import Run, load
-from streamrace.reports.data.schema import FindingsFile, _Divergence, _WrongLoss, _WrongParameter
 from tests.reports.run_folders import run_folder
 
 
@@ -35,9 +36,9 @@ def run(
     for at, column in enumerate(("gradient_norm", "reference_gradient_norm")):
         steps[column] = [(norms or {}).get(step, (nan, nan))[at] for step in steps["step"]]
     steps["equal"] = (steps["loss"] == steps["reference_loss"]) | steps[["loss", "reference_loss"]].isna().all(axis=1)
-    loss = None if first is None else _WrongLoss(step=first, micro_batch=1, rank=0, value=1.0, reference=2.0)
-    divergence = _Divergence(parameter=None, loss=loss, final=[], growth=[], compared=0)
-    file = FindingsFile.model_construct(**{"divergence": divergence, "steps_done": 2**53, **findings})
+    loss = None if first is None else WrongLoss(step=first, micro_batch=1, rank=0, value=1.0, reference=2.0)
+    divergence = Divergence(None, loss, (), (), 0)
+    file = Findings.model_construct(**{"divergence": divergence, "steps_done": 2**53, **findings})
     empty = pd.DataFrame()
     return Run(name, Path(name), {}, file, steps, empty, empty, empty, {})
 
@@ -106,9 +107,9 @@ def test_a_chart_marks_where_its_own_values_differ_and_says_where_parameters_did
 
 def test_the_first_difference_is_that_of_the_earliest_run() -> None:
     late = run([(1, 0, 3.0, 3.0), (2, 0, 3.0, 3.0), (3, 0, 3.0, 2.0)], name="late", first=3)
-    parameter = _WrongParameter.model_construct(step=1)  # it is wrong before the loss shows it
-    loss = _WrongLoss.model_construct(step=2)
-    wrong = _Divergence.model_construct(parameter=parameter, loss=loss)
+    parameter = WrongParameter(1, 1, "forward", 0, "p", (), 0, ())  # it is wrong before the loss shows it
+    loss = WrongLoss(2, 1, 0, 1.0, 2.0)
+    wrong = Divergence(parameter, loss, (), (), 0)
     early = run([(1, 0, 3.0, 3.0), (2, 0, 4.0, 3.0), (3, 0, 4.0, 2.0)], name="early", divergence=wrong)
     chart = curves.draw([late, early])["loss"]
     assert [label.text for label in chart.figure.select(Label)] == ["first difference: step 2"]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from streamrace import reports
 from streamrace.reports.data import checksums, loading, schema
+from streamrace.reports.data.findings import Verdict
 from streamrace.reports.data.loading import ReportError, comparable, load
 from streamrace.reports.pages import bundle
 from tests.examples import examples
@@ -417,7 +418,7 @@ def test_every_option_of_a_scenario_was_thought_of() -> None:
 def test_the_verdicts_are_those_of_findings() -> None:
     of_scenarios = {"unstable", "hidden", "stale", "uncovered", "diverged", "clean"}
     of_programs = {"race", "fragile", "unknown", "wrong arithmetic", "wrong bounds", "uninitialised"}
-    assert of_scenarios | of_programs == set(schema.VERDICTS)
+    assert of_scenarios | of_programs == set(map(str, Verdict))
 
 
 def test_a_run_in_a_notebook_s_cell_is_short_and_escaped(tmp_path: Path) -> None:

@@ -34,5 +34,5 @@ def test_one_registration_brings_a_detector_into_a_run(
 ) -> None:
     monkeypatch.setattr(registry, "DETECTORS", [*registry.DETECTORS, Collectives])
     found = run(ranks=2, nodes=1, steps=1, rests=True)
-    assert found.as_dict()["verdict"] == "clean"
-    assert "many collectives ran on ranks [0, 1]" in found.as_dict()["rests"]["unexercised"]
+    assert found.verdict == "clean"
+    assert "many collectives ran on ranks [0, 1]" in found.unexercised

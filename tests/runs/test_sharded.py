@@ -29,14 +29,12 @@ def test_a_strategy_trains_llama_clean(run: Run, how: dict[str, Any]) -> None:
     found = run(**SHORT, **how)
     assert found.verdict is Verdict.CLEAN
     assert found.divergence.compared > 300
-    assert found.cost is not None
-    assert found.cost.blocked_ns == 0  # no wait of ours blocks the host
+    assert found.host_blocked_ns_per_step == 0  # no wait of ours blocks the host
 
 
 def test_a_step_lasts_as_long_as_its_work_though_the_host_never_waits(run: Run, tmp_path: Path) -> None:
     """The host has issued all three steps before the first of them has run: its clock says nothing of their time."""
     found = run(sharding="IIG", steps=3, accumulation=2, folder=tmp_path / "it")
-    assert found.cost is not None
     metric = BusyMetrics()
     metric.feed(TraceReader(file_of(tmp_path / "it" / "trace", 0)).read())
     steps = metric.result().steps
@@ -44,7 +42,7 @@ def test_a_step_lasts_as_long_as_its_work_though_the_host_never_waits(run: Run, 
     for step in steps:
         assert step.compute == pytest.approx(steps[0].compute, rel=0.01)  # each has its own work, and no other's
     assert steps[0].compute > 100_000_000
-    assert found.cost.step_ns == pytest.approx((steps[1].time + steps[2].time) / 2, rel=0.01)
+    assert found.virtual_ns_per_step == pytest.approx((steps[1].time + steps[2].time) / 2, rel=0.01)
 
 
 def test_a_wait_that_is_taken_away_is_a_race_with_a_token(run: Run, tmp_path: Path) -> None:

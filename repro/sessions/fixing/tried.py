@@ -22,8 +22,9 @@ from streamrace.detectors.order.races import Race, describe, site
 from streamrace.device import naming, overlay
 from streamrace.device.scripts import WrongUse
 from streamrace.replay.retimed import end_of
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.fixes import Live
-from streamrace.reports.data.schema import FindingsFile, first_problem
+from streamrace.reports.data.schema import first_problem
 from streamrace.repro.sessions import apart
 from streamrace.repro.sessions.chosen import Chosen
 from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
@@ -149,7 +150,7 @@ class Trying:
         able = [one for one, those in has.items() if those & blocks]
         return sorted(able, key=lambda one: -len(has[one] & blocks))
 
-    def _judge(self, found: FindingsFile, trace: Path) -> LiveTry:
+    def _judge(self, found: Findings, trace: Path) -> LiveTry:
         key = identity(self.race)
         now = {identity(one): one for one in found.races}
         if key in now:
