@@ -13,7 +13,7 @@ from xdist.remote import Producer
 
 from streamrace.device import processor
 from streamrace.process.forks import relax_gc
-from tests import housed
+from tests import housed, processor_time
 from tests.examples import choose
 from tests.scheduling import ByFile
 
@@ -37,9 +37,12 @@ _FIRST = ("runs", "sharding", "studies", "papers", "fuzz", "pages", "live", "rep
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="only these of the tests: N parts make all of them, K is 0 to N - 1")
+    parser.addoption("--processor-time", nargs="?", const="files", choices=["files", "tests"], help="say who took it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--processor-time"):
+        config.pluginmanager.register(processor_time)
     choose(config.getoption("--hypothesis-profile"), config.getoption("--hypothesis-seed"))
 
 

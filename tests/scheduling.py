@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-# Folders whose files share fixtures that take seconds to make.
-TOGETHER = ("tests/fuzz/recorded", "tests/device/zero")
+# Folders whose files share fixtures that take seconds to make: recordings, references, runs.
+TOGETHER = ("tests/fuzz/recorded", "tests/device/zero", "tests/runs")
 
 
 def scope_of(nodeid: str) -> str:

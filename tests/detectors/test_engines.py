@@ -151,3 +151,6 @@ def test_no_record_brings_it_down(made: list[Any]) -> None:
         detector.findings()
     except (TraceError, TypeError, ValueError, AttributeError, LookupError):
         pass
+    after = RaceDetector(engine="native")
+    after.feed(0, [Launch(op, op, "k", (), (Access(1, 0, 8),), -1, 0, 0, 1) for op in range(2)])
+    assert after.count == 1

@@ -107,9 +107,10 @@ def test_the_generators_public_names_work() -> None:
         "manual_seed": (1,), "set_offset": (4,), "set_state": (own.get_state(),),
         "graphsafe_set_state": (own.graphsafe_get_state(),),
     }  # fmt: skip
-    for name in dir(torch.Generator):
-        if not name.startswith("_") and callable(getattr(own, name)):
-            getattr(own, name)(*arguments.get(name, ()))
+    public = [name for name in dir(torch.Generator) if not name.startswith("_") and callable(getattr(own, name))]
+    for name in public:
+        getattr(own, name)(*arguments.get(name, ()))
+    assert {*arguments, "get_state", "get_offset", "initial_seed", "seed"} <= {*public}
 
 
 def test_tensor_types_make_tensors_of_the_device() -> None:

@@ -182,7 +182,7 @@ def numbered(folder: Path, rank: int) -> dict[int, tuple[int, int]]:
 
 
 def test_collectives_alone_and_as_a_batch(tmp_path: Path) -> None:
-    programs = drawn(examples(100).max_examples, seed() or 1)
+    programs = drawn(examples(50).max_examples, seed() or 1)
 
     def job(rank: int, world: int, device: str) -> None:
         streams = [torch.cuda.default_stream(), torch.cuda.Stream()]

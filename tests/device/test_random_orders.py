@@ -251,7 +251,7 @@ def threads() -> Iterator[Callable[[bool, Callable[[], None]], None]]:
 def test_every_access_and_every_race_is_found() -> None:
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
 
-    @examples(250, suppress_health_check=[HealthCheck.too_slow])
+    @examples(120, suppress_health_check=[HealthCheck.too_slow])
     @given(program=PROGRAM)
     def each(program: list[Any]) -> None:
         with story() as told, threads() as let:

@@ -124,7 +124,7 @@ def same_and_clean(program: list[Any], timing: str, streams: list[Any]) -> None:
 def test_ordered_programs_are_exact_and_clean() -> None:
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
 
-    @examples(120)
+    @examples(60)
     @given(program=st.lists(step, min_size=1, max_size=25), timing=st.sampled_from(TIMINGS))
     def each(program: list[Any], timing: str) -> None:
         same_and_clean(program, timing, streams)

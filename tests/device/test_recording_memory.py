@@ -76,7 +76,7 @@ def test_memory_that_nobody_wrote_is_what_the_device_has(tmp_path: Path) -> None
 
     replayer = Replayer(live(program, tmp_path / "recorded"))
     replayer.verify()
-    same(replayer, live(program, tmp_path / "there", "t1,jitter:50:2"), "t1,jitter:50:2")
+    assert same(replayer, live(program, tmp_path / "there", "t1,jitter:50:2"), "t1,jitter:50:2").departure is None
 
 
 def test_what_training_uses_is_looked_at_where_it_is_used(tmp_path: Path) -> None:

@@ -532,14 +532,14 @@ TWO = programs(WORK + ORDER + TOGETHER * 2, 2)
 # -- all programs -----------------------------------------------------------------------------------------
 
 
-@examples(180, suppress_health_check=[HealthCheck.too_slow])
+@examples(90, suppress_health_check=[HealthCheck.too_slow])
 @given(program=ONE, slow=SLOW)
 def test_one_rank(program: Program, slow: Slow) -> None:
     note(program.source(0))
     compare(program, *run_alone(program, slow))
 
 
-@examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(program=TWO, slow=SLOW)
 def test_two_ranks(program: Program, slow: Slow, two_ranks: TwoRanks) -> None:
     for rank in range(2):

@@ -18,7 +18,6 @@ from tests.inputs.hostile import damage
 from tests.inputs.kinds import KINDS
 from tests.inputs.obeyed import nothing_starts, obeyed
 
-_EXAMPLES = {"a race, to be explained": 5, "a run": 8, "a run beside another": 5, "a run's trace": 5, "a sweep": 5}
 _HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
@@ -53,7 +52,7 @@ def test_whole_it_is_read(kind: str, place: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_it_is_a_sentence_or_a_success(kind: str, place: Path) -> None:
-    @examples(_EXAMPLES.get(kind, 10), suppress_health_check=_HEALTH)
+    @examples(5, suppress_health_check=_HEALTH)
     @given(st.data())
     def tried(data: st.DataObject) -> None:
         folder = copied(place, kind)

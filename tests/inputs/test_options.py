@@ -131,7 +131,7 @@ def typed(draw: Any, one: click.Parameter) -> list[str]:
 
 @pytest.mark.parametrize("name", [*(name for name, one in STREAMRACE.commands.items() if not one.plain), *_OF_PAPERS])
 def test_whatever_is_typed_is_answered(name: str, place: Path) -> None:
-    @examples(8, suppress_health_check=[HealthCheck.too_slow])
+    @examples(5, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data())
     def tried(data: st.DataObject) -> None:
         options = [one for one in declared(name) if isinstance(one, click.Option)]

@@ -186,7 +186,8 @@ def test_hf_the_log_hides_a_nan_and_the_watch_says_so(tmp_path: Path) -> None:
 def test_hf_without_the_filter_there_is_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*logging_nan_inf_filter")
-        trainer(tmp_path, llama(), huggingface.NanWatchTrainerCallback()).train()
+        trainer(tmp_path, llama(), callback := huggingface.NanWatchTrainerCallback()).train()
+    assert callback.finding is None
 
 
 def test_hf_an_unknown_option_is_said_when_training_begins(tmp_path: Path) -> None:

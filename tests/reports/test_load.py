@@ -380,7 +380,8 @@ def test_fixes_timings_and_releases_can_be_compared(tmp_path: Path) -> None:
     others = {"fix": "event", "hardware": "a100-12.5gbps", "slow": {"host": 2}, "deepspeed": "0.13.4", "steps": 7}
     folders = [run_folder(tmp_path / "none")]
     folders += [run_folder(tmp_path / name, scenario={name: value}) for name, value in others.items()]
-    comparable([load(folder) for folder in folders])
+    page = bundle.report([load(folder) for folder in folders])
+    assert not [name for name in others if name not in page]
 
 
 @pytest.mark.parametrize(
@@ -402,8 +403,11 @@ def test_two_runs_of_one_name_cannot(tmp_path: Path) -> None:
 
 def test_an_option_that_an_earlier_run_does_not_know_is_not_compared(tmp_path: Path) -> None:
     runs = [load(run_folder(tmp_path / "a")), load(run_folder(tmp_path / "b", scenario={"words": 7}))]
-    comparable(runs)
-    comparable(runs[::-1])
+    for order in (runs, runs[::-1]):
+        comparable(order)
+    earlier = run_folder(tmp_path / "c", scenario={"words": 8})
+    with pytest.raises(ReportError, match=r"they differ in words \(7 and 8\)"):
+        comparable([runs[1], load(earlier)])
 
 
 def test_every_option_of_a_scenario_was_thought_of() -> None:

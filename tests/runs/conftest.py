@@ -45,6 +45,23 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Findings
     return call
 
 
+@pytest.fixture(scope="session")
+def shared_run(
+    make_run: Callable[..., Findings], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Findings, Path]]:
+    """``shared_run(**options)``: findings and folder of a run that several tests judge and none changes."""
+    runs: dict[str, tuple[Findings, Path]] = {}
+
+    def call(**options: Any) -> tuple[Findings, Path]:
+        key = repr(sorted(options.items()))
+        if key not in runs:
+            folder = tmp_path_factory.mktemp("shared") / "run"
+            runs[key] = make_run(folder=folder, **options), folder
+        return runs[key]
+
+    return call
+
+
 @pytest.fixture
 def run(tmp_path: Path, make_run: Callable[..., Findings]) -> Callable[..., Findings]:
     """The same in a folder of the test's own, unless told otherwise."""

@@ -12,9 +12,10 @@ from streamrace.reports import Run as Report
 from streamrace.reports import load
 from streamrace.reports.data.findings import Findings
 from streamrace.scenarios import program
-from tests.runs.test_same_twice import fingerprint
+from tests.runs.test_same_twice import MOVED, fingerprint
 
 Run = Callable[..., Findings]
+Shared = Callable[..., tuple[Findings, Path]]
 
 
 def beside(run: Run, folder: Path, fix: str, **options: Any) -> Report:
@@ -32,18 +33,20 @@ def test_a_clean_run_has_the_norms_of_its_reference(run: Run, tmp_path: Path) ->
 
 
 def test_a_step_that_the_race_spoils_shows_in_its_norm(run: Run, tmp_path: Path) -> None:
-    report = beside(run, tmp_path, "none", accumulation=1)
+    report = beside(run, tmp_path, "none", accumulation=1, ranks=2, nodes=1)
     whole = report.steps[report.steps["gradient_norm"].notna()]
     wrong = whole[whole["gradient_norm"] != whole["reference_gradient_norm"]]
     assert wrong["step"].min() == report.findings["divergence"]["parameter"]["step"]
     assert report.findings["divergence"]["loss"]["step"] > wrong["step"].min()  # the losses tell it later
 
 
-def test_looking_at_the_norm_leaves_no_trace(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_at_the_norm_leaves_no_trace(
+    run: Run, shared_run: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No record, no ordering edge, no virtual time: what the run leaves is the same without the look."""
-    run(folder=tmp_path / "with", fix="none", steps=2, accumulation=1, ranks=2, nodes=1, jitter=0.5)
+    _, folder = shared_run(**MOVED)
     monkeypatch.setattr(program._Watch, "norm", lambda *_: None)
-    run(folder=tmp_path / "without", fix="none", steps=2, accumulation=1, ranks=2, nodes=1, jitter=0.5)
-    seen, unseen = fingerprint(tmp_path / "with"), fingerprint(tmp_path / "without")
+    run(folder=tmp_path / "without", **MOVED)
+    seen, unseen = fingerprint(folder), fingerprint(tmp_path / "without")
     assert {name for name in seen if seen[name] != unseen[name]} == {"metrics.csv"}
     assert "trace/rank1.trace" in seen

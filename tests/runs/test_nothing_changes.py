@@ -12,9 +12,8 @@ from streamrace.reports.data.findings import Findings, Verdict
 
 Run = Callable[..., Findings]
 # The second step uses what the first has written: secondary partitions, master copies, the optimizer's state. Of two
-# ranks each has half of a group; what four have more is in the tests of twelve and of three steps.
-SHORT: dict[str, Any] = {"steps": 2, "accumulation": 1}
-PAIR: dict[str, Any] = {**SHORT, "ranks": 2, "nodes": 1}
+# ranks each has half of a group; what four have more is in the test of six steps.
+PAIR: dict[str, Any] = {"steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1}
 
 
 def assert_identical(found: Findings) -> None:
@@ -25,14 +24,16 @@ def assert_identical(found: Findings) -> None:
 
 
 MODELS, PRECISIONS, PARTITIONS, ACCUMULATIONS = ("llama", "falcon"), ("bf16", "fp32"), (2, 1), (2, 1)
+FROZEN = ("*layers.0*", "*norm*")
 CORNERS = [("llama", "bf16", 2, 1)]  # one; of all settings twelve steps are wide
-# With the corner, every two settings are met together: of four settings with two values each, six runs do.
-PAIRWISE = [
-    ("falcon", "fp32", 1, 1),
-    ("llama", "bf16", 1, 2),
-    ("falcon", "fp32", 2, 2),
-    ("llama", "fp32", 2, 1),
-    ("falcon", "bf16", 2, 1),
+# With the corner, every two settings are met together: of four settings with two values each, six runs do. The rows
+# with secondary partitions bring what else a scenario may say; each of that alone is wide.
+PAIRWISE: list[tuple[str, str, int, int, dict[str, Any]]] = [
+    ("falcon", "fp32", 1, 1, {}),
+    ("llama", "bf16", 1, 2, {}),
+    ("falcon", "fp32", 2, 2, {"prefetch_bucket": 100, "checkpointing": True}),
+    ("llama", "fp32", 2, 1, {"frozen": FROZEN, "overlap_comm": False}),
+    ("falcon", "bf16", 2, 1, {"size": "odd"}),
 ]
 
 
@@ -43,16 +44,19 @@ def test_the_settings_below_meet_pairwise() -> None:
         assert met == set(product(settings[one], settings[other]))
 
 
-@pytest.mark.parametrize(("model", "precision", "hpz", "accumulation"), CORNERS)
-def test_twelve_steps_are_bit_identical(run: Run, model: str, precision: str, hpz: int, accumulation: int) -> None:
-    found = run(model=model, precision=precision, hpz=hpz, accumulation=accumulation, steps=12)
+def test_six_steps_of_four_ranks_are_bit_identical(run: Run) -> None:
+    ((model, precision, hpz, accumulation),) = CORNERS
+    found = run(model=model, precision=precision, hpz=hpz, accumulation=accumulation, steps=6)
     assert_identical(found)
-    assert found.steps_done == 12
+    assert found.steps_done == 6
 
 
-@pytest.mark.parametrize(("model", "precision", "hpz", "accumulation"), PAIRWISE)
-def test_three_steps_of_any_two_settings_are(run: Run, model: str, precision: str, hpz: int, accumulation: int) -> None:
-    found = run(model=model, precision=precision, hpz=hpz, accumulation=accumulation, steps=3)
+@pytest.mark.parametrize(("model", "precision", "hpz", "accumulation", "more"), PAIRWISE)
+def test_three_steps_of_any_two_settings_are(
+    run: Run, model: str, precision: str, hpz: int, accumulation: int, more: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"ranks": 2, "nodes": 1, "steps": 3, **more}
+    found = run(model=model, precision=precision, hpz=hpz, accumulation=accumulation, **options)
     assert_identical(found)
     assert found.steps_done == 3
 
@@ -63,38 +67,25 @@ def test_three_steps_of_any_two_settings_are(run: Run, model: str, precision: st
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", MODELS)
 def test_twelve_steps_of_all_settings_are(run: Run, model: str, precision: str, hpz: int, accumulation: int) -> None:
-    test_twelve_steps_are_bit_identical(run, model, precision, hpz, accumulation)
-
-
-def test_parameters_that_do_not_divide_by_the_ranks(run: Run) -> None:
-    assert_identical(run(size="odd", **PAIR))
-
-
-@pytest.mark.wide
-def test_eight_ranks(run: Run) -> None:
-    assert_identical(run(ranks=8, nodes=2, hpz=4, size="odd", **SHORT))
+    found = run(model=model, precision=precision, hpz=hpz, accumulation=accumulation, steps=12)
+    assert_identical(found)
+    assert found.steps_done == 12
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("hpz", [4, 2])
-def test_three_steps_of_eight_ranks(run: Run, hpz: int) -> None:
-    assert_identical(run(ranks=8, nodes=2, hpz=hpz, size="odd", accumulation=1))
-
-
-def test_frozen_parameters(run: Run) -> None:
-    assert_identical(run(frozen=("*layers.0*", "*norm*"), **PAIR))
-
-
 @pytest.mark.parametrize(
-    "bucket", [pytest.param(0, marks=pytest.mark.wide), 100, pytest.param(10_000_000, marks=pytest.mark.wide)]
+    "options",
+    [
+        {"size": "odd"},
+        {"frozen": FROZEN},
+        {"overlap_comm": False},
+        {"checkpointing": True},
+        *({"prefetch_bucket": bucket} for bucket in (0, 100, 10_000_000)),
+        {"size": "odd", "ranks": 8, "nodes": 2, "hpz": 4},
+        {"size": "odd", "ranks": 8, "nodes": 2, "hpz": 4, "steps": 3},
+        {"size": "odd", "ranks": 8, "nodes": 2, "hpz": 2, "steps": 3},
+    ],
+    ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
 )
-def test_any_prefetch_bucket(run: Run, bucket: int) -> None:
-    assert_identical(run(prefetch_bucket=bucket, **PAIR))
-
-
-def test_without_overlap(run: Run) -> None:
-    assert_identical(run(overlap_comm=False, **PAIR))
-
-
-def test_gradient_checkpointing(run: Run) -> None:
-    assert_identical(run(checkpointing=True, **PAIR))
+def test_each_setting_alone_is_identical(run: Run, options: dict[str, Any]) -> None:
+    assert_identical(run(**{**PAIR, **options}))

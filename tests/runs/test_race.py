@@ -89,7 +89,7 @@ def test_the_bucket_decides_how_the_secondary_is_read(run: Run, prefetch_bucket:
 
 
 def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
-    found = run(fix="none", stands_for="itself", steps=2)
+    found = run(fix="none", stands_for="itself", **PAIR)
     assert found.divergence is not None
     assert not found.divergence.diverged
     assert found.verdict is Verdict.HIDDEN
@@ -104,7 +104,7 @@ LIVE = [("stream-sync", "slow rank"), ("event", "slow compute"), ("device-sync",
 
 @pytest.mark.parametrize(("fix", "timing"), LIVE)
 def test_a_fixed_run_is_clean_under_another_timing(run: Run, fix: str, timing: str) -> None:
-    found = run(fix=fix, steps=2, accumulation=1, **TIMINGS[timing])
+    found = run(fix=fix, **PAIR, **TIMINGS[timing])
     assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
 
 
@@ -116,7 +116,7 @@ def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str
 
 
 def test_without_the_sync_the_race_is_found_under_another_timing(run: Run) -> None:
-    _the_race_is_found(run(fix="none", steps=2, accumulation=1, **TIMINGS["slow rank"]))
+    _the_race_is_found(run(fix="none", **PAIR, **TIMINGS["slow rank"]))
 
 
 @pytest.mark.wide
@@ -133,15 +133,23 @@ def _the_race_is_found(found: Findings) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"size": "odd"},
+        {"size": "odd", "frozen": ("*layers.0*",), "checkpointing": True},
+        {"model": "falcon", "precision": "fp32"},
+        {"model": "mixtral"},
+        # each setting alone is wide
+        *(
+            pytest.param(alone, marks=pytest.mark.wide)
+            for alone in (
+                {"size": "odd"},
+                {"frozen": ("*layers.0*",)},
+                {"model": "falcon"},
+                {"precision": "fp32"},
+                {"checkpointing": True},
+            )
+        ),
         pytest.param({"ranks": 8, "nodes": 2, "hpz": 4}, marks=pytest.mark.wide),
         pytest.param({"ranks": 8, "nodes": 2, "hpz": 2}, marks=pytest.mark.wide),
-        {"frozen": ("*layers.0*",)},
-        {"model": "falcon"},
-        {"model": "mixtral"},
         pytest.param({"model": "convnext"}, marks=pytest.mark.wide),
-        {"precision": "fp32"},
-        {"checkpointing": True},
     ],
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
 )
@@ -171,6 +179,6 @@ def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Ru
     the device synchronisation that gathering the persistent parameters happens to need; without any
     (threshold 0), only a program that reads the loss after each step is safe.
     """
-    found = run(fix="stream-sync", steps=2, persistence=0)
+    found = run(fix="stream-sync", persistence=0, steps=2, ranks=2, nodes=1)
     assert {where(race)[0] for race in found.races} == {"_reassign_or_swap_out_partitioned_parameters"}
     assert {name.kind for race in found.races for name in race.names} == {"primary"}

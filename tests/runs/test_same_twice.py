@@ -5,10 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from streamrace.reports.data.findings import Findings
 
 Run = Callable[..., Findings]
+
+# Races, and a timing that moves everything.
+MOVED: dict[str, Any] = {
+    "fix": "none",
+    "steps": 2,
+    "accumulation": 1,
+    "ranks": 2,
+    "nodes": 1,
+    "jitter": 0.5,
+    "slow": {"rank:1": 2},
+}
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
@@ -17,12 +29,12 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_findings_tables_and_traces_are_equal(run: Run, tmp_path: Path) -> None:
-    options = {"fix": "none", "steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1, "jitter": 0.5}
-    options["slow"] = {"rank:1": 2}
-    run(folder=tmp_path / "first", **options)
-    run(folder=tmp_path / "second", **options)
-    first, second = fingerprint(tmp_path / "first"), fingerprint(tmp_path / "second")
+def test_findings_tables_and_traces_are_equal(
+    run: Run, shared_run: Callable[..., tuple[Findings, Path]], tmp_path: Path
+) -> None:
+    _, folder = shared_run(**MOVED)
+    run(folder=tmp_path / "second", **MOVED)
+    first, second = fingerprint(folder), fingerprint(tmp_path / "second")
     assert {"findings.json", "metrics.csv", "parameters.csv", "scenario.json", "trace/rank1.trace"} <= set(first)
     assert first == second
 

@@ -16,27 +16,29 @@ from streamrace.repro.__main__ import main
 from streamrace.trace.files import TraceReader, file_of
 
 Run = Callable[..., Findings]
+Shared = Callable[..., tuple[Findings, Path]]
 SHORT: dict[str, Any] = {"steps": 2, "accumulation": 2}
+IIG: dict[str, Any] = {"sharding": "PaRO-IIG", "steps": 3, "accumulation": 2}
 
 
 @pytest.mark.parametrize(
     "how",
-    [{"sharding": "PaRO-IIG"}, {"sharding": "GGG", "rings": "ho-ring", "precision": "fp32", "frozen": ("*norm*",)}],
+    [IIG, {**SHORT, "sharding": "GGG", "rings": "ho-ring", "precision": "fp32", "frozen": ("*norm*",)}],
     ids=["IIG", "GGG by HO-Ring, norms frozen"],
 )
-def test_a_strategy_trains_llama_clean(run: Run, how: dict[str, Any]) -> None:
+def test_a_strategy_trains_llama_clean(shared_run: Shared, how: dict[str, Any]) -> None:
     """Every parameter at every use, every loss and the final state equal the same engine's on plain gloo."""
-    found = run(**SHORT, **how)
+    found, _ = shared_run(**how)
     assert found.verdict is Verdict.CLEAN
     assert found.divergence.compared > 300
     assert found.host_blocked_ns_per_step == 0  # no wait of ours blocks the host
 
 
-def test_a_step_lasts_as_long_as_its_work_though_the_host_never_waits(run: Run, tmp_path: Path) -> None:
+def test_a_step_lasts_as_long_as_its_work_though_the_host_never_waits(shared_run: Shared) -> None:
     """The host has issued all three steps before the first of them has run: its clock says nothing of their time."""
-    found = run(sharding="IIG", steps=3, accumulation=2, folder=tmp_path / "it")
+    found, folder = shared_run(**IIG)
     metric = BusyMetrics()
-    metric.feed(TraceReader(file_of(tmp_path / "it" / "trace", 0)).read())
+    metric.feed(TraceReader(file_of(folder / "trace", 0)).read())
     steps = metric.result().steps
     assert [step.step for step in steps] == [1, 2, 3]
     for step in steps:

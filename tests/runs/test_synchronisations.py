@@ -36,7 +36,7 @@ def test_a_cure_at_the_fetch_leaves_no_race_and_every_bit_right(run: Run, fix: F
 
 def test_a_synchronisation_at_the_turn_comes_too_late(run: Run) -> None:
     """The forward pass already prefetches what backward reads first, from secondaries that it copied itself."""
-    found = run(fix=Fix.TURN_SYNC, steps=2, accumulation=1)
+    found = run(fix=Fix.TURN_SYNC, steps=2, accumulation=1, ranks=2, nodes=1)
     assert found.verdict is Verdict.UNSTABLE
     moments = [(one.first.phase, one.second.phase) for race in found.races for one in race.examples]
     assert set(moments) == {("forward", "forward")}
@@ -57,7 +57,7 @@ def test_an_event_for_each_module_misses_what_is_copied_outside_of_modules(
                 parameter.mul_(2)
 
     monkeypatch.setattr(DeepSpeedTrainer, "edit", edit)  # the ranks are forked
-    found = run(fix=Fix.MODULE_EVENT, steps=2, edit_after=1)
+    found = run(fix=Fix.MODULE_EVENT, steps=2, edit_after=1, ranks=2, nodes=1)
     assert found.verdict is Verdict.UNSTABLE
     moments = [(one.first.phase, one.second.phase) for race in found.races for one in race.examples]
     assert set(moments) == {("edit", "forward")}  # what training itself copies is ordered

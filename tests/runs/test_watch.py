@@ -16,12 +16,12 @@ from streamrace.trace.records import HOST_STREAM, Collective, Launch, Stack, Str
 from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]
+Shared = Callable[..., tuple[Findings, Path]]
 
 # That leave time to look, that leave none, and that move everything.
 TIMINGS = {name: ALL[name] for name in ("fast network", "paper", "launch bound", "jitter")}
 
-SHORT: dict[str, Any] = {"steps": 2, "accumulation": 1}
-PAIR: dict[str, Any] = {**SHORT, "ranks": 2, "nodes": 1}
+PAIR: dict[str, Any] = {"steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1}
 
 
 def executed(folder: Path, rank: int) -> list[tuple[int, str, tuple[str, int]]]:
@@ -63,33 +63,37 @@ def race_facts(found: Findings) -> list[tuple[Any, ...]]:
         *(pytest.param(timing, "none", marks=pytest.mark.wide) for timing in TIMINGS),
     ],
 )
-def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Path, timing: str, fix: str) -> None:
+def test_with_the_watch_on_races_and_losses_are_the_same(
+    run: Run, shared_run: Shared, tmp_path: Path, timing: str, fix: str
+) -> None:
     """It takes time, as any kernel does, and still nothing that training computes is other."""
-    bare = run(folder=tmp_path / "bare", fix=fix, **PAIR, **TIMINGS[timing])
+    bare, folder = shared_run(fix=fix, **PAIR, **TIMINGS[timing])
     watched = run(folder=tmp_path / "watched", fix=fix, watch="on", **PAIR, **TIMINGS[timing])
     assert race_facts(watched) == race_facts(bare)
     assert bool(bare.races) is (fix == "none")
     assert watched.verdict is bare.verdict
-    losses = [pd.read_csv(tmp_path / name / "metrics.csv") for name in ("bare", "watched")]
+    losses = [pd.read_csv(place / "metrics.csv") for place in (folder, tmp_path / "watched")]
     pd.testing.assert_frame_equal(losses[0], losses[1], check_exact=True)
 
 
 @pytest.mark.parametrize("fix", ["none", pytest.param("stream-sync", marks=pytest.mark.wide)])
-def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run, tmp_path: Path, fix: str) -> None:
+def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(
+    run: Run, shared_run: Shared, tmp_path: Path, fix: str
+) -> None:
     """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
-    run(folder=tmp_path / "bare", fix=fix, **PAIR)
-    found = run(folder=tmp_path / "watched", fix=fix, watch="weightless", **PAIR)
+    _, folder = shared_run(fix=fix, **PAIR, **TIMINGS["paper"])
+    found = run(folder=tmp_path / "watched", fix=fix, watch="weightless", **PAIR, **TIMINGS["paper"])
     assert len(found.witnesses) == len(found.races)
     assert all(one.token for one in found.witnesses)  # such a trace can be timed anew, too
     for rank in range(2):
-        bare = executed(tmp_path / "bare", rank)
+        bare = executed(folder, rank)
         assert len(bare) > 1000
         assert executed(tmp_path / "watched", rank) == bare
 
 
 def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run) -> None:
     """It sees no trace and knows no happens-before: the checksums are its evidence."""
-    found = run(fix="none", watch="on", steps=2)  # of two micro-batches it names the right one
+    found = run(fix="none", watch="on", steps=2, ranks=2, nodes=1)  # of two micro-batches it names the right one
     assert found.verdict is Verdict.UNSTABLE
     watch = found.watch
     assert watch is not None
@@ -103,15 +107,16 @@ def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run
 
 
 def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:
-    found = run(fix="stream-sync", watch="on")
+    found = run(fix="stream-sync", watch="on", ranks=2, nodes=1)
     assert found.verdict is Verdict.CLEAN
     assert found.watch is None
 
 
-def test_a_check_that_waits_for_each_value_hides_the_race(run: Run) -> None:
+def test_a_check_that_waits_for_each_value_hides_the_race(run: Run, shared_run: Shared) -> None:
     """The trap: ``.item()`` after the partition orders the copy before the all-gather, and the bug is gone while it is
     looked for (DeepSpeed issue 5059). That is why the watch never reads a value at once."""
-    found = run(fix="none", watch="blocking", **SHORT)
+    found = run(fix="none", watch="blocking", **PAIR)
     assert found.verdict is Verdict.CLEAN
     assert not found.races
-    assert run(fix="none", **SHORT).verdict is Verdict.UNSTABLE
+    bare, _ = shared_run(fix="none", **PAIR, **TIMINGS["paper"])
+    assert bare.verdict is Verdict.UNSTABLE

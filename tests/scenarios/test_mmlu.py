@@ -209,7 +209,9 @@ def test_decoding_gives_back_what_was_encoded(text: str) -> None:
 @repeatable
 @given(st.lists(st.integers(0, ByteTokenizer.vocab_size - 1)))
 def test_any_tokens_can_be_decoded(tokens: list[int]) -> None:
-    ByteTokenizer().decode(tokens)
+    text = ByteTokenizer().decode(tokens)
+    assert text == ByteTokenizer().decode(token for token in tokens if token < ByteTokenizer.bos)
+    assert len(text) <= len(tokens)
 
 
 # --- batches ---

@@ -24,7 +24,7 @@ from tests.sharding.ranks import together
 from tests.sharding.training import adamw, batch, by_ddp, engine, few_bits, net, train, values
 
 STEPS = 10
-FEW = 4  # where bounds are compared: what sums in another order do, they do in each step
+FEW = 2  # where bounds are compared: what sums in another order do, they do in each step
 STRATEGIES = [str(one) for one in legal()]
 Program = Callable[[Rank, Device | None], dict[str, Any]]
 
@@ -49,8 +49,8 @@ def trained(
 @pytest.mark.parametrize(
     ("ranks", "steps"),
     [
-        (4, {1: STEPS, 3: 3}),
-        pytest.param(4, {3: STEPS}, marks=pytest.mark.wide),
+        (4, {1: 3}),  # of three micro-batches: on the simulated GPU, below
+        pytest.param(4, {1: STEPS, 3: STEPS}, marks=pytest.mark.wide),
         pytest.param(8, {1: STEPS, 3: STEPS}, marks=pytest.mark.wide),
     ],
 )

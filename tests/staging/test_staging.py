@@ -206,7 +206,7 @@ def test_what_a_program_leaves_running_holds_no_lock(tmp_path: Path) -> None:
             staging.cleanup()
             signal.pause()
     with staging.locked(tmp_path / "it"):
-        pass
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)  # it still runs
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
