@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,17 +15,17 @@ from streamrace.detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES, RaceDetector
 from streamrace.process.interrupts import held
+from streamrace.trace.encoding import Encoded, replaced
 from streamrace.trace.files import file_of
 from streamrace.trace.parts import PartReader
 from streamrace.trace.records import Begin, Onward, TraceError, TraceRecord
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 _BITE = 1024  # ... while the program runs: the follower has other work to do
-_SLICE = 64  # ... then the `enough` callback is polled, and reading stops if it returns True
 
 
 Enough = Callable[[], bool]
-"""Polled while reading; returns True if reading should stop because other work is waiting."""
+"""Polled after each few records; returns True if reading should stop because other work is waiting."""
 
 
 def _never() -> bool:
@@ -36,7 +35,7 @@ def _never() -> bool:
 class Reader(Protocol):
     """Reads the records of all ranks, each rank's in order. A :class:`Detector` is a reader."""
 
-    def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
+    def feed(self, rank: int, records: Sequence[TraceRecord]) -> object: ...
 
 
 def read(
@@ -143,26 +142,27 @@ class Following:
     def _turn(self, rank: int, most: int, enough: Enough) -> bool:
         """Pass on up to ``most`` records of a rank; return whether the rank may have more."""
         trace = self._traces[rank]
-        batch = trace.some(most)
-        more = len(batch) == most
-        for at in range(0, len(batch), _SLICE):
-            if at and enough():
-                trace.later(batch[at:])
-                more = True
-                break
+        count = 0
+        while count < most and not (count and enough()):
             with held():
-                self._pass_on(rank, batch[at : at + _SLICE], trace.path)
+                batch = trace.some()
+                if batch is None:
+                    break
+                self._pass_on(rank, batch, trace.path)
+            count += len(batch)
         if self._thin:
             trace.thin()
-        return more
+        return batch is not None
 
-    def _pass_on(self, rank: int, batch: list[TraceRecord], path: Path) -> None:
-        if self._keep:
-            batch = [one for one in batch if self._keep(rank, one)]
-        if self._as_if:
-            batch = [self._as_if(rank, one) for one in batch]
-        if batch:
-            _feed(self._readers, rank, batch, path)
+    def _pass_on(self, rank: int, records: Sequence[TraceRecord], path: Path) -> None:
+        keep, as_if = self._keep, self._as_if
+        if keep is not None:
+            records = replaced(records, {at: None for at, one in enumerate(records) if not keep(rank, one)})
+        if as_if is not None:
+            changed = ((at, one, as_if(rank, one)) for at, one in enumerate(records))
+            records = replaced(records, {at: new for at, one, new in changed if new is not one})
+        if records:
+            _feed(self._readers, rank, records, path)
 
 
 class _RankTrace:
@@ -172,30 +172,23 @@ class _RankTrace:
         self.path = path
         self._reader = PartReader(path, kept=kept)
         self._begin: Begin | None = None
-        self._new: Iterator[TraceRecord] = iter(())
-        self._ahead: list[TraceRecord] = []
+        self._ahead: Encoded | None = None
 
-    def some(self, most: int) -> list[TraceRecord]:
-        """Return the next records, fewer than ``most`` if no more exist for now. Raises :class:`TraceError`."""
-        batch = self._ahead + list(islice(self._new, most - len(self._ahead)))
-        self._ahead = []
-        if len(batch) < most:
-            self._new = self._reader.read()
-            batch += islice(self._new, most - len(batch))
+    def some(self) -> Encoded | None:
+        """Return the next few records; None if no more exist for now. Raises :class:`TraceError`."""
+        batch, self._ahead = self._ahead, None
+        if batch is None:
+            batch = self._reader.some()
         if self._begin is None and batch:
             if not isinstance(batch[0], Begin):
                 raise TraceError(f"{self.path} is not a trace of this project")
             self._begin = batch[0]
         return batch
 
-    def later(self, records: list[TraceRecord]) -> None:
-        """Give back records that were not passed on."""
-        self._ahead = records
-
     def belongs(self, ranks: Sequence[int]) -> None:
         """Check that the trace is of a run of these ranks, or stands for all. Raises :class:`TraceError` otherwise."""
         if self._begin is None:
-            self._ahead = self.some(1)
+            self._ahead = self.some()
         if self._begin is None:
             raise TraceError(f"trace {self.path} is empty")
         mirrored = isinstance(self._begin.info, dict) and self._begin.info.get("mirrored")
@@ -291,7 +284,7 @@ def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
         raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
 
 
-def _feed(readers: Sequence[Reader], rank: int, records: list[TraceRecord], path: Path) -> None:
+def _feed(readers: Sequence[Reader], rank: int, records: Sequence[TraceRecord], path: Path) -> None:
     try:
         for one in readers:
             one.feed(rank, records)

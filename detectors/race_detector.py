@@ -9,6 +9,7 @@ from streamrace.detectors.base import Detector
 from streamrace.detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
 from streamrace.detectors.identity import RaceKey, identity_of
 from streamrace.detectors.order.races import Name, Occurrence, Race, RaceKind, Side
+from streamrace.trace.encoding import Encoded
 from streamrace.trace.records import TraceRecord
 
 EXAMPLES = 8
@@ -149,7 +150,7 @@ class RaceDetector(Detector):
 
         Raises :class:`streamrace.trace.records.TraceError` for inconsistent records, ValueError after :meth:`finish`.
         """
-        if len(self._engines) > 1:
+        if len(self._engines) > 1 and not isinstance(records, Encoded):
             records = list(records)
         for order, _ in self._engines:
             order.feed(rank, records)

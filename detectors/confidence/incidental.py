@@ -20,6 +20,7 @@ from streamrace.detectors.confidence.waits import WAITING, Counts, Keep, Waits, 
 from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Occurrence, Race, describe
 from streamrace.detectors.race_detector import RaceDetector
+from streamrace.trace.encoding import replaced
 from streamrace.trace.records import TraceRecord
 
 MOST_SITES = 16
@@ -78,9 +79,9 @@ class WithoutIncidentalWaits(Detector):
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         if not self._stopped:
             site_of = self._waits.site_of
-            self._detector.feed(
-                rank, [one for one in records if type(one) not in WAITING or site_of(rank, one) is None]
-            )
+            records = records if isinstance(records, Sequence) else list(records)
+            waits = {at: None for at, one in enumerate(records) if type(one) in WAITING and site_of(rank, one)}
+            self._detector.feed(rank, replaced(records, waits))
 
     def finish(self) -> None:
         self._detector.finish()

@@ -7,8 +7,7 @@ from pathlib import Path
 from streamrace import compiling
 
 _SOURCES = Path(__file__).with_name("csrc")
-# CPython's functions come from the interpreter that loads the library. Sums of numbers in a damaged trace may overflow.
-_OPTIONS = ("-fwrapv", "-Wl,--unresolved-symbols=ignore-all")
+_OPTIONS = ("-fwrapv",)  # sums of numbers in a damaged trace may overflow
 
 
 def library() -> Path:

@@ -216,7 +216,7 @@ class _Count:
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
 
-    def feed(self, rank: int, records: list[TraceRecord]) -> None:
+    def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
         for record in records:
             if type(record) in _MEMORY:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class DryMetrics:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
         self._memory = MemoryMetrics()
 
-    def feed(self, rank: int, records: list[TraceRecord]) -> None:
+    def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
         self._memory.feed(records)
 
     def result(self, file: Path) -> Dry:

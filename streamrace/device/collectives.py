@@ -262,6 +262,7 @@ def launch(
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
     meeting = costs.Meeting(job.members, job.link, job.origin)
     duration = now.collective(kernel, nbytes, meeting, stream.stream_id)
+    alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
     number = work.launch(
         kernel,
         stream=stream.stream_id,
@@ -270,11 +271,11 @@ def launch(
         writes=job.writes,
         at_start=at_start,
         at_end=at_end,
-        rendezvous=work.Rendezvous(job.group, job.number, members, root=job.root, nominal=nbytes),
+        rendezvous=work.Rendezvous(
+            job.group, job.number, members, root=job.root, nominal=nbytes, alone=alone, link=job.link
+        ),
         issuer=functions().current_stream(),
     )
-    alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
-    tracing.took(number, alone, job.link)
     if tracing.recording():
         reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
         tracing.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))

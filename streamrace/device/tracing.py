@@ -1,11 +1,11 @@
-"""Converts the words that the C++ part wrote to records (:mod:`streamrace.trace`), in batches.
+"""Traces this process's device: takes what the C++ part recorded, completes it, and hands it on in batches.
 
 In this trace an allocation is a block. A free touches nothing: it marks where the program released the memory;
 ``Reuse`` records who got the memory again. The host's own accesses to pinned memory are launches on a stream called
 "host", for which the host waits at once, so that they are ordered like the host's own accesses.
 
-Finished records are written while the program runs, some 32,000 words at a time. If they only go into a file, the C++
-part packs most of them as the file holds them (``csrc/packed.cpp``), and no objects are created for them.
+Finished records are written while the program runs, some 32,000 words at a time. The C++ part packs nearly all of them
+as a file holds them (``csrc/packed.cpp``); the few records that need Python's names are made here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Any
 from streamrace.device.callsites import CallSites
 from streamrace.device.library import Backward, Define, HandOn, ReportedFrame, functions
 from streamrace.device.recording import Calls
-from streamrace.trace.files import Packed
+from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.records import (
     HOST_STREAM,
-    Access,
     Collective,
     End,
     Frame,
@@ -33,12 +32,8 @@ from streamrace.trace.records import (
     TraceRecord,
     Transfer,
 )
-from streamrace.trace.schema import FIELDS, HOST, WordKind, record_of
+from streamrace.trace.schema import HOST, WordKind
 
-_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
-_Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-# Data that the C++ part sends or requests once per process, for all its traces.
-_layouts: dict[int, _Layout | None] = {0: None}
 _sites: list[CallSites] = []
 # Filled by the modules that create the groups and streams (streamrace.device.nccl).
 groups: dict[int, Group] = {}
@@ -48,14 +43,7 @@ _first: dict[tuple[Frame, ...], int] = {}  # by call stack: the first stream tha
 _like: dict[int, int] = {}  # by stream: the first stream that was created at the same place
 _marks: dict[int, TraceRecord] = {}  # records created here, until the C++ part reports their position
 _numbers = itertools.count()
-_alone: dict[int, tuple[float, str]] = {}  # unstretched durations of collectives, and their links, until written
 _tracing: list[Tracer] = []
-
-
-def took(number: int, alone: float, link: str) -> None:
-    """Note that collective ``number`` takes ``alone`` nanoseconds without stretches, over ``link``."""
-    if _tracing:
-        _alone[number] = alone, link
 
 
 def caller() -> Frame | None:
@@ -115,7 +103,7 @@ def _told(stream: int) -> str:
 class Tracer:
     """Traces this process's device from construction to :meth:`close`. ``write`` takes finished records.
 
-    ``packed``: ``write`` also takes packed records, if the run is not recorded for a replay.
+    ``packed``: ``write`` also takes packed records.
     ``skipped``: further path endings whose frames are not recorded. The first tracer of a process decides.
     ``record``: also record the operations, so that they can be replayed (:mod:`streamrace.device.recording`).
     """
@@ -129,16 +117,14 @@ class Tracer:
         packed: bool = False,
     ) -> None:
         self.records = record
-        self._packed = packed and not record
-        self._calls = Calls(self._kernel) if record else None
+        self._packed = packed
+        self._calls = Calls(lambda number: functions().kernel_name(number).decode()) if record else None
         self._named: set[int] = set()
         self._write = write
         if not _sites:
             _sites.append(CallSites(skipped))
         self._sites = _sites[0]
         self._sites.again()
-        self._kernels: dict[int, str] = {}
-        self._groups: set[int] = set()
         self._flushing = threading.Lock()
         f = functions()
         reported, define = (
@@ -166,53 +152,34 @@ class Tracer:
                 self._flushing.release()
 
     def _flush(self, everything: bool) -> None:
-        count = ctypes.c_int64()
-        data = functions().trace_take(ctypes.byref(count), everything)
+        f = functions()
+        count, at, made = ctypes.c_int64(), ctypes.c_int64(), (ctypes.c_int64 * 3)()
+        data = f.trace_take(ctypes.byref(count), everything)
         stacks, self._sites.fresh = self._sites.fresh, []
         records: list[TraceRecord | Packed] = [*stacks]
-        if self._packed:
-            self._pack(data, count.value, records)
-        else:
-            self._make(data[: count.value], records)
+        while at.value < count.value:
+            packed = f.trace_packed(data, count, ctypes.byref(at), made)
+            if made[0]:
+                self._add(Packed(ctypes.string_at(packed, made[0]), *made[1:]), records)
+            if at.value < count.value:  # a record that the C++ part cannot complete
+                begin = at.value + 2
+                at.value = begin + data[begin - 1]
+                record = self._record(data[begin - 2], data[begin : at.value])
+                if record is not None:
+                    records.append(record)
         if records:
             self._write(records)
 
-    def _pack(self, data: Any, count: int, records: list[TraceRecord | Packed]) -> None:
-        """Append the records of ``count`` words, packed if the C++ part can pack them."""
-        f = functions()
-        at, made = ctypes.c_int64(), (ctypes.c_int64 * 3)()
-        while at.value < count:
-            packed = f.trace_packed(data, count, ctypes.byref(at), made)
-            nbytes, operations, op = made
-            if nbytes:
-                records.append(Packed(ctypes.string_at(packed, nbytes), operations, op))
-            if at.value < count:
-                begin = at.value
-                at.value += 2 + data[begin + 1]
-                self._make(data[begin : at.value], records)
-
-    def _make(self, words: Sequence[int], records: list[TraceRecord | Packed]) -> None:
-        """Append the records of these words, as objects."""
-        at = 0
-        while at < len(words):
-            end = at + 2 + words[at + 1]
-            if words[at] == WordKind.LAUNCH:  # the most frequent kind
-                launch = self._launch(words, at + 2, end)
-                records.append(launch)
-                if self._calls is not None:
-                    self._calls.launched(launch)
-                at = end
-                continue
-            record = self._record(words[at], words[at + 2 : end])
-            if isinstance(record, Collective):
-                if self._calls is not None:
+    def _add(self, packed: Packed, records: list[TraceRecord | Packed]) -> None:
+        if self._packed and self._calls is None:
+            records.append(packed)
+            return
+        decoded = decode(packed.data)
+        if self._calls is not None:
+            for record in decoded:
+                if isinstance(record, (Launch, Collective)):
                     self._calls.launched(record)
-                if record.group in groups and record.group not in self._groups:
-                    self._groups.add(record.group)
-                    records.append(groups[record.group])
-            if record is not None:
-                records.append(record)
-            at = end
+        records.extend([packed] if self._packed else decoded)
 
     def close(self, *, done: bool = True) -> None:
         """Let all work end, write the rest, and stop tracing. Not ``done``: the program failed."""
@@ -232,48 +199,17 @@ class Tracer:
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        if kind in FIELDS:
-            record: TraceRecord = record_of(kind, words, self._kernel)
-            return record
-        if kind == WordKind.COLLECTIVE:
-            return self._collective(words)
+        """Return the record of which these words hold a part; None if there is no more to it."""
+        if kind == WordKind.GROUP:
+            return groups.get(words[0])
         if kind == WordKind.STREAM_NAME:
             self._named.add(words[0])
             return StreamName(words[0], _told(words[0]))
         if kind == WordKind.MARK:
             return self._marked(_marks.pop(words[0]))
-        if kind == WordKind.LAYOUT:
-            sizes, strides = tuple(words[2::2]), tuple(words[3::2])
-            _layouts[words[0]] = (words[1], sizes, strides)
-            return None
         return self._calls.record(kind, words) if self._calls is not None else None
 
     def _marked(self, record: TraceRecord) -> TraceRecord:
         if self._calls is not None and isinstance(record, Transfer):
             self._calls.reported(record.op)
         return record
-
-    def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
-        op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]
-        made = _accesses(words, at + 10, end)
-        name = self._kernels.get(kernel) or self._kernel(kernel)
-        return _new(Launch, (op, stream, name, made[:reads], made[reads:], stack, issued, start, done, nominal))
-
-    def _collective(self, words: Sequence[int]) -> Collective:
-        op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
-        made = _accesses(words, 14, len(words))
-        fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
-        return Collective(*fixed, group, number, root, issuer, nominal, *_alone.pop(op, (-1.0, "")))
-
-    def _kernel(self, number: int) -> str:
-        name = self._kernels.get(number)
-        if name is None:
-            name = self._kernels[number] = functions().kernel_name(number).decode()
-        return name
-
-
-def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
-    layouts = _layouts
-    return tuple(
-        [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
-    )

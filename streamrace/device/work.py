@@ -46,6 +46,8 @@ class Rendezvous:
     root: int = -1
     nominal: int = -1
     late: int = 0
+    alone: float = -1.0
+    link: str = ""
 
 
 def launch(
@@ -74,7 +76,7 @@ def launch(
     with torch._C._AutoDispatchBelowAutograd():
         number: int = torch.ops.simgpu.issue(
             list(reads), list(writes), kernel, stream, duration, effects,
-            met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
+            met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late, met.alone, met.link,
         )  # fmt: skip
     return number
 

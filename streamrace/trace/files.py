@@ -6,36 +6,14 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from streamrace.trace.records import (
-    FORMAT,
-    READ,
-    VERSION,
-    Begin,
-    Frame,
-    Onward,
-    Seal,
-    Stack,
-    TraceError,
-    TraceRecord,
-    begin,
-)
-from streamrace.trace.schema import CODES, TYPES
+from streamrace.trace.encoding import Encoded, Packed, damaged, packer, unpacker
+from streamrace.trace.records import FORMAT, READ, VERSION, Begin, Onward, Seal, TraceError, TraceRecord, begin
+from streamrace.trace.schema import CODES
 
-_new = tuple.__new__  # a NamedTuple's own constructor takes four times as long
-_PLAIN = {CODES[one]: (1 + len(one._fields), one) for one in TYPES if one not in (Begin, Stack, Onward)}  # as is
-
-
-class Packed(NamedTuple):
-    """Encoded records. ``operations``: number of launches; ``op``: the last launch's number (-1: none).
-
-    Encoded by the C++ part from its words (``csrc/packed.cpp``), byte for byte as the trace writer encodes records.
-    """
-
-    data: bytes
-    operations: int
-    op: int
+_MOST = 64  # records read at a time
+_ONWARD = bytes((0x90 + 1 + len(Onward._fields), CODES[Onward]))  # how this record's bytes begin
 
 
 def file_of(folder: Path, rank: int) -> Path:
@@ -47,10 +25,8 @@ class TraceWriter:
     """Appends records to one rank's file."""
 
     def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
-        import msgpack
-
         self._file: BinaryIO = path.open("wb")
-        self._packer = msgpack.Packer()
+        self._packer = packer()
         self._digest = hashlib.sha256()
         self.write([begin(rank, world, info)])
 
@@ -74,51 +50,83 @@ class TraceReader:
     """Reads one rank's file, also while it is written (parts: :mod:`.parts`). Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
-        import msgpack
-
         self._path = path
-        self._damage: tuple[type[Exception], ...] = (msgpack.UnpackException, ValueError, TypeError)
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise TraceError(f"cannot read trace {path}: {error.strerror}") from error
-        self._unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=1 << 31, strict_map_key=False)
+        self._unpacker = unpacker()
         self._begun = False
+        self._bytes = b""  # read and not yet passed on, from `_at` on; `_passed`: bytes of all that was passed on
+        self._at = self._passed = 0
+        self._rest: Iterator[TraceRecord] = iter(())  # of the last batch
+        self._onward: Onward | None = None  # the end of the part, if that is what comes next
+        self._problem: Exception | None = None
 
     def read(self) -> Iterator[TraceRecord]:
         """Yield the records written since the last call."""
-        while chunk := self._file.read(1 << 18):
-            self._unpacker.feed(chunk)
-            try:
-                for row in self._unpacker:
-                    plain = _PLAIN.get(row[0]) if self._begun and type(row) is tuple and row else None
-                    if plain is not None and len(row) == plain[0]:
-                        yield _new(plain[1], row[1:])
-                    elif isinstance(record := self._record(row), Onward):
-                        self._go_on(record)
-                    else:
-                        yield record
-            except self._damage as error:
-                if isinstance(error, TraceError):
-                    raise
-                raise TraceError(f"trace {self._path} is damaged: {error}") from error
+        yield from self._rest
+        while (batch := self.some()) is not None:
+            self._rest = iter(batch)
+            yield from self._rest
 
-    def _record(self, row: Any) -> TraceRecord:
-        if not isinstance(row, tuple) or not row or row[0] not in range(len(TYPES)):
-            raise TraceError(f"{self._path} is not a trace of this project")
-        record: TraceRecord = TYPES[row[0]](*row[1:])
-        if isinstance(record, Stack):
-            record = record._replace(frames=tuple(Frame(*frame) for frame in record.frames))
+    def some(self) -> Encoded | None:
+        """Return the next few records, not decoded; None if no more exist for now."""
+        while True:
+            if self._onward is not None:
+                record, self._onward = self._onward, None
+                self._go_on(record)
+            if ends := self._ends():
+                begin, self._at = self._at, self._at + ends[-1]
+                self._passed += ends[-1]
+                if batch := self._batch(self._bytes[begin : self._at], ends):
+                    return batch
+                continue
+            chunk = self._file.read(1 << 18)
+            if not chunk:
+                return None
+            self._bytes, self._at = self._bytes[self._at :] + chunk, 0
+            self._unpacker.feed(chunk)
+
+    def _ends(self) -> list[int]:
+        """Find the next whole records among the bytes that were read; return where each ends."""
+        from msgpack import OutOfData, UnpackException
+
+        if self._problem is not None:
+            raise damaged(self._path, self._problem) from self._problem
+        skip, tell, passed, ends = self._unpacker.skip, self._unpacker.tell, self._passed, []
+        try:
+            for _ in range(_MOST):
+                skip()
+                ends.append(tell() - passed)
+        except OutOfData:
+            pass
+        except (UnpackException, ValueError) as error:
+            self._problem = error
+            return ends or self._ends()
+        return ends
+
+    def _batch(self, data: bytes, ends: list[int]) -> Encoded:
+        last = ends[-2] if len(ends) > 1 else 0
+        batch = Encoded(data, ends, self._path)
+        if data.startswith(_ONWARD, last):
+            source = unpacker()
+            source.feed(data[last:])
+            self._onward = Onward(*source.unpack()[1:])
+            batch = Encoded(data[:last], ends[:-1], self._path)
         if not self._begun:
-            if not isinstance(record, Begin) or record.format != FORMAT:
-                raise TraceError(f"{self._path} is not a trace of this project")
-            if record.version not in READ:
-                raise TraceError(
-                    f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
-                    "run the scenario again, or use the release that wrote it"
-                )
+            self._check_begin(batch[0] if batch else self._onward)
             self._begun = True
-        return record
+        return batch
+
+    def _check_begin(self, record: TraceRecord | None) -> None:
+        if not isinstance(record, Begin) or record.format != FORMAT:
+            raise TraceError(f"{self._path} is not a trace of this project")
+        if record.version not in READ:
+            raise TraceError(
+                f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
+                "run the scenario again, or use the release that wrote it"
+            )
 
     def _go_on(self, record: Onward) -> None:
         """Raise :class:`TraceError`: the file ends here, and the trace went on."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from streamrace.trace.files import Packed, TraceReader, TraceWriter
+from streamrace.trace.encoding import Packed
+from streamrace.trace.files import TraceReader, TraceWriter
 from streamrace.trace.records import Collective, Launch, Onward, TraceError, TraceRecord
 
 _PART = 4 << 20  # bytes of each part that is not kept

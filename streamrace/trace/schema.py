@@ -1,24 +1,27 @@
 """Defines the layout of a trace: the records' numbers in a file, and the device's words that encode each record.
 
 The C++ parts include ``schema.h``, which ``python -m streamrace.trace`` generates from this file and from
-:mod:`.records`. A new record is a class there, at the end of :data:`streamrace.trace.records.TraceRecord`; if the
-device's C++ part writes it, also a :class:`WordKind` and a line of :data:`FIELDS`.
+:mod:`.records`: the device packs records by it, and the native engine reads them. A new record is a class there, at the
+end of :data:`streamrace.trace.records.TraceRecord`; if the device's C++ part packs it, also a :class:`WordKind` and a
+line of :data:`FIELDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args, get_type_hints
 
 from streamrace.trace.records import (
     Access,
     Alloc,
+    Collective,
     Export,
     Free,
     HostStep,
     HostWait,
+    Launch,
     Record,
     RecordStream,
     Reuse,
@@ -56,47 +59,31 @@ class WordKind(IntEnum):
     CALL = 15
     INITIAL = 16
     UNREPEATABLE = 17
+    GROUP = 18
 
 
-class Field(NamedTuple):
-    """Decodes a field of a record from one word. ``pack``: the method of the C++ packer that writes the field."""
-
-    pack: str
-    make: Callable[[int, Callable[[int], str]], Any]
-
-
-class Always(NamedTuple):
-    """A field with a constant value, encoded in no word."""
-
-    pack: str
-    value: Any
-
-
-_number = Field("number", lambda word, name: word)
-_stream = Field("stream", lambda word, name: -1 if word == HOST else word)
-_truth = Field("truth", lambda word, name: bool(word))
-_how = Field("how", lambda word, name: HOW[word])
-_name = Field("name", lambda word, name: name(word))
-
-FIELDS: dict[WordKind, tuple[type[Any], tuple[Field | Always, ...]]] = {
-    WordKind.ALLOC: (Alloc, (_number, _number, _stream, _number, Always('text("uint8")', "uint8"), _number)),
-    WordKind.FREE: (Free, (_number, _number, Always("truth(false)", False), Always("truth(true)", True))),
-    WordKind.RECORD_STREAM: (RecordStream, (_number, _number)),
-    WordKind.RECORD: (Record, (_number, _number)),
-    WordKind.WAIT: (Wait, (_number, _number, _number)),
-    WordKind.HOST_WAIT: (HostWait, (_number, _how, _number, _number, _number)),
-    WordKind.HOST_STEP: (HostStep, (_how, _number, _number, _number)),
-    WordKind.REUSE: (Reuse, (_number, _number, _number, _number, _number, _number, _truth)),
-    WordKind.EXPORT: (Export, (_number, _name, _number, _number)),
+_WORK = "number number name accesses accesses number number number number"  # a collective begins as a launch does
+FIELDS: dict[WordKind, tuple[type[Any], str]] = {
+    WordKind.ALLOC: (Alloc, 'number number stream number text("uint8") number'),
+    WordKind.FREE: (Free, "number number truth(false) truth(true)"),
+    WordKind.RECORD_STREAM: (RecordStream, "number number"),
+    WordKind.LAUNCH: (Launch, f"{_WORK} number"),
+    WordKind.COLLECTIVE: (Collective, f"{_WORK} number number number number number real name"),
+    WordKind.RECORD: (Record, "number number"),
+    WordKind.WAIT: (Wait, "number number number"),
+    WordKind.HOST_WAIT: (HostWait, "number how number number number"),
+    WordKind.HOST_STEP: (HostStep, "how number number number"),
+    WordKind.REUSE: (Reuse, "number number number number number number truth"),
+    WordKind.EXPORT: (Export, "number name number number"),
 }
-"""Records whose fields are words, in order. Launches and collectives also have accesses, and are not in this table."""
+"""Records that the C++ part packs: how each field is packed from its word, by methods of ``csrc/packed.cpp``.
 
+A field in parentheses is constant, and has no word. The word of ``accesses`` is their number; four words of each stand
+behind the words of all fields: block, lo, hi and the layout's number.
+"""
 
-def record_of(kind: int, words: Sequence[int], name: Callable[[int], str]) -> Any:
-    """Return the record that these words encode. ``name``: maps a number to a name. Raises KeyError: no layout."""
-    made, fields = FIELDS[WordKind(kind)]
-    left = iter(words)
-    return made(*(field.value if isinstance(field, Always) else field.make(next(left), name) for field in fields))
+_READ = {int: ("int64_t", "integer"), str: ("std::string_view", "text"), bool: ("bool", "truth")}
+_ANY = ("std::string_view", "raw")  # any other type: the bytes that encode the field
 
 
 def header() -> str:
@@ -106,35 +93,57 @@ def header() -> str:
 
 def _lines() -> Iterator[str]:
     yield "// The layout of a trace. Made by `python -m streamrace.trace`, of records.py and schema.py."
-    yield "#pragma once\n\n#include <cstdint>\n\nnamespace schema {\n"
+    yield "#pragma once\n\n#include <cstddef>\n#include <cstdint>\n#include <string_view>\n\nnamespace schema {\n"
     yield f"inline constexpr int64_t kHost = {HOST};"
     yield f"enum class How : int64_t {{ {', '.join(_constant(how) for how in HOW)} }};"
     yield f"inline constexpr const char* kHow[] = {{{', '.join(map(_quoted, HOW))}}};"
     yield f"enum class WordKind : int64_t {{\n  {', '.join(_constant(kind.name) for kind in WordKind)}\n}};"
     yield f"enum Code {{\n  {', '.join(f'k{one.__name__}' for one in TYPES)}, kCodes\n}};\n"
+    yield "// The positions of each record's fields, their values, and what reads these from a file's bytes."
     both: tuple[type[Any], ...] = (Access, *TYPES)
     for one in both:
-        yield f"struct {one.__name__} {{ enum : int {{ {', '.join(one._fields)}, fields }}; }};"
-    yield "\n// Writes the record of these words; false where it takes more than its words."
+        yield _record(one)
+    yield "\n// Writes the record of these words; false if it takes more than its words."
     yield "template <typename To>\nbool pack(To& to, WordKind kind, const int64_t* words) {\n  switch (kind) {"
     for kind, (one, fields) in FIELDS.items():
-        yield f"    case WordKind::{_constant(kind.name)}: {_packs(one, fields)}; return true;"
+        yield f"    case WordKind::{_constant(kind.name)}: {_packs(one, fields.split())}; return true;"
     yield "    default: return false;\n  }\n}\n\n}  // namespace schema"
 
 
-def _packs(one: type[Any], fields: Sequence[Field | Always]) -> str:
-    made, at = f"to.record(k{one.__name__}, {len(fields)})", 0
+def _record(record: type[Any]) -> str:
+    types = get_type_hints(record)
+    values, reads = [], []
+    for at, name in enumerate(record._fields):
+        kind, read = _READ.get(types[name], _ANY)
+        default = record._field_defaults.get(name)
+        given = "" if default is None or read == "raw" else f" = {_literal(default)}"
+        values.append(f"{kind} {name}{given};")
+        optional = f"if (count > {at}) " if name in record._field_defaults else ""
+        reads.append(f"{optional}it.{name} = from.{read}();")
+    least = len(record._fields) - len(record._field_defaults)
+    return (
+        f"struct {record.__name__} {{ enum : int {{ {', '.join(record._fields)}, fields }}; "
+        f"struct Values {{ {' '.join(values)} }}; "
+        "template <typename From> static Values read(From& from, size_t count) { "
+        f"from.has(count, {least}, fields); Values it; {' '.join(reads)} return it; }} }};"
+    )
+
+
+def _packs(record: type[Any], fields: Sequence[str]) -> str:
+    words = sum("(" not in field for field in fields)
+    made, at = f"to.record(k{record.__name__}, {len(fields)}, words + {words})", 0
     for field in fields:
-        if isinstance(field, Always):
-            made += f".{field.pack}"
-        else:
-            made += f".{field.pack}(words[{at}])"
-            at += 1
+        made += f".{field}" if "(" in field else f".{field}(words[{at}])"
+        at += "(" not in field
     return made
 
 
 def _constant(name: str) -> str:
     return "k" + "".join(word.capitalize() for word in name.split("_"))
+
+
+def _literal(value: str | int) -> str:
+    return _quoted(value) if isinstance(value, str) else str(value).lower()
 
 
 def _quoted(text: str) -> str:

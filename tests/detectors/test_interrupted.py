@@ -16,9 +16,11 @@ import pytest
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.base import Detector, Found
 from streamrace.detectors.files import Following
+from streamrace.detectors.native.engine import NativeHappensBefore
 from streamrace.process.interrupts import concluding
 from streamrace.repro.sessions import checked, checking
 from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.trace.encoding import Encoded, encode
 from streamrace.trace.records import Record, TraceRecord
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
@@ -92,12 +94,30 @@ def test_what_is_left_is_read_until_it_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_the_native_engine_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it is: the engine asks for itself, by the work it has done."""
+    """However long it is: it gets the records some at a time."""
     left = repeat(Record(0, 0), 5_000_000)
-    records: Iterator[Any] = chain(map(WITHOUT_PYTHON, [signal.SIGINT]), left)
+    records: Iterator[Any] = chain(filter(None, map(WITHOUT_PYTHON, [signal.SIGINT])), left)
     with pytest.raises(KeyboardInterrupt):
         RaceDetector(engine="native").feed(0, records)
     assert length_hint(left) > 1_000_000
+
+
+def test_the_native_engine_tells_soon_what_it_found() -> None:
+    """However many bytes it got: it stops by the work it has done, so that Python is asked."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block()
+    compute.writes(a)
+    gather.reads(a)
+    data = encode(story.trace) + encode([Record(0, 0)]) * 3_000_000
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    engine = NativeHappensBefore(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.feed(0, Encoded(data, (len(data),), "it"))
+    assert engine.work < 2_000_000
 
 
 @pytest.fixture

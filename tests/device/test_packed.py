@@ -1,64 +1,37 @@
-"""What the C++ part packs for a file is, byte by byte, what records that Python makes of the same words would be."""
+"""What the C++ part packs for a file is, byte by byte, what the packer of Python makes of the same records."""
 
 from __future__ import annotations
 
+import ctypes
 import random
-from collections.abc import Callable
 from typing import Any
 
-import msgpack
 import torch
 
 from streamrace.device import library, tracing
 from streamrace.device.tracing import Tracer
-from streamrace.trace.files import Packed
-from streamrace.trace.records import Launch
-from streamrace.trace.schema import CODES
+from streamrace.trace.encoding import Packed, decode, encode
+from streamrace.trace.records import Alloc, Collective, Export, Free, HostStep, HostWait, Launch, Record, Reuse, Wait
+from streamrace.trace.schema import CODES, FIELDS, HOST, WordKind
 
 PACKED = {
     "Launch", "Alloc", "Free", "Reuse", "RecordStream", "Record", "Wait", "HostWait", "HostStep", "Export",
 }  # fmt: skip
+NAMED = 0  # a name's number
 
 
-class Twice(Tracer):
-    """Packs, and makes records of what was packed. ``kinds``: of these."""
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-        self.written: list[Any] = []
-        self.kinds: set[str] = set()
-        super().__init__(self.written.extend, packed=True)
-
-    def _pack(self, data: Any, count: int, records: list[Any]) -> None:
-        f = library.functions()
-        plain = f.trace_packed
-
-        def packed(words: Any, many: int, at: Any, made: Any) -> Any:
-            begin = at._obj.value
-            found = plain(words, many, at, made)
-            these: list[Any] = []
-            self._make(data[begin : at._obj.value], these)
-            launches = [one.op for one in these if isinstance(one, Launch)]
-            data_of = b"".join(msgpack.packb((CODES[type(one)], *one)) for one in these)
-            self.made.append(Packed(data_of, len(launches), launches[-1] if launches else -1))
-            self.kinds |= {type(one).__name__ for one in these}
-            return found
-
-        f.trace_packed = packed
-        try:
-            super()._pack(data, count, records)
-        finally:
-            f.trace_packed = plain
+def packed(*messages: tuple[WordKind, list[int]]) -> Packed:
+    """What is packed of these words of the device."""
+    words = [word for kind, those in messages for word in (kind, len(those), *those)]
+    at, made = ctypes.c_int64(), (ctypes.c_int64 * 3)()
+    data = library.functions().trace_packed((ctypes.c_int64 * len(words))(*words), len(words), ctypes.byref(at), made)
+    assert at.value == len(words)
+    return Packed(ctypes.string_at(data, made[0]), *made[1:])
 
 
-def same(program: Callable[[], object]) -> set[str]:
-    """The kinds of records that were packed, each as it would have been made."""
-    tracer = Twice()
-    program()
-    tracer.close()
-    packed = [one for one in tracer.written if isinstance(one, Packed)]
-    assert packed == [one for one in tracer.made if one.data] != []
-    return tracer.kinds
+def name() -> str:
+    torch.ones(1, device="cuda")  # there is a kernel's name
+    return str(library.functions().kernel_name(NAMED).decode())
 
 
 def everything() -> None:
@@ -84,8 +57,51 @@ def everything() -> None:
 
 
 def test_a_program_that_does_everything() -> None:
-    kinds = same(everything)
+    written: list[Any] = []
+    tracer = Tracer(written.extend, packed=True)
+    everything()
+    tracer.close()
+    stretches = [one for one in written if isinstance(one, Packed)]
+    assert stretches
+    kinds = set()
+    for one in stretches:
+        records = decode(one.data)
+        assert encode(records) == one.data
+        launches = [record.op for record in records if isinstance(record, Launch)]
+        assert one[1:] == (len(launches), launches[-1] if launches else -1)
+        kinds |= {type(record).__name__ for record in records}
     assert kinds == PACKED
+
+
+def test_words_become_records() -> None:
+    """Of each kind: which word stands for which field."""
+    text = name()
+    cases: list[tuple[WordKind, list[int], Any]] = [
+        (WordKind.ALLOC, [1, 64, HOST, 7, 2], Alloc(1, 64, -1, 7, "uint8", 2)),
+        (WordKind.FREE, [1, 9], Free(1, 9, poisoned=False, quiet=True)),
+        (WordKind.RECORD, [3, 2], Record(3, 2)),
+        (WordKind.WAIT, [2, 3, 4], Wait(2, 3, 4)),
+        (WordKind.HOST_WAIT, [5, 1, 3, 9, 8], HostWait(5, "read", 3, 9, 8)),
+        (WordKind.HOST_STEP, [3, 9, -1, 5], HostStep("asked", 9, marker=5)),
+        (WordKind.REUSE, [1, 2, 3, 4, 5, 6, 1], Reuse(1, 2, 3, 4, 5, 6, last=True)),
+        (WordKind.EXPORT, [1, NAMED, 2, 3], Export(1, text, 2, 3)),
+        (
+            WordKind.LAUNCH,
+            [5, 1, NAMED, 1, 2, 6, 7, 8, 9, 10, 1, 0, 8, 0, 2, 8, 16, 0, 3, 16, 24, 0],
+            Launch(5, 1, text, ((1, 0, 8, None),), ((2, 8, 16, None), (3, 16, 24, None)), 6, 7, 8, 9, 10),  # type: ignore[arg-type]
+        ),
+        (
+            WordKind.COLLECTIVE,
+            [5, 1, NAMED, 1, 0, 6, 7, 8, 9, 20, 21, 22, 23, 24, 0x4004000000000000, NAMED, 1, 0, 8, 0],
+            Collective(5, 1, text, ((1, 0, 8, None),), (), 6, 7, 8, 9, 20, 21, 22, 23, 24, 2.5, text),  # type: ignore[arg-type]
+        ),
+    ]
+    for kind, words, record in cases:
+        assert packed((kind, words)).data == encode([record])
+    assert FIELDS.keys() - {kind for kind, *_ in cases} == {WordKind.RECORD_STREAM}
+    assert packed((WordKind.RECORD_STREAM, [1, 2])).data == bytes(
+        (0x93, CODES[FIELDS[WordKind.RECORD_STREAM][0]], 1, 2)
+    )
 
 
 def test_numbers_of_every_size() -> None:
@@ -94,25 +110,15 @@ def test_numbers_of_every_size() -> None:
     random.Random(0).shuffle(edges)
     edges += [(1 << 63) - 1, -(1 << 63)]
     edges += [0] * (-len(edges) % 7)
-    words = [word for at in range(0, len(edges), 7) for word in (11, 7, *edges[at : at + 7])]  # Reuse
-    tracer = Twice()
-    try:
-        got: list[Any] = []
-        tracer._pack((library.c_int64 * len(words))(*words), len(words), got)
-        assert got == tracer.made and got[0].operations == 0 and tracer.kinds == {"Reuse"}
-    finally:
-        tracer.close()
+    rows = [edges[at : at + 7] for at in range(0, len(edges), 7)]
+    found = packed(*((WordKind.REUSE, row) for row in rows))
+    assert found == (encode([Reuse(*row[:6], last=bool(row[6])) for row in rows]), 0, -1)
 
 
 def test_a_launch_of_many_accesses() -> None:
-    torch.ones(1, device="cuda")  # there is a kernel's name
+    text = name()
     for count in (15, 16, 17, 70_000):
         accesses = [word for at in range(count) for word in (at, 0, 8, 0)]
-        words = [3, 10 + len(accesses), 5, 0, 0, 1, 2, 3, 4, 5, count, 0, *accesses]
-        tracer = Twice()
-        try:
-            got: list[Any] = []
-            tracer._pack((library.c_int64 * len(words))(*words), len(words), got)
-            assert got == tracer.made and got[0][1:] == (1, 5)
-        finally:
-            tracer.close()
+        found = packed((WordKind.LAUNCH, [5, 0, NAMED, count, 0, 1, 2, 3, 4, 5, *accesses]))
+        reads: Any = tuple((at, 0, 8, None) for at in range(count))
+        assert found == (encode([Launch(5, 0, text, reads, (), 1, 2, 3, 4, 5)]), 1, 5)

@@ -59,8 +59,7 @@ struct Block : Accesses {
   std::vector<int64_t> recorded;            // streams named by record_stream
   std::unique_ptr<Inheritance> inherited;   // null: nothing that can race
   std::unique_ptr<Labels> labels;
-  std::set<std::tuple<PyObject*, int64_t, int64_t>> raced;  // bytes of its races, to be named by its labels
-  std::vector<Object> races;                // keeps those alive
+  std::set<std::tuple<int64_t, int64_t, int64_t>> raced;  // pairs and bytes of its races, to be named by its labels
 };
 
 // By the newest access, what it makes redundant and what it overlaps without order.

@@ -14,34 +14,41 @@ namespace order {
 
 class HappensBefore {
  public:
-  explicit HappensBefore(PyObject* parts);
+  // `probes`: how the names of kernels begin that are no part of the program.
+  explicit HappensBefore(std::string_view probes) { shared_.probes = probes; }
 
-  void feed(int64_t rank, PyObject* records, PyObject* found);
-  void finish(PyObject* found);
+  // Take the bytes of more records; go_on() follows them.
+  void feed(int64_t rank, std::string_view bytes);
+  // Nothing more comes: go_on() follows the ranks that wait for a missing member as far as possible without it.
+  void finish() { finished_ = true; }
+  // Work for some milliseconds; returns whether all is done.
+  bool go_on();
   bool waits(int64_t rank) const;
   void settle();
   int64_t live_state() const;
   int64_t work() const { return shared_.layouts.work; }
+  Reports& reports() { return shared_.reports; }
+  const std::string& text(int64_t number) const { return shared_.texts[number]; }
 
  private:
-  // A rank, what is left of its records, and the collective it waits in.
+  // A rank, the bytes of its records, of which `left` are left of the first, and the collective it waits in.
   struct Follower {
     Rank rank;
-    std::deque<Object> queue;  // iterators
+    std::deque<std::string> queue;
+    Reader left;
     Ref<OpenCollective> waits_in;
     Follower(int64_t number, Shared& shared) : rank(number, shared) {}
   };
-  class Busy;
-
   Shared shared_;
   std::map<int64_t, std::unique_ptr<Follower>> followers_;
   bool finished_ = false;
-  bool busy_ = false;
-  int64_t asked_ = 0;  // the work that was done when Python was last asked whether it was interrupted
+  std::vector<Follower*> ready_;  // they have records left, and wait for nobody
+  Follower* current_ = nullptr;
 
-  // Follow the records up to the next collective. False when all are done.
-  bool run(Follower& follower, PyObject* records, Arrival& arrival);
-  void advance(Follower& follower);
+  // Follow one record of `current_`.
+  void follow();
+  // Give up on a collective; false where no rank waits in one.
+  bool release();
   std::vector<Follower*> leave(const Ref<OpenCollective>& collective);
   bool hopeless(const Follower& follower) const;
 };

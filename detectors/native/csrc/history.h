@@ -12,21 +12,15 @@
 
 #include "counted.h"
 #include "overlap.h"
-#include "python.h"
+#include "reports.h"
 
 namespace order {
 
-struct PhaseOf : Counted {
-  Object record;
-  explicit PhaseOf(Object phase) : record(std::move(phase)) {}
-};
-
-// A launch or a collective: what a race tells of it.
+// A launch or a collective: what a race tells of it. `kernel`: the number of its text.
 struct Operation : Counted {
-  int64_t op, stream, stack, start, end, issuer;
+  Moment moment;
+  int64_t kernel, stream, stack, issuer;
   bool collective;
-  Object kernel;
-  Ref<PhaseOf> phase;
 };
 
 struct Entry : Touched {

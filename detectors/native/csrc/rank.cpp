@@ -6,24 +6,30 @@ namespace order {
 namespace {
 
 // The virtual time at which an access touches memory.
-int64_t effect_of(const Entry& entry, const char* access) {
+int64_t effect_of(const Entry& entry, int64_t access) {
   const Operation& operation = *entry.operation;
-  return operation.collective && access[0] == 'r' ? operation.start : operation.end;
+  return operation.collective && access == kRead ? operation.moment.start : operation.moment.end;
 }
 
-int64_t layout_of(PyObject* layout, Layouts& layouts) {
-  PyObject *sizes = item(layout, 1), *strides = item(layout, 2);
-  const Py_ssize_t dims = length(sizes);
-  if (length(strides) != dims) complain(PyExc_ValueError, "a layout has as many sizes as strides");
-  std::vector<int64_t> size, stride;
-  const int64_t itemsize = field(layout, 0);
+std::vector<int64_t> integers(Reader& from) {
+  std::vector<int64_t> numbers;
+  for (size_t left = from.array(); left > 0; --left) numbers.push_back(from.integer());
+  return numbers;
+}
+
+// `bytes`: those of an access's layout.
+int64_t layout_of(std::string_view bytes, Layouts& layouts) {
+  if (bytes == "\xc0") return kDense;
+  Reader from(bytes);
+  Reader::has(from.array(), 3, 3);
+  const int64_t itemsize = from.integer();
+  const std::vector<int64_t> sizes = integers(from), strides = integers(from);
+  if (sizes.size() != strides.size()) throw Damaged("a layout has as many sizes as strides");
   bool negative = itemsize < 0;
-  for (Py_ssize_t at = 0; at < dims; ++at) {
-    size.push_back(field(sizes, at)), stride.push_back(field(strides, at));
-    negative = negative || size.back() < 0 || stride.back() < 0;
-  }
-  if (negative) complain(PyExc_ValueError, "a layout has a negative size or stride");
-  return layouts.number(itemsize, size, stride);
+  for (const auto* numbers : {&sizes, &strides})
+    for (const int64_t number : *numbers) negative = negative || number < 0;
+  if (negative) throw Damaged("a layout has a negative size or stride");
+  return layouts.number(itemsize, sizes, strides);
 }
 
 }  // namespace
@@ -32,47 +38,70 @@ Rank::Rank(int64_t rank, Shared& shared)
     : number(rank),
       shared_(shared),
       rule_(shared.layouts),
-      phase_(make<PhaseOf>(shared.parts[kFirstPhase])),
-      no_frames_(Object::own(Py_BuildValue("()"))) {}
+      phase_{0, 0, shared.texts.of("init")},
+      no_frames_(shared.texts.of("\x90")) {}
 
-bool Rank::follow(PyObject* record, Arrival& arrival) {
-  const PyObject* type = record->type;
-  const auto is = [&](schema::Code code) { return type == shared_.part(code); };
-  if (is(schema::kLaunch)) launch(record);
-  else if (is(schema::kRecord)) this->record(record);
-  else if (is(schema::kWait)) wait(record);
-  else if (is(schema::kLabel)) label(record);
-  else if (is(schema::kAlloc)) alloc(record);
-  else if (is(schema::kFree)) free(record);
-  else if (is(schema::kReuse)) reuse(record);
-  else if (is(schema::kHostWait)) host_wait(record);
-  else if (is(schema::kRecordStream)) record_stream(record);
-  else if (is(schema::kPhase)) phase_ = make<PhaseOf>(Object::share(record));
-  else if (is(schema::kStack)) stacks_[field(record, schema::Stack::id)] = Object::share(item(record, schema::Stack::frames));
-  else if (is(schema::kStreamName)) names_[field(record, schema::StreamName::stream)] = Object::share(item(record, schema::StreamName::name));
-  else if (is(schema::kGroup)) {
-    shared_.collectives.declare(field(record, schema::Group::group), item(record, schema::Group::ranks),
-                                shared_.part(kTraceError));
+bool Rank::follow(Reader& from, Arrival& arrival) {
+  size_t count = from.array();
+  Reader::has(count, 1, SIZE_MAX);
+  const int64_t code = from.integer();
+  --count;
+  switch (code) {
+    case schema::kLaunch: launch(schema::Launch::read(from, count)); break;
+    case schema::kRecord: record(schema::Record::read(from, count)); break;
+    case schema::kWait: wait(schema::Wait::read(from, count)); break;
+    case schema::kLabel: label(schema::Label::read(from, count)); break;
+    case schema::kAlloc: alloc(schema::Alloc::read(from, count)); break;
+    case schema::kFree: free(schema::Free::read(from, count)); break;
+    case schema::kReuse: reuse(schema::Reuse::read(from, count)); break;
+    case schema::kHostWait: host_wait(schema::HostWait::read(from, count)); break;
+    case schema::kRecordStream: record_stream(schema::RecordStream::read(from, count)); break;
+    case schema::kStack: stack(schema::Stack::read(from, count)); break;
+    case schema::kGroup: group(schema::Group::read(from, count)); break;
+    case schema::kBegin: begin(schema::Begin::read(from, count)); break;
+    case schema::kPhase: {
+      const auto phase = schema::Phase::read(from, count);
+      phase_ = {phase.step, phase.micro_batch, shared_.texts.of(phase.name)};
+      break;
+    }
+    case schema::kStreamName: {
+      const auto named = schema::StreamName::read(from, count);
+      names_[named.stream] = shared_.texts.of(named.name);
+      break;
+    }
+    case schema::kCollective: arrival = begin_collective(schema::Collective::read(from, count)); return false;
+    case schema::kOnward: throw Damaged("a part ends in the middle");
+    default:  // orders nothing
+      if (code < 0 || code >= schema::kCodes) throw Damaged("a record is of no known kind");
+      for (; count > 0; --count) from.raw();
   }
-  else if (is(schema::kBegin)) begin(record);
-  else if (is(schema::kCollective)) {
-    arrival = begin_collective(record);
-    return false;
-  }
-  return true;  // the rest orders nothing
+  return true;
 }
 
-void Rank::begin(PyObject* record) {
-  const int64_t rank = field(record, schema::Begin::rank);
-  if (rank != number) {
-    PyErr_Format(shared_.part(kTraceError), "the trace given for rank %lld is that of rank %lld",
-                 static_cast<long long>(number), static_cast<long long>(rank));
-    throw Raised();
+void Rank::begin(const schema::Begin::Values& record) {
+  if (record.rank != number)
+    throw Inconsistent("the trace given for rank " + std::to_string(number) + " is that of rank " +
+                       std::to_string(record.rank));
+  Reader from(record.info);
+  for (size_t left = from.map(); left > 0; --left) {
+    const bool mirrored = from.raw() == "\xa8mirrored";
+    const std::string_view value = from.raw();
+    if (mirrored && value != "\xc0" && Reader(value).truth()) shared_.collectives.mirror(number);
   }
-  const Object get = Object::own(PyObject_GetAttrString(item(record, schema::Begin::info), "get"));
-  const Object key = Object::own(PyUnicode_FromString("mirrored"));
-  const Object mirrored = Object::own(PyObject_CallFunctionObjArgs(get.get(), key.get(), nullptr));
-  if (truth(PyObject_IsTrue(mirrored.get()))) shared_.collectives.mirror(number);
+}
+
+void Rank::group(const schema::Group::Values& record) {
+  Reader from(record.ranks);
+  shared_.collectives.declare(record.group, integers(from));
+}
+
+void Rank::stack(const schema::Stack::Values& record) {
+  Reader from(record.frames);
+  for (size_t left = from.array(); left > 0; --left) {
+    Reader::has(from.array(), 3, 3);
+    from.text(), from.integer(), from.text();  // streamrace.trace.records.Frame
+  }
+  stacks_[record.id] = shared_.texts.of(record.frames);
 }
 
 int64_t Rank::live_state() const {
@@ -88,9 +117,9 @@ StreamClock& Rank::on(int64_t stream) {
   return *place;
 }
 
-void Rank::record(PyObject* record) {
-  const int64_t marker = field(record, schema::Record::marker);
-  StreamClock& stream = on(field(record, schema::Record::stream));
+void Rank::record(const schema::Record::Values& record) {
+  const int64_t marker = record.marker;
+  StreamClock& stream = on(record.stream);
   highest_marker_ = std::max(highest_marker_, marker);
   if ((*host_.known)[stream.thread] < stream.epoch) {  // else waiting for it never orders anything
     markers_.insert_or_assign(marker, Marker{stream.position(), stream.done});
@@ -102,24 +131,22 @@ void Rank::record(PyObject* record) {
 const Rank::Marker* Rank::marker(int64_t marker) const {
   const auto found = markers_.find(marker);
   if (found != markers_.end()) return &found->second;
-  if (marker > highest_marker_) {
-    PyErr_Format(shared_.part(kTraceError), "rank %lld waits for marker %lld, which no record has made",
-                 static_cast<long long>(number), static_cast<long long>(marker));
-    throw Raised();
-  }
+  if (marker > highest_marker_)
+    throw Inconsistent("rank " + std::to_string(number) + " waits for marker " + std::to_string(marker) +
+                       ", which no record has made");
   return nullptr;
 }
 
-void Rank::wait(PyObject* record) {
-  const Marker* passed = marker(field(record, schema::Wait::marker));
+void Rank::wait(const schema::Wait::Values& record) {
+  const Marker* passed = marker(record.marker);
   if (passed == nullptr) return;
-  StreamClock& stream = on(field(record, schema::Wait::stream));
+  StreamClock& stream = on(record.stream);
   stream.wait(passed->position);
   stream.done = std::max(stream.done, passed->done);
 }
 
-void Rank::host_wait(PyObject* record) {
-  const Marker* passed = marker(field(record, schema::HostWait::marker));
+void Rank::host_wait(const schema::HostWait::Values& record) {
+  const Marker* passed = marker(record.marker);
   if (passed == nullptr) return;
   host_.wait(passed->position);
   // What the host has waited for comes before all work that is still to be launched, also on streams that do not
@@ -136,61 +163,55 @@ void Rank::host_wait(PyObject* record) {
 
 // -- work -----------------------------------------------------------------------------------------
 
-Ref<Operation> Rank::operation(PyObject* record, bool collective) const {
-  // A collective begins with the same fields.
-  static_assert(int{schema::Launch::end} == schema::Collective::end);
+template <typename Record>
+Ref<Operation> Rank::operation(const Record& record) const {
   Ref<Operation> made = make<Operation>();
-  made->op = field(record, schema::Launch::op);
-  made->stream = field(record, schema::Launch::stream);
-  made->kernel = Object::share(item(record, schema::Launch::kernel));
-  made->stack = field(record, schema::Launch::stack);
-  made->start = field(record, schema::Launch::start);
-  made->end = field(record, schema::Launch::end);
-  made->issuer = collective ? field(record, schema::Collective::issuer) : -1;
-  made->collective = collective;
-  made->phase = phase_;
+  made->moment = {record.op, phase_.step, phase_.micro_batch, phase_.name, record.start, record.end};
+  made->kernel = shared_.texts.of(record.kernel);
+  made->stream = record.stream;
+  made->stack = record.stack;
+  made->collective = std::is_same_v<Record, schema::Collective::Values>;
+  if constexpr (std::is_same_v<Record, schema::Collective::Values>) made->issuer = record.issuer;
   return made;
 }
 
-void Rank::launch(PyObject* record) {
-  const Ref<Operation> made = operation(record, false);
-  StreamClock& stream = on(made->stream);
+void Rank::launch(const schema::Launch::Values& record) {
+  StreamClock& stream = on(record.stream);
   ++stream.epoch;
-  stream.done = made->end;
-  constexpr Py_ssize_t kWhole = INT64_MAX;
-  if (truth(static_cast<int>(PyUnicode_Tailmatch(made->kernel.get(), shared_.part(kProbes), 0, kWhole, -1))))
+  stream.done = record.end;
+  if (record.kernel.starts_with(shared_.probes))
     return;  // a probe of the watch: if it races, so does the program's own use of what it reads
-  accesses(item(record, schema::Launch::reads), stream, made, false);
-  accesses(item(record, schema::Launch::writes), stream, made, true);
+  const Ref<Operation> made = operation(record);
+  accesses(record.reads, stream, made, false);
+  accesses(record.writes, stream, made, true);
 }
 
 // Read the inputs, in an epoch that the other members will learn of.
-Arrival Rank::begin_collective(PyObject* record) {
-  const Ref<Operation> made = operation(record, true);
+Arrival Rank::begin_collective(const schema::Collective::Values& record) {
+  const Ref<Operation> made = operation(record);
   StreamClock& stream = on(made->stream);
   ++stream.epoch;
-  accesses(item(record, schema::Collective::reads), stream, made, false);
-  return {made, Object::share(item(record, schema::Collective::writes)), field(record, schema::Collective::group), field(record, schema::Collective::number), field(record, schema::Collective::root),
-          stream.position()};
+  accesses(record.reads, stream, made, false);
+  return {made, shared_.texts[made->kernel], record.writes, record.group, record.number, record.root, stream.position()};
 }
 
 // Write the outputs, knowing what the members brought, in an epoch that they do not learn of.
 void Rank::end_collective(const Arrival& arrival, const Known& known) {
   StreamClock& stream = *streams_.at(arrival.operation->stream);
   stream.learn(known);
-  stream.done = arrival.operation->end;
-  accesses(arrival.writes.get(), stream, arrival.operation, true);
+  stream.done = arrival.operation->moment.end;
+  accesses(arrival.writes, stream, arrival.operation, true);
 }
 
-void Rank::accesses(PyObject* accesses, StreamClock& stream, const Ref<Operation>& operation, bool write) {
-  const Py_ssize_t count = length(accesses);
-  for (Py_ssize_t at = 0; at < count; ++at) {
-    PyObject* one = item(accesses, at);
-    const int64_t lo = field(one, schema::Access::lo), hi = field(one, schema::Access::hi);
-    if (lo >= hi) continue;
-    PyObject* layout = item(one, schema::Access::layout);
-    const int64_t number = layout == shared_.none() ? kDense : layout_of(layout, shared_.layouts);
-    access(field(one, schema::Access::block), {{lo, hi, number}, stream.thread, stream.epoch, operation}, stream, write);
+void Rank::accesses(std::string_view bytes, StreamClock& stream, const Ref<Operation>& operation, bool write) {
+  Reader from(bytes);
+  for (size_t left = from.array(); left > 0; --left) {
+    const size_t count = from.array();
+    Reader::has(count, schema::Access::fields, schema::Access::fields);
+    const auto one = schema::Access::read(from, count);
+    if (one.lo >= one.hi) continue;
+    const int64_t layout = layout_of(one.layout, shared_.layouts);
+    access(one.block, {{one.lo, one.hi, layout}, stream.thread, stream.epoch, operation}, stream, write);
   }
 }
 
@@ -203,9 +224,9 @@ void Rank::access(int64_t number, Entry entry, const StreamClock& stream, bool w
   else
     rule_.read(touched, entry, stream, writes_);
   if (!reads_.empty() || !writes_.empty()) {
-    const char* after = write ? "write" : "read";
-    compare(number, touched, reads_, "read", entry, after);
-    compare(number, touched, writes_, "write", entry, after);
+    const int64_t after = write ? kWrite : kRead;
+    compare(number, touched, reads_, kRead, entry, after);
+    compare(number, touched, writes_, kWrite, entry, after);
   }
 }
 
@@ -214,10 +235,10 @@ void Rank::check_former(int64_t number, Block& block, const Entry& entry, const 
   Entries reads, writes;
   rule_.met(*block.inherited, entry, stream, write, reads, writes);
   if (!reads.empty() || !writes.empty()) {
-    const Object got = frames(block.inherited->stack);
-    const char* after = write ? "write" : "read";
-    compare(number, block, reads, "read", entry, after, &got);
-    compare(number, block, writes, "write", entry, after, &got);
+    const int64_t allocated = frames(block.inherited->stack);
+    const int64_t after = write ? kWrite : kRead;
+    compare(number, block, reads, kRead, entry, after, allocated);
+    compare(number, block, writes, kWrite, entry, after, allocated);
   }
   if (block.inherited->empty()) block.inherited.reset();
 }
@@ -230,38 +251,36 @@ Block& Rank::block(int64_t block) {
   return *place;
 }
 
-void Rank::alloc(PyObject* record) {
-  Block& made = block(field(record, schema::Alloc::block));
-  made.owner = field(record, schema::Alloc::stream);
+void Rank::alloc(const schema::Alloc::Values& record) {
+  Block& made = block(record.block);
+  made.owner = record.stream;
   made.owned = true;
 }
 
-void Rank::record_stream(PyObject* record) {
-  std::vector<int64_t>& recorded = block(field(record, schema::RecordStream::block)).recorded;
-  const int64_t stream = field(record, schema::RecordStream::stream);
+void Rank::record_stream(const schema::RecordStream::Values& record) {
+  std::vector<int64_t>& recorded = block(record.block).recorded;
+  const int64_t stream = record.stream;
   if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
 }
 
-void Rank::label(PyObject* record) {
-  Block& labelled = block(field(record, schema::Label::block));
+void Rank::label(const schema::Label::Values& record) {
+  Block& labelled = block(record.block);
   if (!labelled.labels) labelled.labels = std::make_unique<Labels>();
-  labelled.labels->add({field(record, schema::Label::lo), field(record, schema::Label::hi), shared_.texts.of(item(record, schema::Label::kind)),
-                        shared_.texts.of(item(record, schema::Label::name))});
+  labelled.labels->add({record.lo, record.hi, shared_.texts.of(record.kind), shared_.texts.of(record.name)});
 }
 
-void Rank::free(PyObject* record) {
-  const int64_t number = field(record, schema::Free::block);
+void Rank::free(const schema::Free::Values& record) {
+  const int64_t number = record.block;
   const auto found = blocks_.find(number);
   if (found == blocks_.end()) return;
   const std::unique_ptr<Block> block = std::move(found->second);
   blocks_.erase(found);
-  const int64_t time = field(record, schema::Free::time);
-  if (truth(PyObject_IsTrue(item(record, schema::Free::quiet)))) {  // quiet: a later record names who gets the memory
+  if (record.quiet) {  // a later record names who gets the memory
     std::vector<Snapshot> awaited;
     for (const int64_t stream : block->recorded) awaited.push_back(on(stream).position());
     freed_.add(number, *block, awaited);
   } else if (block->owned && !(block->reads.empty() && block->writes.empty())) {
-    check_free(number, *block, time);
+    check_free(number, *block, record.time);
   }
   if (!block->raced.empty()) {
     --raced_;
@@ -276,27 +295,24 @@ void Rank::check_free(int64_t number, Block& block, int64_t time) {
   for (const int64_t stream : block.recorded) allowed.push_back(&on(stream));
   int64_t effect = time;
   for (const StreamClock* stream : allowed) effect = std::max(effect, stream->done);
-  const auto check = [&](const AccessHistory& history, const char* access) {
+  const int64_t nothing = shared_.texts.of(""), text = shared_.texts.of("free");
+  const Side free{text, kFree, name(block.owner), nothing, no_frames_};
+  const Moment moment{-1, phase_.step, phase_.micro_batch, phase_.name, time, time};
+  const auto check = [&](const AccessHistory& history, int64_t access) {
     Entries unordered;
     history.everything([&](const Entry& old, const Place&) {
       const auto waits = [&](const StreamClock* stream) { return ordered(old, *stream); };
       if (std::none_of(allowed.begin(), allowed.end(), waits)) unordered.push_back(old);
     });
-    for (const Entry& old : unordered) {
-      const Object second = Object::own(Py_BuildValue("(ssOsOOOLL)", "free", "free", name(block.owner).get(), "",
-                                                      no_frames_.get(), shared_.none(), phase_->record.get(),
-                                                      static_cast<long long>(time), static_cast<long long>(time)));
-      count(number, block, old, access, second, effect, old.lo, old.hi, nullptr);
-    }
+    for (const Entry& old : unordered) count(number, block, old, access, free, moment, effect, old.lo, old.hi, -1);
   };
-  check(block.reads, "read");
-  check(block.writes, "write");
+  check(block.reads, kRead);
+  check(block.writes, kWrite);
 }
 
-void Rank::reuse(PyObject* record) {
-  const Handed handed{field(record, schema::Reuse::former), field(record, schema::Reuse::lo), field(record, schema::Reuse::hi), field(record, schema::Reuse::start), field(record, schema::Reuse::stack),
-                      truth(PyObject_IsTrue(item(record, schema::Reuse::last)))};
-  const auto found = blocks_.find(field(record, schema::Reuse::block));
+void Rank::reuse(const schema::Reuse::Values& record) {
+  const Handed handed{record.former, record.lo, record.hi, record.start, record.stack, record.last};
+  const auto found = blocks_.find(record.block);
   if (found == blocks_.end()) return freed_.drop_last(handed);
   found->second->inherited = freed_.hand_out(handed, std::move(found->second->inherited), host_,
                                             shared_.layouts);
@@ -308,59 +324,46 @@ void Rank::settle() {
 
 void Rank::settle(Block& block) {
   if (!block.labels) return;
-  for (const auto& [race, lo, hi] : block.raced) {
-    const Object names = Object::own(PyObject_GetAttrString(race, "names"));
-    block.labels->of(lo, hi, [&](int64_t kind, int64_t text) {
-      const Object made = Object::own(PyObject_CallFunctionObjArgs(
-          shared_.part(kName), shared_.texts.name(kind), shared_.texts.name(text), nullptr));
-      if (PySet_Add(names.get(), made.get()) < 0) throw Raised();
+  for (const auto& [pair, lo, hi] : block.raced)
+    block.labels->of(lo, hi, [&, pair = pair](int64_t kind, int64_t text) {
+      shared_.reports.named.insert(shared_.reports.named.end(), {pair, kind, text});
     });
-  }
 }
 
 // -- reports --------------------------------------------------------------------------------------
 
-Object Rank::name(int64_t stream) const {
+int64_t Rank::name(int64_t stream) const {
   const auto found = names_.find(stream);
-  if (found != names_.end()) return found->second;
-  return Object::own(PyUnicode_FromFormat("stream %lld", static_cast<long long>(stream)));
+  return found != names_.end() ? found->second : shared_.texts.of("stream " + std::to_string(stream));
 }
 
-Object Rank::frames(int64_t stack) const {
+int64_t Rank::frames(int64_t stack) const {
   const auto found = stacks_.find(stack);
   return found != stacks_.end() ? found->second : no_frames_;
 }
 
-Object Rank::side(const Entry& entry, const char* access) const {
+Side Rank::side(const Entry& entry, int64_t access) const {
   const Operation& operation = *entry.operation;
-  const Object issuer = operation.collective && operation.issuer >= 0 ? name(operation.issuer)
-                                                                       : Object::own(PyUnicode_FromString(""));
-  return Object::own(Py_BuildValue("(OsOOOLOLL)", operation.kernel.get(), access, name(operation.stream).get(),
-                                   issuer.get(), frames(operation.stack).get(),
-                                   static_cast<long long>(operation.op), operation.phase->record.get(),
-                                   static_cast<long long>(operation.start), static_cast<long long>(operation.end)));
+  const int64_t issuer = operation.collective && operation.issuer >= 0 ? name(operation.issuer) : shared_.texts.of("");
+  return {operation.kernel, access, name(operation.stream), issuer, frames(operation.stack)};
 }
 
-// `got`: where the block was allocated, if `olds` are of former owners of its memory.
-void Rank::compare(int64_t number, Block& block, const Entries& olds, const char* before, const Entry& entry,
-                   const char* after, const Object* got) {
+// `allocated`: where the block was allocated, if `olds` are of former owners of its memory.
+void Rank::compare(int64_t number, Block& block, const Entries& olds, int64_t before, const Entry& entry, int64_t after,
+                   int64_t allocated) {
   if (olds.empty()) return;
-  const Object second = side(entry, after);
+  const Side second = side(entry, after);
   for (const Entry& old : olds)
-    count(number, block, old, before, second, effect_of(entry, after), std::max(old.lo, entry.lo),
-          std::min(old.hi, entry.hi), got);
+    count(number, block, old, before, second, entry.operation->moment, effect_of(entry, after),
+          std::max(old.lo, entry.lo), std::min(old.hi, entry.hi), allocated);
 }
 
-void Rank::count(int64_t number, Block& block, const Entry& old, const char* access, const Object& second,
-                 int64_t effect, int64_t lo, int64_t hi, const Object* got) {
-  const int64_t slack = effect - effect_of(old, access);
-  const Object told = Object::own(
-      Py_BuildValue("(LLLLLOOO)", static_cast<long long>(this->number), static_cast<long long>(number),
-                    static_cast<long long>(lo), static_cast<long long>(hi), static_cast<long long>(slack),
-                    side(old, access).get(), second.get(), got == nullptr ? shared_.none() : got->get()));
-  Object race = Object::own(PyObject_CallObject(shared_.found, told.get()));
+void Rank::count(int64_t number, Block& block, const Entry& old, int64_t access, const Side& second,
+                 const Moment& moment, int64_t effect, int64_t lo, int64_t hi, int64_t allocated) {
+  const int64_t pair = shared_.reports.number(side(old, access), second, allocated);
+  shared_.reports.add(pair, this->number, number, lo, hi, effect - effect_of(old, access), old.operation->moment, moment);
   if (block.raced.empty()) ++raced_;
-  if (block.raced.emplace(race.get(), lo, hi).second) block.races.push_back(std::move(race));
+  block.raced.emplace(pair, lo, hi);
 }
 
 }  // namespace order

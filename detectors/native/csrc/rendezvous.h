@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -12,24 +14,32 @@
 
 #include "clocks.h"
 #include "history.h"
+#include "reader.h"
 
 namespace order {
 
 // One member's part: its operation and its clock when it starts to read.
 struct Arrival {
   Ref<Operation> operation;
-  Object writes;  // the accesses, as the record has them
+  std::string_view kernel;
+  std::string_view writes;  // the accesses, as the trace has them: bytes that stay until the collective is over
   int64_t group, number, root;
   Snapshot position;
 };
 
-inline bool names(const Operation& operation, const char* part) {
-  const Object text = Object::own(PyUnicode_FromString(part));
-  return truth(PySequence_Contains(operation.kernel.get(), text.get()));
+inline bool names(const Arrival& arrival, std::string_view part) {
+  return arrival.kernel.find(part) != std::string_view::npos;
 }
 
 inline bool is_point_to_point(const Arrival& arrival) {
-  return arrival.root >= 0 && (names(*arrival.operation, "send") || names(*arrival.operation, "recv"));
+  return arrival.root >= 0 && (names(arrival, "send") || names(arrival, "recv"));
+}
+
+// As Python shows a tuple.
+inline std::string shown(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (const int64_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "(" + text + (ranks.size() == 1 ? ",)" : ")");
 }
 
 // One collective, while its members arrive.
@@ -49,13 +59,12 @@ struct OpenCollective : Counted {
   Known outcome(int64_t rank) {
     const Arrival& mine = arrivals.at(rank);
     if (mine.root < 0) return everyone();
-    const Operation& operation = *mine.operation;
-    if (is_point_to_point(mine) || names(operation, "broadcast") || names(operation, "scatter")) {
+    if (is_point_to_point(mine) || names(mine, "broadcast") || names(mine, "scatter")) {
       const auto source = arrivals.find(mine.root);
       if (source == arrivals.end()) return mine.position.known;  // a source that never came brings nothing
       return joined(mine.position.known, source->second.position);
     }
-    if (names(operation, "reduce") || names(operation, "gather"))
+    if (names(mine, "reduce") || names(mine, "gather"))
       return mine.root == rank ? everyone() : mine.position.known;
     return everyone();
   }
@@ -95,35 +104,27 @@ class OpenCollectives {
  public:
   size_t open() const { return open_.size(); }
 
-  // Raises TraceError where two ranks disagree on a group.
-  void declare(int64_t group, PyObject* ranks, PyObject* trace_error) {
-    const auto [found, fresh] = groups_.try_emplace(group);
-    if (fresh) {
-      found->second.ranks = Object::share(ranks);
-      for (Py_ssize_t at = 0; at < length(ranks); ++at) found->second.members.insert(field(ranks, at));
-    } else if (!truth(PyObject_RichCompareBool(found->second.ranks.get(), ranks, kEqual))) {
-      PyErr_Format(trace_error, "group %lld has ranks %R in one trace and %R in another",
-                   static_cast<long long>(group), found->second.ranks.get(), ranks);
-      throw Raised();
-    }
+  // Throws where two ranks disagree on a group.
+  void declare(int64_t group, const std::vector<int64_t>& ranks) {
+    const auto [known, fresh] = groups_.try_emplace(group, Members{ranks, {ranks.begin(), ranks.end()}});
+    if (!fresh && known->second.ranks != ranks)
+      throw Inconsistent("group " + std::to_string(group) + " has ranks " + shown(known->second.ranks) +
+                         " in one trace and " + shown(ranks) + " in another");
   }
 
   // The rank stands for all others, which have no traces: it waits for none of them.
   void mirror(int64_t rank) { mirrored_.insert(rank); }
 
   // Note that `rank` has begun its part. The collective may be complete then.
-  Ref<OpenCollective> arrive(int64_t rank, Arrival arrival, PyObject* trace_error) {
+  Ref<OpenCollective> arrive(int64_t rank, Arrival arrival) {
     const auto group = groups_.find(arrival.group);
     const std::set<int64_t>* members = group == groups_.end() ? nullptr : &group->second.members;
     const int64_t root = arrival.root;
     if (members == nullptr || !members->contains(rank) || (root >= 0 && !members->contains(root))) {
-      const Object nobody = Object::own(Py_BuildValue(""));
-      PyErr_Format(trace_error, "rank %lld, op %lld (%S): group %lld has ranks %R, which do not fit rank %lld and root %lld",
-                   static_cast<long long>(rank), static_cast<long long>(arrival.operation->op),
-                   arrival.operation->kernel.get(), static_cast<long long>(arrival.group),
-                   members == nullptr ? nobody.get() : group->second.ranks.get(), static_cast<long long>(rank),
-                   static_cast<long long>(root));
-      throw Raised();
+      throw Inconsistent("rank " + std::to_string(rank) + ", op " + std::to_string(arrival.operation->moment.op) + " (" +
+                         std::string(arrival.kernel) + "): group " + std::to_string(arrival.group) + " has ranks " +
+                         (members == nullptr ? "None" : shown(group->second.ranks)) + ", which do not fit rank " +
+                         std::to_string(rank) + " and root " + std::to_string(root));
     }
     if (mirrored_.contains(rank)) {
       Ref<OpenCollective> alone = make<OpenCollective>();
@@ -152,10 +153,9 @@ class OpenCollectives {
  private:
   using Key = std::tuple<int64_t, int64_t, int64_t>;  // group, number, source of a send
   struct Members {
-    Object ranks;
+    std::vector<int64_t> ranks;
     std::set<int64_t> members;
   };
-  static constexpr int kEqual = 2;  // Py_EQ
   std::unordered_map<int64_t, Members> groups_;
   std::set<int64_t> mirrored_;
   std::map<Key, Ref<OpenCollective>> open_;

@@ -58,7 +58,7 @@ Effect python(int64_t ticket, int64_t moment) {
 // is open until all `members` have arrived.
 int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kernel, int64_t stream, int64_t duration,
               int64_t ticket, int64_t group, int64_t number, at::IntArrayRef members, int64_t root, int64_t issuer, int64_t nominal,
-              int64_t late) {
+              int64_t late, double alone, c10::string_view link) {
   int64_t site = call_site();
   Lock lock;
   Accesses accesses;
@@ -80,6 +80,8 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   work->group = group;
   work->number = number;
   work->late = late + change.late;
+  work->alone = alone;
+  work->link = name_id(std::string(link));
   work->members.assign(members.begin(), members.end());
   int64_t issued = time.now;
   time.collective(stream, work);
@@ -164,7 +166,7 @@ void take_whole_(const std::string& name) { take_whole(name); }
 
 TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
-        "int[] members, int root, int issuer, int nominal, int late) -> int",
+        "int[] members, int root, int issuer, int nominal, int late, float alone, str link) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
   m.def("default_generator(int index) -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t index) -> at::Generator { return default_generator(index); }));
@@ -290,13 +292,13 @@ int64_t simgpu_drain() {
 void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
   give_call_sites(frame, define, backward);
   Lock lock;
-  trace().on = on != 0;
+  trace().begin(on != 0);
 }
 const int64_t* simgpu_trace_take(int64_t* words, int everything) {
   Lock lock;
   return trace().take(words, everything != 0);
 }
-// Packs words that were taken; `made`: bytes, launches, the last one's number. The bytes are valid until the next call.
+// Packs words that were taken; `made`: bytes, operations, the last one's number. The bytes are valid until the next call.
 const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at, int64_t* made) {
   static auto* packed = new Packed;
   Lock lock;

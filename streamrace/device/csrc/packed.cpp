@@ -28,10 +28,6 @@ class Packer {
     if (value >= -(1 << 15)) return head<uint16_t>(0xd1, value);
     return value >= -(int64_t{1} << 31) ? head<uint32_t>(0xd2, value) : head<uint64_t>(0xd3, value);
   }
-  Packer& numbers(const int64_t* values, size_t count) {
-    for (size_t at = 0; at < count; ++at) number(values[at]);
-    return *this;
-  }
   Packer& text(const char* text) {
     const size_t size = std::strlen(text);
     if (size < 32) byte(0xa0 | size);
@@ -46,11 +42,34 @@ class Packer {
   Packer& stream(int64_t id) { return number(id == schema::kHost ? -1 : id); }
   Packer& truth(bool value) { return byte(value ? 0xc3 : 0xc2); }
   Packer& none() { return byte(0xc0); }
-  // Starts a record with this many fields.
-  Packer& record(schema::Code which, size_t fields) { return array(fields + 1).number(which); }
+  Packer& real(int64_t bits) { return head<uint64_t>(0xcb, bits); }
+  // Packs the next `count` accesses of the record.
+  Packer& accesses(int64_t count) {
+    array(static_cast<size_t>(count));
+    for (; count > 0; --count, accesses_ += 4) access(accesses_);
+    return *this;
+  }
+  // Starts a record with this many fields. `accesses`: the words behind those of the fields.
+  Packer& record(schema::Code which, size_t fields, const int64_t* accesses) {
+    accesses_ = accesses;
+    return array(fields + 1).number(which);
+  }
 
  private:
   std::string& bytes_;
+  const int64_t* accesses_ = nullptr;
+
+  void access(const int64_t* words) {
+    array(schema::Access::fields).number(words[0]).number(words[1]).number(words[2]);
+    if (words[3] == 0) return none(), void();
+    const auto& layout = trace().layout(words[3]);  // an item's bytes, then size, stride, ...
+    const size_t dims = (layout.size() - 1) / 2;
+    array(3).number(layout[0]);
+    for (size_t first : {1, 2}) {
+      array(dims);
+      for (size_t dim = 0; dim < dims; ++dim) number(layout[first + 2 * dim]);
+    }
+  }
 
   Packer& byte(uint64_t value) {
     bytes_.push_back(static_cast<char>(value));
@@ -67,47 +86,17 @@ class Packer {
   }
 };
 
-void accesses(Packer& to, const int64_t* words, int64_t count) {
-  to.array(static_cast<size_t>(count));
-  for (; count > 0; --count, words += 4) {
-    to.array(4).numbers(words, 3);
-    if (words[3] == 0) {
-      to.none();
-      continue;
-    }
-    const auto& layout = trace().layout(words[3]);  // an item's bytes, then size, stride, ...
-    const size_t dims = (layout.size() - 1) / 2;
-    to.array(3).number(layout[0]);
-    for (size_t first : {1, 2}) {
-      to.array(dims);
-      for (size_t dim = 0; dim < dims; ++dim) to.number(layout[first + 2 * dim]);
-    }
-  }
-}
-
-void launch(Packer& to, const int64_t* words) {
-  const int64_t reads = words[8], writes = words[9];
-  to.record(schema::kLaunch, schema::Launch::fields).numbers(words, 2).text(name_of(words[2]));
-  accesses(to, words + 10, reads);
-  accesses(to, words + 10 + 4 * reads, writes);
-  to.numbers(words + 3, 5);
-}
-
-// Returns false if Python must add the rest of the record.
-bool pack_one(Packer& to, WordKind kind, const int64_t* words) {
-  if (kind != WordKind::kLaunch) return schema::pack(to, kind, words);
-  launch(to, words);
-  return true;
-}
-
 }  // namespace
 
 void pack(const int64_t* words, int64_t count, int64_t& at, Packed& packed) {
   packed = {};
   Packer to(packed.bytes);
-  while (at < count && pack_one(to, static_cast<WordKind>(words[at]), words + at + 2)) {
-    if (static_cast<WordKind>(words[at]) == WordKind::kLaunch) ++packed.operations, packed.op = words[at + 2];
-    at += 2 + words[at + 1];
+  for (; at < count; at += 2 + words[at + 1]) {
+    const auto kind = static_cast<WordKind>(words[at]);
+    if (kind != WordKind::kLayout && !schema::pack(to, kind, words + at + 2)) return;
+    if (kind != WordKind::kLaunch && kind != WordKind::kCollective) continue;
+    ++packed.operations;
+    packed.op = words[at + 2 + schema::Launch::op];
   }
 }
 

@@ -1,4 +1,4 @@
-// Packs records as a trace's file holds them (streamrace/trace/records.py), from the words that streamrace/device/tracing.py reads.
+// Packs records as a trace's file holds them (streamrace/trace/records.py), from the device's words.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace simgpu {
 
 struct Packed {
-  std::string bytes;           // msgpack, as its packer for Python would write it
-  int64_t operations = 0;      // launches among the records
+  std::string bytes;           // msgpack, as streamrace/trace/encoding.py would write it
+  int64_t operations = 0;      // launches and collectives among the records
   int64_t op = -1;             // the last one's number
 };
 

@@ -35,6 +35,8 @@ struct Work {
   bool collective = false;
   Effect read;  // a collective's: at its start
   int64_t group = 0, number = 0, late = 0, arrival = -1;
+  double alone = -1;  // its duration if nothing delays it; over `link`, a name
+  int64_t link = 0;
   std::vector<int> members;
   int64_t bound() const { return end >= 0 ? end : collective ? lower + duration : lower; }
 };

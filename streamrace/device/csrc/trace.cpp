@@ -1,6 +1,7 @@
 #include "trace.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "dry.h"
 #include "probes.h"
@@ -10,6 +11,11 @@ namespace simgpu {
 Trace& trace() {
   static auto* one = new Trace;
   return *one;
+}
+
+void Trace::begin(bool traced) {
+  on = traced;
+  groups_.clear();
 }
 
 void Trace::note(WordKind kind, std::initializer_list<int64_t> words) {
@@ -77,14 +83,16 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   if (!on) return;
   bool met = work && work->collective;
   probes().launched(accesses, met);
+  if (met && groups_.insert(work->group).second) note(WordKind::kGroup, {work->group});
   Accesses few;
   auto &read = in_few(accesses.reads, few.reads), &written = in_few(accesses.writes, few.writes);
   auto reads = static_cast<int64_t>(read.size()), writes = static_cast<int64_t>(written.size());
   words_.push_back(static_cast<int64_t>(met ? WordKind::kCollective : WordKind::kLaunch));
-  words_.push_back(10 + (met ? 4 : 0) + 4 * (reads + writes));
-  if (work) open_.emplace_back(words_.size() + 5, work);
-  words_.insert(words_.end(), {ops, stream, kernel, stack, issued, start, end, nominal, reads, writes});
-  if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer});
+  words_.push_back((met ? schema::Collective::fields : schema::Launch::fields) + 4 * (reads + writes));
+  if (work) open_.emplace_back(words_.size() + schema::Launch::start, work);
+  words_.insert(words_.end(), {ops, stream, kernel, reads, writes, stack, issued, start, end});
+  if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer, nominal, std::bit_cast<int64_t>(work->alone), work->link});
+  else words_.push_back(nominal);
   put(words_, read);
   put(words_, written);
   if (words_.size() >= full_at_) full_ = true;
@@ -109,12 +117,13 @@ const int64_t* Trace::take(int64_t* count, bool everything) {
   size_t until = words_.size(), settled = 0;
   for (auto& [place, work] : open_) {
     if (work->end < 0 && !everything) {
-      until = place - 7;  // the beginning of its record
+      until = place - schema::Launch::start - 2;  // the beginning of its record
       break;
     }
     if (work->end >= 0) {
       words_[place] = work->start;
       words_[place + 1] = work->end;
+      static_assert(int{schema::Launch::end} == schema::Launch::start + 1 && int{schema::Collective::start} == schema::Launch::start);
     }
     ++settled;
   }

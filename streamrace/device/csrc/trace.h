@@ -1,9 +1,10 @@
-// The host's actions, in their order: words of 64 bits that streamrace/device/tracing.py converts to records. Nothing is
+// The host's actions, in their order: words of 64 bits, which packed.cpp encodes as records. Nothing is
 // written while nothing is traced.
 #pragma once
 
 #include <atomic>
 #include <string>
+#include <unordered_set>
 
 #include "schema.h"
 #include "timeline.h"
@@ -26,6 +27,7 @@ class Trace {
   bool on = false;
   int64_t ops = 0, markers = 0;
 
+  void begin(bool traced);
   void note(WordKind kind, std::initializer_list<int64_t> words);
   void note(WordKind kind, int64_t first, const std::vector<int64_t>& rest);
   // `work` null: the times are known.
@@ -43,6 +45,7 @@ class Trace {
   std::atomic<bool> full_{false};
   std::vector<int64_t> words_, taken_;
   std::vector<std::pair<size_t, WorkPtr>> open_;  // with times that must still be filled in
+  std::unordered_set<int64_t> groups_;  // that the trace has named
   std::map<std::vector<int64_t>, int64_t> layouts_;
   std::vector<const std::vector<int64_t>*> keys_;  // the map's keys, by number
 

@@ -1,7 +1,9 @@
 // The layout of a trace. Made by `python -m streamrace.trace`, of records.py and schema.py.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace schema {
 
@@ -9,54 +11,57 @@ inline constexpr int64_t kHost = 65;
 enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };
 inline constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met"};
 enum class WordKind : int64_t {
-  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable
+  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup
 };
 enum Code {
   kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kCodes
 };
 
-struct Access { enum : int { block, lo, hi, layout, fields }; };
-struct Begin { enum : int { format, version, rank, world, info, fields }; };
-struct Stack { enum : int { id, frames, fields }; };
-struct StreamName { enum : int { stream, name, fields }; };
-struct Group { enum : int { group, ranks, origin, fields }; };
-struct Phase { enum : int { step, micro_batch, name, fields }; };
-struct Alloc { enum : int { block, nbytes, stream, time, dtype, stack, fields }; };
-struct Free { enum : int { block, time, poisoned, quiet, fields }; };
-struct RecordStream { enum : int { block, stream, fields }; };
-struct Label { enum : int { block, lo, hi, kind, name, fields }; };
-struct Launch { enum : int { op, stream, kernel, reads, writes, stack, issued, start, end, nominal, fields }; };
-struct Collective { enum : int { op, stream, kernel, reads, writes, stack, issued, start, end, group, number, root, issuer, nominal, alone, link, fields }; };
-struct Record { enum : int { marker, stream, fields }; };
-struct Wait { enum : int { stream, marker, stack, fields }; };
-struct HostWait { enum : int { marker, how, stack, time, began, fields }; };
-struct End { enum : int { time, fields }; };
-struct HostStep { enum : int { how, time, stream, marker, fields }; };
-struct Call { enum : int { op, function, args, kwargs, outputs, places, dtype, random, host, result, fields }; };
-struct Transfer { enum : int { op, inputs, outputs, reduction, splits, scale, fields }; };
-struct Initial { enum : int { block, data, fields }; };
-struct Probe { enum : int { probe, kind, name, view, stream, fields }; };
-struct Probed { enum : int { probe, checksum, fields }; };
-struct Unrepeatable { enum : int { reason, fields }; };
-struct Seal { enum : int { digest, fields }; };
-struct Reuse { enum : int { block, former, lo, hi, start, stack, last, fields }; };
-struct Export { enum : int { block, how, stack, time, fields }; };
-struct Asked { enum : int { operation, file, line, function, stream, block, fields }; };
-struct Onward { enum : int { part, operations, op, fields }; };
+// The positions of each record's fields, their values, and what reads these from a file's bytes.
+struct Access { enum : int { block, lo, hi, layout, fields }; struct Values { int64_t block; int64_t lo; int64_t hi; std::string_view layout; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.block = from.integer(); it.lo = from.integer(); it.hi = from.integer(); if (count > 3) it.layout = from.raw(); return it; } };
+struct Begin { enum : int { format, version, rank, world, info, fields }; struct Values { std::string_view format; int64_t version; int64_t rank; int64_t world; std::string_view info; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.format = from.text(); it.version = from.integer(); it.rank = from.integer(); it.world = from.integer(); it.info = from.raw(); return it; } };
+struct Stack { enum : int { id, frames, fields }; struct Values { int64_t id; std::string_view frames; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.id = from.integer(); it.frames = from.raw(); return it; } };
+struct StreamName { enum : int { stream, name, fields }; struct Values { int64_t stream; std::string_view name; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.stream = from.integer(); it.name = from.text(); return it; } };
+struct Group { enum : int { group, ranks, origin, fields }; struct Values { int64_t group; std::string_view ranks; std::string_view origin; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.group = from.integer(); it.ranks = from.raw(); if (count > 2) it.origin = from.raw(); return it; } };
+struct Phase { enum : int { step, micro_batch, name, fields }; struct Values { int64_t step; int64_t micro_batch; std::string_view name; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.step = from.integer(); it.micro_batch = from.integer(); it.name = from.text(); return it; } };
+struct Alloc { enum : int { block, nbytes, stream, time, dtype, stack, fields }; struct Values { int64_t block; int64_t nbytes; int64_t stream; int64_t time; std::string_view dtype = "uint8"; int64_t stack = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.block = from.integer(); it.nbytes = from.integer(); it.stream = from.integer(); it.time = from.integer(); if (count > 4) it.dtype = from.text(); if (count > 5) it.stack = from.integer(); return it; } };
+struct Free { enum : int { block, time, poisoned, quiet, fields }; struct Values { int64_t block; int64_t time; bool poisoned = false; bool quiet = false; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.block = from.integer(); it.time = from.integer(); if (count > 2) it.poisoned = from.truth(); if (count > 3) it.quiet = from.truth(); return it; } };
+struct RecordStream { enum : int { block, stream, fields }; struct Values { int64_t block; int64_t stream; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.block = from.integer(); it.stream = from.integer(); return it; } };
+struct Label { enum : int { block, lo, hi, kind, name, fields }; struct Values { int64_t block; int64_t lo; int64_t hi; std::string_view kind; std::string_view name; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.block = from.integer(); it.lo = from.integer(); it.hi = from.integer(); it.kind = from.text(); it.name = from.text(); return it; } };
+struct Launch { enum : int { op, stream, kernel, reads, writes, stack, issued, start, end, nominal, fields }; struct Values { int64_t op; int64_t stream; std::string_view kernel; std::string_view reads; std::string_view writes; int64_t stack; int64_t issued; int64_t start; int64_t end; int64_t nominal = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 9, fields); Values it; it.op = from.integer(); it.stream = from.integer(); it.kernel = from.text(); it.reads = from.raw(); it.writes = from.raw(); it.stack = from.integer(); it.issued = from.integer(); it.start = from.integer(); it.end = from.integer(); if (count > 9) it.nominal = from.integer(); return it; } };
+struct Collective { enum : int { op, stream, kernel, reads, writes, stack, issued, start, end, group, number, root, issuer, nominal, alone, link, fields }; struct Values { int64_t op; int64_t stream; std::string_view kernel; std::string_view reads; std::string_view writes; int64_t stack; int64_t issued; int64_t start; int64_t end; int64_t group; int64_t number; int64_t root; int64_t issuer = -1; int64_t nominal = -1; std::string_view alone; std::string_view link = ""; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 12, fields); Values it; it.op = from.integer(); it.stream = from.integer(); it.kernel = from.text(); it.reads = from.raw(); it.writes = from.raw(); it.stack = from.integer(); it.issued = from.integer(); it.start = from.integer(); it.end = from.integer(); it.group = from.integer(); it.number = from.integer(); it.root = from.integer(); if (count > 12) it.issuer = from.integer(); if (count > 13) it.nominal = from.integer(); if (count > 14) it.alone = from.raw(); if (count > 15) it.link = from.text(); return it; } };
+struct Record { enum : int { marker, stream, fields }; struct Values { int64_t marker; int64_t stream; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.marker = from.integer(); it.stream = from.integer(); return it; } };
+struct Wait { enum : int { stream, marker, stack, fields }; struct Values { int64_t stream; int64_t marker; int64_t stack; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.stream = from.integer(); it.marker = from.integer(); it.stack = from.integer(); return it; } };
+struct HostWait { enum : int { marker, how, stack, time, began, fields }; struct Values { int64_t marker; std::string_view how; int64_t stack; int64_t time; int64_t began = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.marker = from.integer(); it.how = from.text(); it.stack = from.integer(); it.time = from.integer(); if (count > 4) it.began = from.integer(); return it; } };
+struct End { enum : int { time, fields }; struct Values { int64_t time; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.time = from.integer(); return it; } };
+struct HostStep { enum : int { how, time, stream, marker, fields }; struct Values { std::string_view how; int64_t time; int64_t stream = -1; int64_t marker = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.how = from.text(); it.time = from.integer(); if (count > 2) it.stream = from.integer(); if (count > 3) it.marker = from.integer(); return it; } };
+struct Call { enum : int { op, function, args, kwargs, outputs, places, dtype, random, host, result, fields }; struct Values { int64_t op; std::string_view function; std::string_view args; std::string_view kwargs; std::string_view outputs; std::string_view places; std::string_view dtype; std::string_view random; bool host = false; std::string_view result; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 7, fields); Values it; it.op = from.integer(); it.function = from.text(); it.args = from.raw(); it.kwargs = from.raw(); it.outputs = from.raw(); it.places = from.raw(); it.dtype = from.text(); if (count > 7) it.random = from.raw(); if (count > 8) it.host = from.truth(); if (count > 9) it.result = from.raw(); return it; } };
+struct Transfer { enum : int { op, inputs, outputs, reduction, splits, scale, fields }; struct Values { int64_t op; std::string_view inputs; std::string_view outputs; std::string_view reduction = ""; std::string_view splits; std::string_view scale; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.op = from.integer(); it.inputs = from.raw(); it.outputs = from.raw(); if (count > 3) it.reduction = from.text(); if (count > 4) it.splits = from.raw(); if (count > 5) it.scale = from.raw(); return it; } };
+struct Initial { enum : int { block, data, fields }; struct Values { int64_t block; std::string_view data; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.block = from.integer(); it.data = from.raw(); return it; } };
+struct Probe { enum : int { probe, kind, name, view, stream, fields }; struct Values { int64_t probe; std::string_view kind; std::string_view name; std::string_view view; int64_t stream; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.probe = from.integer(); it.kind = from.text(); it.name = from.text(); it.view = from.raw(); it.stream = from.integer(); return it; } };
+struct Probed { enum : int { probe, checksum, fields }; struct Values { int64_t probe; int64_t checksum; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.probe = from.integer(); it.checksum = from.integer(); return it; } };
+struct Unrepeatable { enum : int { reason, fields }; struct Values { std::string_view reason; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.reason = from.text(); return it; } };
+struct Seal { enum : int { digest, fields }; struct Values { std::string_view digest; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.digest = from.raw(); return it; } };
+struct Reuse { enum : int { block, former, lo, hi, start, stack, last, fields }; struct Values { int64_t block; int64_t former; int64_t lo; int64_t hi; int64_t start; int64_t stack; bool last; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 7, fields); Values it; it.block = from.integer(); it.former = from.integer(); it.lo = from.integer(); it.hi = from.integer(); it.start = from.integer(); it.stack = from.integer(); it.last = from.truth(); return it; } };
+struct Export { enum : int { block, how, stack, time, fields }; struct Values { int64_t block; std::string_view how; int64_t stack; int64_t time; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.block = from.integer(); it.how = from.text(); it.stack = from.integer(); it.time = from.integer(); return it; } };
+struct Asked { enum : int { operation, file, line, function, stream, block, fields }; struct Values { std::string_view operation; std::string_view file; int64_t line; std::string_view function; int64_t stream; int64_t block = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.operation = from.text(); it.file = from.text(); it.line = from.integer(); it.function = from.text(); it.stream = from.integer(); if (count > 5) it.block = from.integer(); return it; } };
+struct Onward { enum : int { part, operations, op, fields }; struct Values { int64_t part; int64_t operations; int64_t op; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.part = from.integer(); it.operations = from.integer(); it.op = from.integer(); return it; } };
 
-// Writes the record of these words; false where it takes more than its words.
+// Writes the record of these words; false if it takes more than its words.
 template <typename To>
 bool pack(To& to, WordKind kind, const int64_t* words) {
   switch (kind) {
-    case WordKind::kAlloc: to.record(kAlloc, 6).number(words[0]).number(words[1]).stream(words[2]).number(words[3]).text("uint8").number(words[4]); return true;
-    case WordKind::kFree: to.record(kFree, 4).number(words[0]).number(words[1]).truth(false).truth(true); return true;
-    case WordKind::kRecordStream: to.record(kRecordStream, 2).number(words[0]).number(words[1]); return true;
-    case WordKind::kRecord: to.record(kRecord, 2).number(words[0]).number(words[1]); return true;
-    case WordKind::kWait: to.record(kWait, 3).number(words[0]).number(words[1]).number(words[2]); return true;
-    case WordKind::kHostWait: to.record(kHostWait, 5).number(words[0]).how(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
-    case WordKind::kHostStep: to.record(kHostStep, 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
-    case WordKind::kReuse: to.record(kReuse, 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
-    case WordKind::kExport: to.record(kExport, 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kAlloc: to.record(kAlloc, 6, words + 5).number(words[0]).number(words[1]).stream(words[2]).number(words[3]).text("uint8").number(words[4]); return true;
+    case WordKind::kFree: to.record(kFree, 4, words + 2).number(words[0]).number(words[1]).truth(false).truth(true); return true;
+    case WordKind::kRecordStream: to.record(kRecordStream, 2, words + 2).number(words[0]).number(words[1]); return true;
+    case WordKind::kLaunch: to.record(kLaunch, 10, words + 10).number(words[0]).number(words[1]).name(words[2]).accesses(words[3]).accesses(words[4]).number(words[5]).number(words[6]).number(words[7]).number(words[8]).number(words[9]); return true;
+    case WordKind::kCollective: to.record(kCollective, 16, words + 16).number(words[0]).number(words[1]).name(words[2]).accesses(words[3]).accesses(words[4]).number(words[5]).number(words[6]).number(words[7]).number(words[8]).number(words[9]).number(words[10]).number(words[11]).number(words[12]).number(words[13]).real(words[14]).name(words[15]); return true;
+    case WordKind::kRecord: to.record(kRecord, 2, words + 2).number(words[0]).number(words[1]); return true;
+    case WordKind::kWait: to.record(kWait, 3, words + 3).number(words[0]).number(words[1]).number(words[2]); return true;
+    case WordKind::kHostWait: to.record(kHostWait, 5, words + 5).number(words[0]).how(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
+    case WordKind::kHostStep: to.record(kHostStep, 4, words + 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kReuse: to.record(kReuse, 7, words + 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
+    case WordKind::kExport: to.record(kExport, 4, words + 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
     default: return false;
   }
 }
