@@ -74,12 +74,26 @@ def commands() -> Iterator[str]:
         yield from _plainly(name) if command is None else _described(command, click.Context(command, context, name))
 
 
+_STATIONS = (  # a launch on its way to a race: station, in earlier releases, and now
+    ("the device notes a launch", "words, in C++", "words, in C++"),
+    ("it is packed", "in C++, but collectives and recorded runs as objects, in Python", "in C++"),
+    ("**to Python**, and into the file", "bytes", "bytes"),
+    ("the file is read", "objects, in Python", "bytes, decoded in Python only for a reader that asks"),
+    ("**to C++**, happens-before", "objects, taken apart", "the bytes of the file"),
+    ("**to Python**, a race", "objects of each occurrence", "numbers; texts and stacks once"),
+    ("crossings of a record", "5, where Python made it", "3"),
+)
+
+
 def trace() -> Iterator[str]:
     """The page of the trace: each record with its number in a file and its fields."""
     from streamrace.trace import records
     from streamrace.trace.schema import CODES
 
     yield f"# The trace\n\n{_sentences(records.__doc__)}\n"
+    yield "## From a launch to a race\n\n| station | earlier releases | now |\n|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in _STATIONS)
+    yield "\nRecords that Python makes or changes are packed in the same way before happens-before gets them.\n"
     for record, code in CODES.items():
         fields = ", ".join(f"`{name}`" for name in record._fields)
         yield f"## {record.__name__}\n\nNumber {code}: {fields}.\n\n{_sentences(record.__doc__)}\n"

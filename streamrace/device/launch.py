@@ -33,7 +33,8 @@ from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
 from streamrace.device.tokens import TokenError
 from streamrace.process.interrupts import held
-from streamrace.trace.files import Packed, TraceWriter, file_of
+from streamrace.trace.encoding import Packed
+from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.parts import PartWriter
 from streamrace.trace.records import TraceRecord
 

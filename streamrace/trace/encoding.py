@@ -7,7 +7,7 @@ The device's C++ part writes the same bytes (``csrc/packed.cpp``), and the nativ
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from streamrace.trace.records import Begin, Frame, Onward, Stack, TraceError, TraceRecord
 from streamrace.trace.schema import CODES, TYPES
@@ -106,11 +106,7 @@ class Encoded(Sequence[TraceRecord]):
     def __iter__(self) -> Iterator[TraceRecord]:
         return iter(self._decoded())
 
-    @overload
-    def __getitem__(self, at: int) -> TraceRecord: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[TraceRecord]: ...
-    def __getitem__(self, at: int | slice) -> TraceRecord | list[TraceRecord]:
+    def __getitem__(self, at: Any) -> Any:
         return self._decoded()[at]
 
     def _decoded(self) -> list[TraceRecord]:

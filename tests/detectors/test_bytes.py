@@ -18,12 +18,14 @@ from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.records import (
     Access,
     Alloc,
+    Call,
     Free,
     Label,
     Launch,
     Onward,
     Phase,
     Record,
+    Stack,
     StreamName,
     TraceError,
     TraceRecord,
@@ -111,6 +113,30 @@ def test_every_encoding_of_a_number_is_read() -> None:
         detector.feed(0, Encoded(data + encode([Launch(0, 1, "k", (), (), -1, 0, 0, 0)]), (), "it"))
     with pytest.raises(ValueError, match="^a field is no integer of 64 bits$"):
         detector.feed(0, Encoded(b"\x93" + bytes((CODES[Record],)) + b"\xcf" + b"\xff" * 8 + b"\x00", (), "it"))
+
+
+def test_a_number_of_every_size_is_what_it_was() -> None:
+    for value in (sign * (1 << bits) + by for bits in range(63) for sign in (1, -1) for by in (-1, 0, 1)):
+        detector = RaceDetector(engine="native")
+        detector.feed(0, [Launch(value, stream, "k", (), (Access(1, 0, 8),), -1, 0, 0, 1) for stream in (0, 1)])
+        (race,) = detector.findings()
+        assert race.examples[0].first.op == value
+
+
+def test_what_a_replay_needs_is_passed_over() -> None:
+    """Of each shape that a record may have."""
+    long: list[Any] = ["x" * 300, "x" * 70_000, b"x" * 300, tuple(range(70_000)), dict.fromkeys(range(20), 1)]
+    values = (*VALUES, *long)
+    call = Call(0, "aten::add", (values, *VALUES), {"a": values, "b": 1}, (), (), "float32", b"x" * 70_000)
+    detector = RaceDetector(engine="native")
+    detector.feed(0, [*racing()[:-1], call, *racing()[-1:]])
+    assert len(detector.findings()) == 1
+
+
+@pytest.mark.parametrize("frames", [5, (5,), (("a.py", 1),), ((1, 1, "f"),), (("a.py", "1", "f"),), (("a.py", 1, 2),)])
+def test_a_stack_of_other_things_is_refused(frames: Any) -> None:
+    with pytest.raises(ValueError, match="^a (field|record) "):
+        RaceDetector(engine="native").feed(0, [Stack(0, frames)])
 
 
 def test_a_record_of_an_earlier_release_has_fewer_fields() -> None:
