@@ -21,7 +21,7 @@ Named = Mapping[str, tuple[bool, Sequence[int]]]
 def line(file: Path, expressions: Sequence[str]) -> str:
     """Return the line that writes into ``file`` which blocks these expressions and all local names refer to."""
     asked = ", ".join(f"{one!r}: lambda: {one}" for one in expressions)
-    return f"__import__('streamrace.device.naming').naming.tell({str(file)!r}, {{{asked}}}, locals())"
+    return f"__import__('streamrace.device.naming', fromlist=['tell']).tell({str(file)!r}, {{{asked}}}, locals())"
 
 
 def tell(file: str, asked: Mapping[str, Callable[[], object]], names: Mapping[str, object]) -> None:
