@@ -54,7 +54,7 @@ STUDIES = {
     ),
     "memory": Study(
         "memory --overwrite",
-        {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
+        {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "report/memory.png": "memory.png"},
     ),
     "trackers": Study("memory --trackers --overwrite", {"trackers.csv": "trackers.csv"}),
     "network": Study(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -28,14 +27,6 @@ def closeness(slack_ns: int) -> str:
     if slack_ns < 0:
         return f"reversed by up to {duration(-slack_ns)}"
     return f"closest: {duration(slack_ns)} apart"
-
-
-def slack(microseconds: float) -> str:
-    """Return the slack of the closest pair, in short; empty if unknown."""
-    if not math.isfinite(microseconds):
-        return ""
-    text = duration(round(abs(microseconds) * 1000))
-    return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
 
 
 def clean(claim: str, unexercised: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 
 from streamrace.reports.screen.console import Terminal
-from streamrace.reports.table import Cell, Column, Table
 from streamrace.repro.commands import flags
+from streamrace.studies.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 
 from streamrace.reports.screen.console import Terminal
-from streamrace.reports.table import Column, Table
 from streamrace.repro.commands import flags
-from streamrace.repro.commands.frames import among, numbers, rows
 from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.lists import among, numbers
+from streamrace.studies.table import Column, Table
 
 PARTS = ("rows", "gains", "losses", "quantization")
 
@@ -94,7 +94,7 @@ def paper(
 
 
 def _losses(console: Console, frame: Any) -> None:
-    found = [[row.step, row.zero3, row.hpz, "equal" if row.equal else "differs"] for row in rows(frame)]
+    found = [[row.step, row.zero3, row.hpz, "equal" if row.equal else "differs"] for row in frame.itertuples()]
     columns = [Column("step", "d"), Column("ZeRO-3", ".6f"), Column("hpZ", ".6f"), ""]
     console.print(Table("Loss per step, live, hpZ with its synchronisation", columns, found))
 
@@ -102,7 +102,7 @@ def _losses(console: Console, frame: Any) -> None:
 def _quantization(console: Console, frame: Any) -> None:
     title = "hpZ x qwZ x qgZ: Llama-2-7B, 64 A100, 12.5 Gbit/s, micro-batch 4 (dry); the loss of a small model (live)"
     found = []
-    for row in rows(frame):
+    for row in frame.itertuples():
         words = [word for word, on in (("hpZ", row.hpz), ("qwZ", row.qwz), ("qgZ", row.qgz)) if on]
         sizes = (row.between_gib, row.within_gib, row.secondary_gib, row.peak_gib)
         change = f"{row.loss_change:.5f}" if row.loss_change else "nothing"

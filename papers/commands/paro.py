@@ -12,8 +12,8 @@ from rich.console import Console
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
-from streamrace.repro.commands.frames import among, words
 from streamrace.scenarios.base import ScenarioError
+from streamrace.studies.lists import among, words
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
-from streamrace.repro.commands.frames import among
+from streamrace.studies.lists import among
 
 _BY_FORMULA = {"pareto", "failure"}  # parts that need no run
 _TEXT = "What to answer, with commas"

@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm
 from rich.console import Console
 
 from papers.studies.paro_sweep import PAYS, begins_to_pay
-from streamrace.reports.table import Column, Table
+from streamrace.studies.table import Column, Table
 
 _NOTHING = "#d9dce3"
 _MOST = 20.0  # times as fast, where colours end

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from papers.studies.paper import CLAIM, OFF
 from papers.studies.unknowns import EXPLAINED
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.table import Cell, Column, Table
 
 _QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs", "samples": "samples/s"}
 

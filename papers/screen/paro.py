@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 
 from papers.studies.paro import FIGURES, differs
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.table import Cell, Column, Table
 
 _HEADS = ("", "loss\ndiffers\nby", "para-\nmeters", "grad-\nients", "state", "sent\nwithin", "sent\nbetween", "step\ns")
 

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 
 from papers.studies.paro_paper import ACCUMULATION, MICRO_BATCH, ONE_FLOW, RANGE, RATES, SEQUENCE, TOGETHER
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.table import Cell, Column, Table
 
 NEAR = 0.25  # relative error
 _CARD = 80  # GiB of a GPU

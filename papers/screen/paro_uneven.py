@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from streamrace.reports.table import Column, Table
+from streamrace.studies.table import Column, Table
 
 
 def show_rings(console: Console, frame: pd.DataFrame) -> None:

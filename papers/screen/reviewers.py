@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.table import Cell, Column, Table
 
 
 def validation(console: Console, frame: pd.DataFrame) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from streamrace.reports.data.schema import File, Part
-from streamrace.reports.table import Cell
 from streamrace.scenarios.catalogue.entry import Kind
+from streamrace.studies.table import Cell
 
 
 class RanSide(Part):

@@ -13,8 +13,8 @@ from streamrace.metrics import MemoryUse, StepTime
 from streamrace.reports.data import schema, sources
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.data.sources import Source
-from streamrace.reports.table import Cell, Column, Table
 from streamrace.reports.text import duration
+from streamrace.studies.table import Cell, Column, Table
 
 GIB = 1 << 30
 _Count = Annotated[int, Field(ge=0, le=2**53)]

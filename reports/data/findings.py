@@ -46,7 +46,7 @@ class Verdict(StrEnum):
 
     @property
     def tone(self) -> str:
-        """The tone of a :class:`streamrace.reports.table.Cell`."""
+        """The tone of a :class:`streamrace.studies.table.Cell`."""
         return {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}.get(self, "bad")
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from streamrace.reports.data.schema import File, Part
 from streamrace.reports.data.waits import RacePair
 from streamrace.reports.data.whole import put
-from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import duration
+from streamrace.studies.table import Cell, Table
 
 DIFF = "fix.diff"
 Live = Literal["clean", "race", "fails", "unknown", "not tried"]

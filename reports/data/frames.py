@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,3 @@ def _bounded(file: Path, frame: pd.DataFrame) -> pd.DataFrame:
         if pd.api.types.is_integer_dtype(frame[name]) and not frame[name].between(-_LARGEST, _LARGEST).all():
             raise does_not_hold(file, f"its {name} is a number that no run writes")
     return frame
-
-
-def each(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield a frame's rows, with its columns as attributes. The columns are dynamic, so rows are untyped."""
-    yield from frame.itertuples(index=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from streamrace.reports.table import Cell, Table
+from streamrace.studies.table import Cell, Table
 
 RANDOM = "random timings"
 _NOTE = (

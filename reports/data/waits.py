@@ -9,8 +9,8 @@ from streamrace.detectors.confidence.removal import Load
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.schema import File, Part
-from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import duration
+from streamrace.studies.table import Cell, Table
 
 TONES = {"carries load": "bad", "fragile cover": "warn", "redundant": "good", "unknown": "soft"}
 Agreement = Literal["agrees", "disagrees", "not run"]

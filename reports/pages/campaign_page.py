@@ -9,15 +9,14 @@ from typing import Any
 
 from streamrace.reports.charts import campaign_chart
 from streamrace.reports.data.campaigns import CampaignFolder, CampaignWitness
-from streamrace.reports.data.frames import each
 from streamrace.reports.data.loading import ReportError
 from streamrace.reports.data.matrix import matrix
 from streamrace.reports.data.switched import SWITCHES
 from streamrace.reports.pages import bundle, head, html, markdown, run_page
-from streamrace.reports.pages.summary import Fact
 from streamrace.reports.pages.words import WORDS
-from streamrace.reports.table import Column, Table
 from streamrace.reports.text import more, replays, reversal, ways_of
+from streamrace.studies.study import Fact
+from streamrace.studies.table import Column, Table, each
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table

@@ -12,10 +12,10 @@ from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from streamrace.reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, short
-from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
-from streamrace.reports.pages.summary import Fact
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.scenarios.catalogue.entry import CONTROLS
+from streamrace.studies.study import Fact
+from streamrace.studies.table import Cell, Column, Table
 
 SIDES = ("affected", "fixed")
 _CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
@@ -46,12 +46,12 @@ _WORDS = (
 )
 
 
-def load(folder: Path, ran: StudyMetadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     """Load the catalogue of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(CatalogueFile.read(folder), ran)
 
 
-def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
+def study(found: CatalogueFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace catalogue``."""
     rows = found.entries
     verdict, tone, sentence = judged(rows)
@@ -65,7 +65,7 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
         facts.append(Fact("open", f"{', '.join(open_)}: in the newest release that was tried"))
     if missing := [row.id for row in rows if not row.shown]:
         facts.append(Fact("not shown", ", ".join(missing)))
-    return Study(
+    return StudyReport(
         kind="catalogue",
         title=f"{len(rows)} known stream bug{'' if len(rows) == 1 else 's'}",
         verdict=verdict,

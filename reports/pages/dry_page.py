@@ -10,9 +10,9 @@ from typing import Any
 from streamrace.reports.data.dry import DryFile, DryFolder, memory_table, time_table
 from streamrace.reports.data.stamp import model_of, stamp, written
 from streamrace.reports.pages import bundle, html, markdown, run_page
-from streamrace.reports.pages.summary import Fact
 from streamrace.reports.pages.words import WORDS
-from streamrace.reports.table import Table
+from streamrace.studies.study import Fact
+from streamrace.studies.table import Table
 
 _FILES = {
     "report.md": "the same in short, to paste into an issue",

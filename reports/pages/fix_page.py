@@ -8,19 +8,19 @@ from pathlib import Path
 import pandas as pd
 
 from streamrace.reports.data.fixes import TONES, FixFile, FixRow, table
-from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
-from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.reports.text import duration
+from streamrace.studies.study import Fact
 
 _WORDS = ("race", "stream", "rank", "virtual time")
 
 
-def load(folder: Path, ran: StudyMetadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     """Load the fixes of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(FixFile.read(folder), ran)
 
 
-def study(found: FixFile, ran: StudyMetadata) -> Study:
+def study(found: FixFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace fix``."""
     held = [row for row in found.rows if row.holds]
     facts = [
@@ -38,7 +38,7 @@ def study(found: FixFile, ran: StudyMetadata) -> Study:
     ]
     facts += [Fact("live", f"nothing was tried: {found.untried}")] if found.untried else []
     taken = found.taken
-    return Study(
+    return StudyReport(
         kind="fix",
         title=f"race {found.number} of {found.run}",
         verdict="tried: clean" if taken else "no diff to take" if held else "no fix was found",

@@ -11,7 +11,7 @@ from streamrace.reports.data.campaigns import CampaignFolder
 from streamrace.reports.data.dry import DryFolder
 from streamrace.reports.data.loading import ReportError, Run
 from streamrace.reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
-from streamrace.reports.pages.study_page import Study
+from streamrace.reports.pages.study_page import StudyReport
 
 
 def page(folders: Sequence[Path]) -> str:
@@ -57,7 +57,7 @@ def refuse_link(target: Path) -> None:
         )
 
 
-def _read(folders: Sequence[Path]) -> tuple[Study | DryFolder | None, list[Run], list[CampaignFolder]]:
+def _read(folders: Sequence[Path]) -> tuple[StudyReport | DryFolder | None, list[Run], list[CampaignFolder]]:
     for folder in folders:
         what = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
         if what and len(folders) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from streamrace.reports.table import Table
+from streamrace.studies.table import Table
 from streamrace.trace.untrusted import visible
 
 LONGEST = 200  # characters of a name or a message

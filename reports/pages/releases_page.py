@@ -14,10 +14,10 @@ from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame,
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import does_not_hold, read_json
 from streamrace.reports.pages import summary
-from streamrace.reports.pages.study_page import Study, StudyMetadata, texts
-from streamrace.reports.pages.summary import Fact
-from streamrace.reports.table import Cell, Table
+from streamrace.reports.pages.study_page import StudyMetadata, StudyReport, texts
 from streamrace.reports.text import not_exercised
+from streamrace.studies.study import Fact
+from streamrace.studies.table import Cell, Table
 
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
@@ -38,7 +38,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, ran: StudyMetadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     """Load the releases whose rows are next to ``folder``, in NAME.json. Raises :class:`ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
     return study(rows, ran)
 
 
-def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
+def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyReport:
     """Return the report of the rows of :func:`streamrace.repro.commands.releases.row_of`, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
@@ -78,7 +78,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
         facts.append(Fact("did not run", ", ".join(failed)))
     if ran.hardware:
         facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
-    return Study(
+    return StudyReport(
         kind="releases",
         title=f"{len(rows)} DeepSpeed release{'' if len(rows) == 1 else 's'}, unmodified",
         verdict=verdict,

@@ -12,13 +12,12 @@ from streamrace.detectors import Race, Side
 from streamrace.reports.charts import checksum_map, curves, edge, moment_chart
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data.campaigns import CampaignFolder
-from streamrace.reports.data.frames import each
 from streamrace.reports.data.loading import Run, Source
 from streamrace.reports.data.matrix import Tried, matrix, timing_of
 from streamrace.reports.pages import head, html, summary
 from streamrace.reports.pages.words import VERDICTS, WORDS
-from streamrace.reports.table import Column, Table
 from streamrace.reports.timelines import moment
+from streamrace.studies.table import Column, Table, each
 from streamrace.trace.files import file_of
 
 _SPREAD = 12  # rows of parameters with values that are not finite

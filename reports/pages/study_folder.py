@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+
+from pydantic import field_validator
 
 from streamrace.reports.data.schema import File, ReportError
 from streamrace.reports.data.stamp import written
-from streamrace.reports.pages import html
-from streamrace.reports.pages.study_page import Study, StudyMetadata
+from streamrace.reports.pages import html, study_page
+from streamrace.reports.pages.study_page import StudyMetadata, StudyReport
+from streamrace.studies import registry
 
 NOTE = "study.json"
+_OTHERS = ("releases", "catalogue", "waits", "fix")  # each has a page of its own: its results are no table
 
 
 class _Note(StudyMetadata, File):
     NAME = NOTE
     format: str = "stream-race-study-note"
     version: int = 1
+
+    @field_validator("study")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in (*registry.STUDIES, *_OTHERS):
+            raise ValueError("no study of this release")
+        return name
 
 
 def note(folder: Path, ran: StudyMetadata) -> None:
@@ -38,38 +50,13 @@ def is_study(folder: Path) -> bool:
     return (folder / NOTE).is_file()
 
 
-def load(folder: Path) -> Study:
+def load(folder: Path) -> StudyReport:
     """Load the study of a folder. Raises :class:`ReportError`."""
     read = _Note.read(folder)
-    return replace(_load(folder, read), when=written(folder / NOTE))
-
-
-def _load(folder: Path, read: StudyMetadata) -> Study:
-    # A page imports its study, which takes seconds: import only the page that is needed.
-    if read.study == "sweep":
-        from streamrace.reports.pages.sweep_page import load as read_sweep
-
-        return read_sweep(folder, read)
-    if read.study == "why":
-        from streamrace.reports.pages.why_page import load as read_why
-
-        return read_why(folder, read)
-    if read.study == "placements":
-        from streamrace.reports.pages.placements_page import load as read_placements
-
-        return read_placements(folder, read)
-    if read.study == "catalogue":
-        from streamrace.reports.pages.catalogue_page import load as read_catalogue
-
-        return read_catalogue(folder, read)
-    if read.study == "waits":
-        from streamrace.reports.pages.waits_page import load as read_waits
-
-        return read_waits(folder, read)
-    if read.study == "fix":
-        from streamrace.reports.pages.fix_page import load as read_fix
-
-        return read_fix(folder, read)
-    from streamrace.reports.pages.releases_page import load as read_releases
-
-    return read_releases(folder, read)
+    report: StudyReport
+    if read.study in registry.STUDIES:
+        report = study_page.load(folder, read)
+    else:
+        # A page imports its study, which takes seconds: import only the page that is needed.
+        report = import_module(f"streamrace.reports.pages.{read.study}_page").load(folder, read)
+    return replace(report, when=written(folder / NOTE))

@@ -1,7 +1,7 @@
 """Writes the report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-``sweep_page.py``, ``why_page.py``, ``catalogue_page.py`` and others each build a :class:`Study` from their study's
-results; this module renders any of them.
+A study that is declared (:mod:`streamrace.studies.study`) needs no more than its results; ``catalogue_page.py``,
+``releases_page.py`` and others each build a :class:`StudyReport` from theirs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,10 +29,11 @@ from streamrace.reports.data.stamp import stamp
 from streamrace.reports.data.whole import whole
 from streamrace.reports.pages import html, markdown
 from streamrace.reports.pages.run_page import ran
-from streamrace.reports.pages.summary import Fact
 from streamrace.reports.pages.words import STUDIES
 from streamrace.reports.pictures.figures import png
-from streamrace.reports.table import Table
+from streamrace.studies import registry
+from streamrace.studies.study import Fact, Frames
+from streamrace.studies.table import Table
 from streamrace.trace.untrusted import visible
 
 FORMAT = "stream-race-study"
@@ -52,7 +55,7 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "why", "placements", "releases", "catalogue", "waits", "fix"]
+    study: str
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}
@@ -78,7 +81,7 @@ class Card(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyReport:
     """The content of a study's page.
 
     ``verdict`` in a few words, ``sentence`` for a reader with one minute, ``tone``: good, warn or bad. ``metrics``: the
@@ -105,7 +108,57 @@ class Study:
     when: str = ""
 
 
-def page(study: Study) -> str:
+def load(folder: Path, ran: StudyMetadata) -> StudyReport:
+    """Return the report of a declared study's folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
+    study = registry.load(ran.study)
+    results: Frames = {}
+    for name, columns in study.columns.items():
+        file = folder / f"{name}.csv"
+        if file.exists() or len(study.columns) == 1:
+            frame = read_table(file, columns, optional=study.later)
+            for column in (one for one in study.later if columns.get(one) == "str"):
+                frame[column] = frame[column].astype(object).fillna("")
+            try:
+                results[name] = study.completed(frame)
+            except ValueError as error:
+                raise does_not_hold(file, str(error)) from None
+    if not results:
+        raise does_not_hold(folder, f"none of its tables is there ({', '.join(study.columns)})")
+    options = texts(ran.options)
+    found = study.conclude(results, options)
+    profile = options.get("hardware", "")
+    hardware = ran.hardware if ran.hardware.startswith(profile) else f"{profile}: {ran.hardware}"
+    first, *others = results
+    return StudyReport(
+        kind=ran.study,
+        title=found.title,
+        verdict=found.verdict,
+        sentence=found.sentence,
+        tone=found.tone,
+        facts=[
+            Fact("asked", study.question),
+            *found.facts,
+            *([Fact("hardware profile", hardware, "hardware profile")] if ran.hardware else []),
+        ],
+        charts=_drawn(ran.study, results),
+        tables=[table for table in study.tables(results) if table.rows],
+        command=ran.command,
+        versions=ran.versions,
+        configuration=options,
+        metrics=results[first],
+        words=study.words,
+        more={name: results[name] for name in others},
+    )
+
+
+def _drawn(name: str, frames: Frames) -> Mapping[str, Chart]:
+    """Return the pictures of a study, drawn by the module of :mod:`streamrace.reports.pictures` of its name."""
+    module = f"streamrace.reports.pictures.{name}"
+    charts: Mapping[str, Chart] = import_module(module).charts(frames) if find_spec(module) else {}
+    return charts
+
+
+def page(study: StudyReport) -> str:
     """Return the page."""
     return html.render(
         "study.html",
@@ -120,11 +173,11 @@ def page(study: Study) -> str:
     )
 
 
-def _pictures(study: Study) -> dict[str, Figure]:
+def _pictures(study: StudyReport) -> dict[str, Figure]:
     return {name: chart.figure for name, chart in study.charts.items() if isinstance(chart.figure, Figure)}
 
 
-def brief(study: Study) -> str:
+def brief(study: StudyReport) -> str:
     """Return a short report, as Markdown to paste into an issue."""
     return markdown.render(
         "study.md",
@@ -134,7 +187,7 @@ def brief(study: Study) -> str:
     )
 
 
-def findings(study: Study) -> dict[str, Any]:
+def findings(study: StudyReport) -> dict[str, Any]:
     """Return the verdict and the rows, for programs; null for numbers that are not finite, which JSON lacks."""
     return {
         "format": FORMAT,
@@ -151,7 +204,7 @@ def findings(study: Study) -> dict[str, Any]:
     }
 
 
-def write(study: Study, target: Path) -> Path:
+def write(study: StudyReport, target: Path) -> Path:
     """Write the report into the folder ``target``; return its page. Each file is written whole or not at all.
 
     Raises :class:`streamrace.reports.data.loading.ReportError` if the folder cannot be written.
@@ -190,17 +243,6 @@ def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[s
         if (np.isfinite(frame[name]) & (frame[name].abs() > _LARGEST)).any():
             raise does_not_hold(file, f"its {name} is a number that no study finds")
     return frame
-
-
-def said_of_exercise(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with ``unexercised`` (features that were on and never used), empty for earlier studies."""
-    return frame.assign(unexercised=frame.unexercised.astype(object).fillna(""))
-
-
-def unexercised(frame: pd.DataFrame) -> tuple[int, str]:
-    """Return the number of rows in which some feature was never used, and these features."""
-    partly = frame[frame.unexercised != ""]
-    return len(partly), "; ".join(dict.fromkeys(partly.unexercised))
 
 
 def texts(options: Mapping[str, Any]) -> dict[str, str]:

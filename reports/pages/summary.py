@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamrace.detectors import Race, Side
 from streamrace.detectors.order.races import site
@@ -15,19 +15,12 @@ from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
 from streamrace.reports.data.switched import switched
 from streamrace.reports.pages.html import shortened
-from streamrace.reports.table import Cell, Table
 from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
+from streamrace.studies.study import Fact
+from streamrace.studies.table import Cell, Table
 
 _RANKS = 16  # ranks that are listed individually
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
-
-
-class Fact(NamedTuple):
-    """A row of a table: its name, and its value. ``word``: the entry of ``pages.words`` that explains the name."""
-
-    name: str
-    value: str
-    word: str = ""
 
 
 def verdict(run: Run) -> Verdict:

@@ -9,9 +9,9 @@ import pandas as pd
 
 from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
 from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, said, table
-from streamrace.reports.pages.study_page import Card, Study, StudyMetadata
-from streamrace.reports.pages.summary import Fact
+from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.reports.text import duration
+from streamrace.studies.study import Fact
 
 _WORDS = (
     "carries load",
@@ -27,12 +27,12 @@ _WORDS = (
 )
 
 
-def load(folder: Path, ran: StudyMetadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     """Load the waits of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
     return study(WaitsFile.read(folder), ran)
 
 
-def study(found: WaitsFile, ran: StudyMetadata) -> Study:
+def study(found: WaitsFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace waits``."""
     rows = found.waits
     carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
@@ -43,7 +43,7 @@ def study(found: WaitsFile, ran: StudyMetadata) -> Study:
         Fact("together", f"{', '.join(found.together)}. {said(found)}" if found.together else "none can go"),
         Fact("not taken away", f"{found.others} waits that collectives and autograd's engine make by themselves"),
     ]
-    return Study(
+    return StudyReport(
         kind="waits",
         title=f"{len(rows)} line{'' if len(rows) == 1 else 's'} that wait",
         verdict=f"{carrying} carr{'ies' if carrying == 1 else 'y'} load, {redundant} redundant",

@@ -43,6 +43,20 @@ def key(figure: Figure, handles: Sequence[Any], columns: int = 2) -> None:
     )
 
 
+def bars(
+    axes: Axes, places: Sequence[int], values: Sequence[float], colours: Sequence[str], *, least: float,
+    labels: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Draw horizontal bars on a symmetric logarithmic axis, with their ``labels``. ``least``: below this the scale is
+    linear.
+    """
+    drawn = axes.barh(places, values, color=colours, height=0.7)
+    if labels:
+        axes.bar_label(drawn, labels, padding=3, fontsize=8, color=TEXT)
+    axes.set_xscale("symlog", linthresh=least)
+    axes.grid(axis="x", alpha=0.25)
+
+
 def plain(text: str, most: int = 40) -> str:
     """Return ``text`` for literal use in a figure: without TeX, and without characters that its font lacks."""
     return "".join(one if ord(one) < 0x250 else "·" for one in tame(text, most)).replace("$", r"\$")

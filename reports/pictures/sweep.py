@@ -15,11 +15,11 @@ from matplotlib.patches import Patch, Rectangle
 
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.reports.charts.frame import TEXT, Chart
-from streamrace.reports.data.frames import each
 from streamrace.reports.pictures.figures import key, panels, plain
-from streamrace.studies.sweep import PAYS, ZERO3, gain, stops_paying
-
-STOCK = "hpZ stream-sync"
+from streamrace.studies.declared.sweep import as_released
+from streamrace.studies.study import Frames
+from streamrace.studies.sweep import PAYS, STOCK, UNFIXED, ZERO3, gain, stops_paying
+from streamrace.studies.table import each
 
 _LATENT, _PARTLY, _MANIFESTED, _NONE = "#4c9f70", "#e3b23c", "#cf3a3a", "#7c83a366"
 _STATES = {
@@ -29,6 +29,12 @@ _STATES = {
     _NONE: "no race",
 }
 _HATCH: dict[str, Any] = {"hatch": "///", "edgecolor": "#00000055", "linewidth": 0}
+
+
+def charts(frames: Frames) -> dict[str, Chart]:
+    """Return the phase diagram and the throughput."""
+    frame = frames["sweep"]
+    return {"phase-diagram": phases(frame, [UNFIXED, *as_released(frame)]), "throughput": throughput(frame)}
 
 
 def phases(frame: pd.DataFrame, configurations: Sequence[str]) -> Chart:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import pandas as pd
 from rich.console import Console
 
-from streamrace.reports.table import Column, Table
 from streamrace.studies.calibration import Calibrated, ProfilerTrace
+from streamrace.studies.table import Column, Table
 
 _LEFT = 5  # reasons that are printed
 
@@ -54,12 +51,3 @@ def _table(found: Calibrated) -> Table:
         for row in found.rows
     ]
     return Table("The trace's kernels, by the base and by the new profile", columns, rows)
-
-
-def published(console: Console, summary: pd.DataFrame, sources: Mapping[str, str]) -> None:
-    """Print the model's values next to published measurements, and their sources."""
-    columns = ["GPU", "kernel", Column("rows", ".0f"), Column("mean error", ".1%"), Column("worst", ".1%"), "source"]
-    rows = [[row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source] for row in summary.itertuples()]
-    console.print(Table("Microseconds of a kernel, ours beside theirs", columns, rows))
-    for name, source in sources.items():
-        console.print(f"  {name}: {source}", highlight=False, markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamrace.reports.data.catalogue import EntryRow, RanSide, cell, short
-from streamrace.reports.table import Cell, Table
+from streamrace.studies.table import Cell, Table
 
 
 def table(rows: Sequence[EntryRow]) -> Table:

@@ -16,8 +16,8 @@ from streamrace.reports.data.checked import ran_with
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
-from streamrace.reports.table import STYLES
 from streamrace.reports.text import reports_on, typed
+from streamrace.studies.table import STYLES
 from streamrace.trace.untrusted import visible
 
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from streamrace.reports.table import Cell, Column, Table
 from streamrace.studies.choose import GB, KINDS, ShardingQuestion
+from streamrace.studies.table import Cell, Column, Table
 
 _NAMED = 3  # of strategies that are equally fast
 _HEADS = (

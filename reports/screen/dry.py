@@ -12,9 +12,9 @@ from rich.text import Text
 
 from streamrace.reports.data.dry import GIB, memory_table, time_table
 from streamrace.reports.screen.races import race_text, unexercised_text
-from streamrace.reports.table import STYLES
 from streamrace.reports.text import clean, reports_on, typed
 from streamrace.studies.rehearsed import Extension, Rehearsed
+from streamrace.studies.table import STYLES
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Collective, Frame, Launch, Stack
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.screen.races import held_text, race_text, unexercised_text
-from streamrace.reports.table import STYLES, Cell, Column, Table
 from streamrace.reports.text import replays, reversal, typed
+from streamrace.studies.table import STYLES, Cell, Column, Table
 
 _LAST = 20  # steps that are shown during a run
 

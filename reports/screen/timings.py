@@ -22,8 +22,8 @@ from streamrace.replay.tokens import Token
 from streamrace.reports.data import sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.whole import whole
-from streamrace.reports.table import Cell, Column, Table
 from streamrace.reports.text import duration, replays, typed, ways_of
+from streamrace.studies.table import Cell, Column, Table
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:

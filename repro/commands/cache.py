@@ -48,7 +48,7 @@ def cache(older_than: float | None, what: tuple[str, ...]) -> None:
 
 def _list(every: Sequence[Kept]) -> None:
     from streamrace.reports.screen.console import Terminal
-    from streamrace.reports.table import Column, Table
+    from streamrace.studies.table import Column, Table
 
     console = Terminal()
     rows = []

@@ -14,8 +14,8 @@ from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
 
 if TYPE_CHECKING:
-    from streamrace.reports.table import Table
     from streamrace.scenarios.catalogue.entry import Entry
+    from streamrace.studies.table import Table
 
 
 @click.command()
@@ -105,7 +105,7 @@ def catalogue(
 
 
 def _list(chosen: Sequence[Entry]) -> Table:
-    from streamrace.reports.table import Cell, Table
+    from streamrace.studies.table import Cell, Table
 
     rows = [
         [

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamrace.reports.screen.console import Terminal
-from streamrace.repro.commands.frames import words
+from streamrace.studies.lists import words
 
 _ABOVE = click.IntRange(1)
 

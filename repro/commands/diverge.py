@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamrace.reports.screen.console import Terminal
-from streamrace.reports.table import Cell, Column, Table
+from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace.untrusted import visible
 
 if TYPE_CHECKING:

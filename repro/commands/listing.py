@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from streamrace.reports.screen.console import Terminal
-from streamrace.reports.table import Column, Table
+from streamrace.studies.table import Column, Table
 
 
 @click.command()

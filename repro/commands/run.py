@@ -11,9 +11,9 @@ import click
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
-from streamrace.repro.commands.frames import fixes as chosen_fixes
 from streamrace.repro.commands.options import Sections, chosen, scenario_options
 from streamrace.repro.sessions.release import become
+from streamrace.studies.lists import fixes as chosen_fixes
 
 EXPECTATIONS = {
     "unstable": {"unstable"},

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamrace.studies.registry import STUDIES
+
 if TYPE_CHECKING:
     import click
 
@@ -40,19 +42,9 @@ COMMANDS = {
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
     "fuzz": Command("fuzz", "deepspeed,reports", "A scenario in many timings; the smallest that goes wrong.", gpu=True),
     "replay": Command("replay", "deepspeed", "Execute one timing again, by its token.", gpu=True),
-    "placements": Command(
-        "placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices.", gpu=True
-    ),
     "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory.", gpu=True),
-    "sweep": Command(
-        "sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches.", gpu=True
-    ),
-    "why": Command("why", "deepspeed,reports", "Which single assumption decides whether hpZ's race shows.", gpu=True),
-    "memory": Command(
-        "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
-    ),
+    **{name: Command("study", one.extras, one.text, gpu=one.gpu) for name, one in STUDIES.items()},
     "calibrate": Command("calibrate", "reports", "A hardware profile of your own GPU, from a trace of one step."),
-    "kernels": Command("kernels", "reports", "The model of kernels beside what others have measured."),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
     "catalogue": Command("catalogue", "deepspeed,reports", "Known stream bugs, in the releases with and without them."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -17,13 +17,10 @@ _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # options on which no result depends
 
 
-Kind = Literal["sweep", "why", "placements", "releases", "catalogue", "waits", "fix"]
-
-
 def report(
     console: Console,
     folder: Path,
-    study: Kind,
+    study: str,
     *,
     options: Mapping[str, Any] | None = None,
     hardware: str = "",
@@ -49,7 +46,7 @@ def report(
 
 def noted(
     folder: Path,
-    study: Kind,
+    study: str,
     *,
     options: Mapping[str, Any] | None = None,
     hardware: str = "",

@@ -25,7 +25,10 @@ SOURCES: Mapping[str, str] = {
     "deepbench": "baidu-research/DeepBench, results/train/DeepBench_NV_V100.xlsx: 16 bit inputs, N N, some rows",
     "fa3": "FlashAttention-3 (arXiv 2407.08608), figures 5 and 6: FlashAttention-2 on an H100 SXM5",
 }
-COLUMNS = ("gpu", "kernel", "shape", "dtype", "theirs_us", "ours_us", "error", "source", "measured")
+COLUMNS = {
+    "gpu": "str", "kernel": "str", "shape": "str", "dtype": "str", "theirs_us": "float64", "ours_us": "float64",
+    "error": "float64", "source": "str", "measured": "str",
+}  # fmt: skip
 
 
 def study(file: Path = PUBLISHED) -> pd.DataFrame:

@@ -42,8 +42,11 @@ KINDS = (
     "buffer", "rounding",
 )  # fmt: skip
 AT_PEAK = tuple(f"peak_{kind}" for kind in KINDS)
-COLUMNS = ("model", "group", "qwz", "parameters", "secondary", "formula", "error", "peak", "phase", *AT_PEAK)
-"""Columns of the frame: see :func:`study`."""
+COLUMNS = {
+    "model": "str", "group": "int64", "qwz": "bool", "parameters": "int64", "secondary": "int64", "formula": "float64",
+    "error": "float64", "peak": "int64", "phase": "str", **dict.fromkeys(AT_PEAK, "int64"),
+}  # fmt: skip
+"""Columns of the frame and their dtypes: see :func:`study`."""
 GIB = 1 << 30
 
 

@@ -6,7 +6,7 @@ sufficient is the race detector's verdict on that run, never the promise of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path, PurePath
@@ -19,7 +19,7 @@ from streamrace.device.ranks.cluster import RankFailed
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
-from streamrace.studies.process_pool import side_by_side
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.studies.rehearsed import Rehearsed, rehearse
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import HostWait, Phase, Stack
@@ -29,11 +29,12 @@ NETWORKS = (12.5, 100.0, 400.0)
 LARGEST_NETWORK = 100.0
 MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
-COLUMNS = (
-    "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
-    "step_s", "slowdown", "host_blocked_s", "waits", "waited_s", "unexercised",
-)  # fmt: skip
-"""Columns of the frame: see :func:`study`."""
+COLUMNS = {
+    "model": "str", "gbits": "float64", "fix": "str", "where": "str", "what": "str", "race_free": "bool",
+    "races": "int64", "manifested": "int64", "pairs": "str", "memory": "str", "example": "str", "step_s": "float64",
+    "slowdown": "float64", "host_blocked_s": "float64", "waits": "int64", "waited_s": "float64", "unexercised": "str",
+}  # fmt: skip
+"""Columns of the frame and their dtypes: see :func:`study`."""
 
 
 class PlacementCase(NamedTuple):
@@ -59,9 +60,9 @@ def cases(
 def study(
     todo: Sequence[PlacementCase],
     folder: Path,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: OnProgress = quiet,
     *,
-    workers: int = 2,
+    workers: int | None = 2,
     **options: Any,
 ) -> pd.DataFrame:
     """Dry-run all cases; one row each, in their order. ``options``: of the job, besides or instead of :data:`JOB`.
@@ -79,10 +80,8 @@ def study(
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
-        progress(
-            f"{number} of {len(todo)}: {case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, "
-            f"{row['step_s']:.4f} s a step"
-        )
+        what = f"{case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, {row['step_s']:.4f} s a step"
+        progress(number, len(todo), what)
     frame = pd.DataFrame([rows[case] for case in todo], columns=[name for name in COLUMNS if name != "slowdown"])
     best = frame[frame.race_free].groupby(["model", "gbits"]).step_s.min().rename("best").reset_index()
     fastest = frame.merge(best, on=["model", "gbits"], how="left").best
@@ -94,6 +93,11 @@ def cheapest(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the cheapest race-free fix for each model and network: by step time, then by blocked time of the host."""
     free = frame[frame.race_free].sort_values(["step_s", "host_blocked_s"], kind="stable")
     return free.groupby(["model", "gbits"], as_index=False, sort=False).first().sort_values(["model", "gbits"])
+
+
+def fastest(rows: pd.DataFrame) -> float:
+    """Return the seconds per step of a job's fastest race-free fix; of the fastest if all race."""
+    return float(rows[rows.race_free].step_s.min() if rows.race_free.any() else rows.step_s.min())
 
 
 def insufficient(frame: pd.DataFrame) -> list[Fix]:

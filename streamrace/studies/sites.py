@@ -8,7 +8,6 @@ the run break?
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -22,11 +21,15 @@ from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
 from streamrace.scenarios.scenario import Scenario, scenario
 from streamrace.studies.placements import pair
+from streamrace.studies.process_pool import OnProgress, quiet
 from streamrace.trace.files import TraceReader, file_of
 
 SCENARIO: dict[str, Any] = {"size": "tiny", "sequence": 32, "steps": 3, "accumulation": 2}
-COLUMNS = ("operation", "function", "file", "line", "count", "race", "pairs", "diverges", "verdict", "note")
-"""Columns of the frame: see :func:`study`."""
+COLUMNS = {
+    "operation": "str", "function": "str", "file": "str", "line": "int64", "count": "int64", "race": "bool",
+    "pairs": "str", "diverges": "bool", "verdict": "str", "note": "str",
+}  # fmt: skip
+"""Columns of the frame and their dtypes: see :func:`study`."""
 
 CARRIES = "carries load"
 UNSHOWN = "needed, did not show"
@@ -100,7 +103,7 @@ def verdict(found: SiteOutcome) -> str:
     return UNSHOWN if found.races else REDUNDANT
 
 
-def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **options: Any) -> pd.DataFrame:
+def study(folder: Path, progress: OnProgress = quiet, **options: Any) -> pd.DataFrame:
     """Remove each synchronisation of a small live run on its own; a row each, in program order.
 
     ``options``: of the scenario, besides or instead of :data:`SCENARIO`. Columns: ``operation``, ``function``, ``file``
@@ -127,7 +130,7 @@ def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **o
         if not found.broke and site in found.sites:
             raise ScenarioError(f"{name_of(site)} could not be taken away: it is still in the trace")
         said = verdict(found)
-        progress(f"{number} of {len(counted)}: without {name_of(site)}: {said}")
+        progress(number, len(counted), f"without {name_of(site)}: {said}")
         rows.append(
             {
                 **site._asdict(),

@@ -10,6 +10,7 @@ own that imports it; its rows are appended (``streamrace sweep --deepspeed``).
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +32,15 @@ NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 ZERO3 = "ZeRO-3"
 PAYS = 1.05  # hpZ counts as paying while it is faster by this factor
-_COLUMNS = [
-    "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
-    "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
-    "asking_us", "unexercised",
-]  # fmt: skip
+UNFIXED, STOCK = f"hpZ {Fix.NONE}", f"hpZ {Fix.STREAM_SYNC}"
+COLUMNS = {
+    "configuration": "str", "network": "float64", "micro_batch": "int64", "step_s": "float64",
+    "tokens_per_second": "float64", "tflops_per_gpu": "float64", "races": "int64", "pairs": "int64",
+    "manifested": "int64", "slack_us": "float64", "harmful": "float64", "harmful_manifested": "float64",
+    "harmful_slack_us": "float64", "memory_gib": "float64", "fits": "bool", "asking_us": "float64",
+    "unexercised": "str",
+}  # fmt: skip
+"""Columns of the frame and their dtypes: see :func:`sweep`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def sweep(
     for number, (point, found) in enumerate(done, 1):
         rows += found
         progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
-    return ordered(pd.DataFrame(rows, columns=_COLUMNS), [point.configuration for point in todo])
+    return ordered(pd.DataFrame(rows, columns=list(COLUMNS)), [point.configuration for point in todo])
 
 
 def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
@@ -113,24 +118,27 @@ def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
     Between two networks of the sweep the slack is assumed linear in the logarithm of the bandwidth. 0 if a pair is
     reversed on all networks of the sweep, NaN if none is on the fastest.
     """
+    found = {}
+    for micro_batch, group in frame[frame.configuration == configuration].groupby("micro_batch"):
+        group = group.sort_values("network")
+        hidden = [at for at, shown in enumerate(group.harmful_manifested > 0) if not shown]
+        if not hidden:
+            found[micro_batch] = 0.0
+        else:
+            found[micro_batch] = _crossing(list(group.network), list(group.harmful_slack_us), hidden[-1])
+    return pd.Series(found, name="gbit_per_s", dtype=float)
+
+
+def _crossing(networks: Sequence[float], values: Sequence[float], left: int, level: float = 0.0) -> float:
+    """Return the bandwidth between networks ``left`` and ``left`` + 1 at which the values cross ``level``; NaN for the
+    last network.
+    """
     import numpy as np
 
-    rows = frame[frame.configuration == configuration]
-    found = {}
-    for micro_batch, group in rows.groupby("micro_batch"):
-        group = group.sort_values("network")
-        networks, slacks = group.network.to_numpy(float), group.harmful_slack_us.to_numpy(float)
-        shown = group.harmful_manifested.to_numpy() > 0
-        hidden = np.flatnonzero(~shown)
-        at = 0.0
-        if len(hidden) and hidden[-1] + 1 == len(shown):
-            at = np.nan
-        elif len(hidden):
-            left = int(hidden[-1])
-            part = slacks[left] / (slacks[left] - slacks[left + 1])
-            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
-        found[micro_batch] = at
-    return pd.Series(found, name="gbit_per_s", dtype=float)
+    if left + 1 == len(networks):
+        return math.nan
+    part = (values[left] - level) / (values[left] - values[left + 1])
+    return float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
 
 
 def rows_of(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
@@ -173,30 +181,22 @@ def asked(frame: pd.DataFrame) -> float:
     return float((frame.asking_us / 1e6 / frame.step_s).max())
 
 
-def gain(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.DataFrame:
+def gain(frame: pd.DataFrame, configuration: str = STOCK) -> pd.DataFrame:
     """Return the speed of hpZ as a multiple of ZeRO-3's without hpZ, by micro-batch (rows) and network (columns)."""
     times = frame.pivot_table(index="micro_batch", columns=["configuration", "network"], values="step_s")
     return pd.DataFrame(times[ZERO3] / times[configuration])
 
 
-def stops_paying(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.Series[float]:
+def stops_paying(frame: pd.DataFrame, configuration: str = STOCK) -> pd.Series[float]:
     """Compute, by micro-batch, the bandwidth (Gbit/s) from which on hpZ is faster by less than :data:`PAYS`.
 
     Between two networks of the sweep the gain is assumed linear in the logarithm of the bandwidth. NaN if hpZ pays up
     to the fastest network, or nowhere.
     """
-    import numpy as np
-
     found = {}
     for micro_batch, row in gain(frame, configuration).iterrows():
-        networks, gains = row.index.to_numpy(dtype=float), row.to_numpy(dtype=float)
-        paying = np.flatnonzero(gains >= PAYS)
-        at = np.nan
-        if len(paying) and paying[-1] + 1 < len(gains):
-            left = int(paying[-1])
-            part = (gains[left] - PAYS) / (gains[left] - gains[left + 1])
-            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
-        found[micro_batch] = at
+        paying = [at for at, value in enumerate(row) if value >= PAYS]
+        found[micro_batch] = _crossing(list(row.index), list(row), paying[-1], PAYS) if paying else math.nan
     return pd.Series(found, name="gbit_per_s", dtype=float)
 
 

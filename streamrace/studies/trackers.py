@@ -34,10 +34,11 @@ from streamrace.scenarios.tracked_program import SAID, TrackedCase
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 from streamrace.trace.files import TraceReader
 
-COLUMNS = (
-    "model", "layers", "precision", "attention", "checkpointing", "micro_batch", "sequence", "steps", "ranks", "ours",
-    "theirs", "error",
-)  # fmt: skip
+COLUMNS = {
+    "model": "str", "layers": "int64", "precision": "str", "attention": "str", "checkpointing": "bool",
+    "micro_batch": "int64", "sequence": "int64", "steps": "int64", "ranks": "int64", "ours": "int64", "theirs": "int64",
+    "error": "float64",
+}  # fmt: skip
 GIB = 1 << 30
 _LIMIT_S = 300
 

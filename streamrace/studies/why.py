@@ -37,10 +37,13 @@ RELEASES = ("0.13.2", AFFECTED, "0.13.5", PINNED)
 BASE = "the setting"
 NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 _HALVINGS = 6  # between two of these networks: to some 2 %
-_COLUMNS = [
-    "release", "assumption", "value", "step_s", "pairs", "manifested", "harmful", "reversed", "within_forward",
-    "slack_ms", "worst_ms", "parameters", "from_gbits", "fits", "unexercised", "verdict", "flips",
-]  # fmt: skip
+COLUMNS = {
+    "release": "str", "assumption": "str", "value": "str", "step_s": "float64", "pairs": "int64", "manifested": "int64",
+    "harmful": "int64", "reversed": "int64", "within_forward": "int64", "slack_ms": "float64", "worst_ms": "float64",
+    "parameters": "str", "from_gbits": "float64", "fits": "bool", "unexercised": "str", "verdict": "bool",
+    "flips": "bool",
+}  # fmt: skip
+"""Columns of the frame and their dtypes: see :func:`why`."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
     bases = frame[frame.assumption == BASE].set_index("release").verdict
     of = frame.release.where(frame.release.isin(list(bases.index)), AFFECTED)
     base = of.map(bases).fillna(False).astype(bool)
-    return frame.assign(flips=frame.verdict != base)[_COLUMNS]
+    return frame.assign(flips=frame.verdict != base)[list(COLUMNS)]
 
 
 def _rows(group: Sequence[tuple[int, Flip]], *, folder: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -17,7 +17,7 @@ from markdown_it.token import Token
 
 from streamrace.reports.data.loading import Run, load
 from streamrace.reports.pages import bundle, markdown, summary
-from streamrace.reports.table import Table
+from streamrace.studies.table import Table
 from streamrace.trace.files import TraceWriter
 from streamrace.trace.records import Launch, Phase
 from tests.examples import examples

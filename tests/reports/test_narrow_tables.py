@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from streamrace.reports.table import Table
+from streamrace.studies.table import Table
 
 
 def test_names_and_values_stay_apart_where_the_screen_is_narrow() -> None:

@@ -19,7 +19,8 @@ from streamrace.reports.data.schema import ReportError
 from streamrace.reports.pages.study_folder import load
 from streamrace.reports.pages.study_page import brief, page, write
 from streamrace.repro.__main__ import main
-from streamrace.repro.commands import placements, releases
+from streamrace.repro.commands import releases
+from streamrace.repro.commands.study import command as command_of
 from streamrace.repro.sessions import studied
 from streamrace.scenarios import rehearsal
 from streamrace.studies import placements as placements_study
@@ -351,6 +352,7 @@ def test_a_command_ends_with_its_report(
 
 
 def test_the_command_quotes_what_a_shell_would_read() -> None:
-    with click.Context(placements.placements, info_name="placements") as context:
-        placements.placements.parse_args(context, ["--models", "a b;c", "--slow", "x=2", "--slow", "y=3"])
+    placements = command_of("placements")
+    with click.Context(placements, info_name="placements") as context:
+        placements.parse_args(context, ["--models", "a b;c", "--slow", "x=2", "--slow", "y=3"])
         assert studied.command(context) == "streamrace placements --models 'a b;c' --slow x=2 --slow y=3"

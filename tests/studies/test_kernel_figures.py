@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from click.testing import CliRunner
 
-from streamrace.repro.commands.kernels import kernels as command
+from streamrace.repro.commands.study import command
 from streamrace.studies import kernels
 
 # Mean absolute errors, as they are: a model that does worse than this has changed.
@@ -38,7 +38,7 @@ def test_the_model_is_as_near_to_what_was_measured_as_is_said() -> None:
 
 
 def test_the_command_tells_them_and_keeps_all_rows(tmp_path: Path) -> None:
-    told = CliRunner().invoke(command, ["--runs", str(tmp_path)], catch_exceptions=False)
+    told = CliRunner().invoke(command("kernels"), ["--runs", str(tmp_path)], catch_exceptions=False)
     assert told.exit_code == 0
     assert "attention forward" in " ".join(told.output.split())
     assert len(pd.read_csv(tmp_path / "kernels" / "kernels.csv")) == len(kernels.study())

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from streamrace.reports.pictures import memory as memory_chart
+from streamrace.reports.pictures.figures import png
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import subject
-from streamrace.studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, MemoryCase, cases, limits, study
+from streamrace.studies.memory import AT_PEAK, COLUMNS, GIB, KINDS, MODELS, MemoryCase, cases, limits, study
 
 SMALL = {"nodes": 2, "gpus": 4, "sequence": 64}
 RANKS = 8
@@ -98,5 +99,6 @@ def test_a_group_that_does_not_divide_is_one_sentence(model: str, tmp_path: Path
 
 
 def test_the_picture_is_drawn(frame: pd.DataFrame, tmp_path: Path) -> None:
-    memory_chart.draw(frame, tmp_path / "memory.png", group=4)
+    assert {kind for _, kinds, _ in memory_chart.PARTS for kind in kinds} == set(KINDS), "each kind has a colour"
+    png(memory_chart.charts({"memory": frame})["memory"].figure, tmp_path / "memory.png")
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")

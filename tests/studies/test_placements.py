@@ -10,7 +10,7 @@ import pytest
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.reports.pictures import placements as placement_chart
 from streamrace.reports.pictures.figures import png
-from streamrace.repro.commands import placements as command
+from streamrace.repro.commands.study import command
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies import placements
 
@@ -49,16 +49,16 @@ def test_all_fixes_are_tried_by_default_and_the_large_model_on_one_network() -> 
 
 def test_the_picture_is_drawn_even_where_nothing_is_race_free(frame: pd.DataFrame, tmp_path: Path) -> None:
     for name, rows in {"all": frame, "racy": frame[~frame.race_free]}.items():
-        png(placement_chart.draw(rows).figure, tmp_path / f"{name}.png")
+        png(placement_chart.charts({"placements": rows})["placements"].figure, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("text", ["", "fast", "100,-1"])
 def test_a_network_that_is_no_speed_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ScenarioError, match="--networks takes Gbit/s above 0"):
-        command.placements.main(["--networks", text], standalone_mode=False)
+        command("placements").main(["--networks", text], standalone_mode=False)
 
 
 def test_an_unknown_fix_is_refused_in_a_sentence() -> None:
     with pytest.raises(ScenarioError, match="unknown fix 'hope'"):
-        command.placements.main(["--fixes", "event,hope"], standalone_mode=False)
+        command("placements").main(["--fixes", "event,hope"], standalone_mode=False)

@@ -58,7 +58,7 @@ def test_where_hpz_stops_paying_lies_between_two_networks() -> None:
 
 
 def test_the_pictures_are_drawn(frame: pd.DataFrame, tmp_path: Path) -> None:
-    for chart in (sweep_charts.phases(frame, ["hpZ none"]), sweep_charts.throughput(frame)):
+    for chart in sweep_charts.charts({"sweep": frame}).values():
         path = tmp_path / "drawn.png"
         png(chart.figure, path)
         with Image.open(path) as picture:

@@ -1,9 +1,9 @@
-"""Parses lists on the command lines of studies, and iterates over the rows of a frame."""
+"""Parses the lists on command lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.scenarios.base import ScenarioError
@@ -50,8 +50,3 @@ def numbers(
     if not found or not all(above < number <= _MOST for number in found):
         raise ScenarioError(f"{option} takes {what} with commas between them, not '{text}'")
     return found
-
-
-def rows(frame: Any) -> Iterator[Any]:
-    """Yield a frame's rows, with its columns as untyped attributes."""
-    yield from frame.itertuples()

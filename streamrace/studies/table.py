@@ -1,21 +1,24 @@
 """Defines tables, described once: columns with their formats, and rows of values.
 
 Three renderers draw a table: the terminal (``console.print(table)``, by rich), pages (the macro ``table`` of
-``pages/templates/parts.html``) and Markdown (:func:`streamrace.reports.pages.markdown.table`).
+``reports/pages/templates/parts.html``) and Markdown (:func:`streamrace.reports.pages.markdown.table`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import table as rich
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NAME = 24  # characters up to which a row's name is not wrapped
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
@@ -113,3 +116,8 @@ def _cell(value: Any, column: Column) -> Cell:
 def _text(cell: Cell) -> Text:
     text = Text(cell.text, STYLES.get(cell.tone, ""))
     return text.append(f"\n{cell.below}", "dim") if cell.below else text
+
+
+def each(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield a frame's rows, with its columns as attributes. The columns are dynamic, so rows are untyped."""
+    yield from frame.itertuples(index=False)

@@ -1,0 +1,1 @@
+"""Declares the studies: a file each."""
