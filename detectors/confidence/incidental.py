@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
@@ -41,13 +40,6 @@ class IncidentalOrder:
             for race in self.races
         )
         return f"without {where}: {pairs}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "sites": [{"how": one.how, "frame": one.frame._asdict() if one.frame else None} for one in self.sites],
-            "sentence": self.sentence(),
-            "races": [race.as_dict() for race in self.races],
-        }
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from streamrace.detectors import Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
@@ -24,12 +24,11 @@ from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.data.schema import KeptSuppression, ReportError, first_problem
+from streamrace.reports.data.schema import File, KeptSuppression, Part, ReportError, first_problem
 from streamrace.reports.text import plain_text
 from streamrace.trace.records import Frame
 from streamrace.trace.untrusted import LARGEST, Unreadable, read_json, visible
 
-FORMAT = "stream-race-baseline"
 VERSION = 1
 FRAGILE = "fragile"
 _DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
@@ -190,17 +189,15 @@ def _in_baseline(name: str) -> KeptSuppression:
 # -- the baseline --------------------------------------------------------------------------------------------
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+class _Entry(Part):
     fingerprint: str
     rule: str = ""
     message: str = ""
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-    format: Literal["stream-race-baseline"]
-    version: int
+class _File(File):
+    _indent, _ascii = 1, True
+    format: Literal["stream-race-baseline"] = "stream-race-baseline"
     findings: list[_Entry]
 
 
@@ -250,8 +247,8 @@ _AGAIN = "Make it again with 'streamrace check --write-baseline'"
 def text(found: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
     """Return a baseline's file with these findings, except those that a comment already suppresses."""
     entries = [
-        {"fingerprint": one.fingerprint, "rule": one.rule, "message": one.message}
+        _Entry(fingerprint=one.fingerprint, rule=one.rule, message=one.message)
         for one, why in zip(found, suppressed, strict=True)
         if why is None or why.kind != "comment"
     ]
-    return json.dumps({"format": FORMAT, "version": VERSION, "findings": entries}, indent=1) + "\n"
+    return _File(findings=entries).text()

@@ -8,6 +8,7 @@ empty frames for the rest.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,10 +164,12 @@ class Run:
         return {name: getattr(self, name) for name in ("steps", "races", "accesses", "checksums")}
 
 
-def load(folder: str | Path) -> Run:
-    """Read the folder of a run. Raises :class:`ReportError` if it is none, or holds contents that no run writes."""
+def load(folder: str | Path, found: Findings | None = None) -> Run:
+    """Read the folder of a run, but for its findings if they are ``found``. Raises :class:`ReportError` if it is no
+    run, or holds contents that no run writes.
+    """
     where = Path(folder)
-    findings, file = _findings(where)
+    findings, file = (_whole(found), found) if found else _findings(where)
     return Run(
         name=where.resolve().name.encode("utf-8", "backslashreplace").decode(),  # invalid UTF-8 is shown as codes
         folder=where,
@@ -211,7 +214,7 @@ def _findings(folder: Path) -> tuple[dict[str, Any], Findings]:
     if file.is_file():
         data = schema.read_json(file)
         found = Findings.parsed(file, data)
-        return found.model_dump(mode="json") | data, found
+        return _whole(found) | data, found
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
     if (asked := folder / "check.json").is_file():
@@ -232,7 +235,13 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
         scenario=scenario,
         versions={},
     )
-    return known.model_dump(mode="json"), known
+    return _whole(known), known
+
+
+def _whole(found: Findings) -> dict[str, Any]:
+    """Return the findings as data, with the fields that are not written on its first level."""
+    written: dict[str, Any] = json.loads(found.text())
+    return found.model_dump() | written
 
 
 def not_a_run(folder: Path) -> ReportError:

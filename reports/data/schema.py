@@ -24,6 +24,7 @@ _LONGEST_PROBLEM = 200  # characters of pydantic's message
 _OF_RACES = {"examples", "lo"}  # keys that identify a race and an occurrence
 _RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # fields by their names in earlier versions
 _SIGNED = {"start", "end", "longer_ns", "live_longer_ns", *_RENAMED, *_RENAMED.values()}
+_LEAST = {"op": -1}  # the host's, in a window
 _OPTIONS = {"scenario", "profile", "asked", "job", "options", "watch"}  # the values are those of a command's options
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
 
@@ -170,7 +171,7 @@ def _bounded(value: Any, name: str = "") -> None:
     elif isinstance(value, list):
         for one in value:
             _bounded(one, name)
-    elif isinstance(value, int) and not (-_LARGEST if name in _SIGNED else 0) <= value <= _LARGEST:
+    elif isinstance(value, int) and not (-_LARGEST if name in _SIGNED else _LEAST.get(name, 0)) <= value <= _LARGEST:
         raise ValueError(f"{name} is a number that no run writes")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from streamrace.reports.data import campaigns, dry, loading
 from streamrace.reports.data.campaigns import CampaignFolder
 from streamrace.reports.data.dry import DryFolder
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.loading import ReportError, Run
 from streamrace.reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
 from streamrace.reports.pages.study_page import StudyReport
@@ -27,12 +29,13 @@ def page(folders: Sequence[Path]) -> str:
     return run_page.page(runs, (), tried)
 
 
-def write(folders: Sequence[Path], target: Path) -> str:
-    """Write the report, page and files, into the folder ``target``; return its headline.
+def write(folders: Sequence[Path], target: Path, found: Mapping[Path, Findings] = MappingProxyType({})) -> str:
+    """Write the report, page and files, into the folder ``target``; return its headline. ``found``: findings that are
+    known and need not be read, by folder.
 
     Raises :class:`ReportError`, also if ``target`` cannot be written.
     """
-    alone, runs, tried = _read(folders)
+    alone, runs, tried = _read(folders, found)
     with _writing(target):
         if isinstance(alone, DryFolder):
             return dry_page.write(alone, target)
@@ -57,7 +60,9 @@ def refuse_link(target: Path) -> None:
         )
 
 
-def _read(folders: Sequence[Path]) -> tuple[StudyReport | DryFolder | None, list[Run], list[CampaignFolder]]:
+def _read(
+    folders: Sequence[Path], found: Mapping[Path, Findings] = MappingProxyType({})
+) -> tuple[StudyReport | DryFolder | None, list[Run], list[CampaignFolder]]:
     for folder in folders:
         what = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
         if what and len(folders) > 1:
@@ -65,7 +70,7 @@ def _read(folders: Sequence[Path]) -> tuple[StudyReport | DryFolder | None, list
         if what:
             return study_folder.load(folder) if what == "study" else dry.load(folder), [], []
     tried = [folder for folder in folders if campaigns.is_campaign(folder)]
-    runs = [loading.load(folder) for folder in folders if folder not in tried]
+    runs = [loading.load(folder, found.get(folder)) for folder in folders if folder not in tried]
     loading.comparable(runs)
     return None, runs, [campaigns.load(folder) for folder in tried]
 

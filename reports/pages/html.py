@@ -21,8 +21,9 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from streamrace.reports.charts.frame import Chart
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import put
 from streamrace.reports.pictures.figures import svg
+from streamrace.reports.text import plain_text
 from streamrace.trace.untrusted import visible
 
 LONGEST = 600  # characters of a text that is shown in full
@@ -73,7 +74,7 @@ def environment() -> Environment:
 def write(text: str, target: Path) -> None:
     """Write the page, whole or not at all. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    whole(target, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
+    put(target, plain_text(text))
 
 
 def breaks(text: str) -> Markup:

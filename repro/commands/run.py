@@ -105,7 +105,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
     terminal.comparison(console, found, written)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        write(list(written.values()), target)
+        write(list(written.values()), target, {written[word]: one for word, one in found.items()})
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

@@ -205,7 +205,7 @@ def conclude(
     if telling.report:
         from streamrace.reports.pages.folders import write
 
-        write([folder], folder / "report")
+        write([folder], folder / "report", {folder: found})
         page = folder / "report" / "index.html"
     _tell(found, folder, page, telling)
     if interrupted:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from streamrace.device.scripts import WrongUse
+from streamrace.reports.data import whole
 from streamrace.repro.sessions import staging
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ def key_of(path: Path) -> str | None:
 
 def put(file: Path, data: Mapping[str, Any]) -> None:
     """Write the file atomically, as other processes poll for it."""
-    beside = file.with_name(f".{file.name}.part")
-    beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    beside.replace(file)
+    whole.put(file, json.dumps(data, indent=2) + "\n")
 
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:

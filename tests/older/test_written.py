@@ -16,9 +16,12 @@ from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongP
 from streamrace.reports.data import known, sources
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
 from streamrace.reports.data.checked import Seen, thinned, witnessed
-from streamrace.reports.data.findings import Cost, Dry, of_scenario
+from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
+from streamrace.reports.data.fixes import FixFile
 from streamrace.reports.data.known import Known
 from streamrace.reports.data.schema import KeptSuppression, KeptWitness
+from streamrace.reports.data.sources import SourcesFile
+from streamrace.reports.data.waits import WaitsFile
 from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
 from streamrace.reports.window import Slice, Window
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
@@ -162,6 +165,22 @@ def test_what_is_written_has_the_bytes_of_before(name: str, tmp_path: Path) -> N
     write, file = CASES[name]
     write(tmp_path)
     assert _shape(tmp_path / file) == _shape(WRITTEN / name)
+
+
+@pytest.mark.parametrize("name", ["scenario.json", "races.json", "fragile.json", "rests.json"])
+def test_findings_are_written_as_they_were_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / "findings.json").write_bytes((WRITTEN / name).read_bytes())
+    found = Findings.read(tmp_path)
+    assert found.text() == (WRITTEN / name).read_text(encoding="utf-8")
+    assert found == Findings.read(tmp_path) or name == "scenario.json"  # a loss in it is no number
+
+
+def test_every_other_file_is_written_as_it_was_read(tmp_path: Path) -> None:
+    for kind in (WaitsFile, FixFile, CatalogueFile, WitnessesFile, SourcesFile):
+        text = (WRITTEN / kind.NAME).read_text(encoding="utf-8")
+        (tmp_path / kind.NAME).write_text(text, encoding="utf-8")
+        text = text.replace("\\udc80", "\\\\udc80")  # half a character is read as its code
+        assert kind.read(tmp_path).text() == text
 
 
 def _shape(file: Path) -> str:
