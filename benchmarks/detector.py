@@ -19,6 +19,7 @@ from typing import NamedTuple, get_args
 
 from streamrace.detectors import RaceDetector
 from streamrace.detectors.engines import Engine
+from streamrace.trace.encoding import Encoded, encode
 from streamrace.trace.records import (
     Access,
     Alloc,
@@ -150,6 +151,7 @@ class Fed:
 
     def __init__(self, ops: int, engine: Engine = "native", trace: Trace = synthetic) -> None:
         self._detector, self._trace = RaceDetector(engine=engine), trace(WARM_UP + ops)
+        self._encoded = engine == "native"  # as it gets records of a file
         self._fed = WARM_UP
         self._feed_until(WARM_UP)
 
@@ -164,8 +166,9 @@ class Fed:
     def _feed_until(self, op: int) -> float:
         spent, some = 0.0, self._until(op)
         while batch := list(islice(some, 2000)):
+            records = Encoded(encode(batch), range(len(batch)), "") if self._encoded else batch
             start = time.process_time()
-            self._detector.feed(0, batch)
+            self._detector.feed(0, records)
             spent += time.process_time() - start
         return spent
 

@@ -75,12 +75,11 @@ class NativeHappensBefore:
 
     def _follow(self, status: int) -> None:
         """Let the engine work until all is done. It returns after some milliseconds each time, so Ctrl-C works."""
-        self._tell()
-        while status == _MORE:
-            status = self._library.order_go_on(self._it)
+        while status:
             self._tell()
-        if status:
-            raise _ERRORS[status - _MORE - 1](self._library.order_problem(self._it).decode(errors="replace"))
+            if status != _MORE:
+                raise _ERRORS[status - _MORE - 1](self._library.order_problem(self._it).decode(errors="replace"))
+            status = self._library.order_go_on(self._it)
 
     def _tell(self) -> None:
         """Report the races since the last call, and add their names."""

@@ -40,9 +40,9 @@ def unpacker() -> Any:
 
 def encode(records: Iterable[TraceRecord]) -> bytes:
     """Return the records' bytes. Raises ValueError for a number of more than 64 bits, TypeError for no record."""
-    pack = packer().pack
+    codes, pack = CODES, packer().pack
     try:
-        return b"".join([pack((CODES[type(one)], *one)) for one in records])
+        return b"".join([pack((codes[type(one)], *one)) for one in records])
     except OverflowError:
         raise ValueError("a field is no integer of 64 bits") from None
 

@@ -9,7 +9,7 @@ from streamrace.detectors import RaceDetector
 from streamrace.detectors.order.races import Race
 from streamrace.device.costs import Costs, use
 from streamrace.device.tracing import Tracer
-from streamrace.trace.records import Launch, TraceRecord
+from streamrace.trace.records import Access, Launch, TraceRecord
 
 
 class Story:
@@ -32,7 +32,14 @@ class Story:
 
     @property
     def launches(self) -> list[Launch]:
-        return [record for record in self.records if isinstance(record, Launch)]
+        """With accesses that have names, where a reader has plain tuples."""
+        found = [record for record in self.records if isinstance(record, Launch)]
+        return [
+            one._replace(
+                reads=tuple(Access(*each) for each in one.reads), writes=tuple(Access(*each) for each in one.writes)
+            )
+            for one in found
+        ]
 
     def of(self, kind: type) -> list[TraceRecord]:
         return [record for record in self.records if isinstance(record, kind)]

@@ -10,11 +10,12 @@ struct Engine {
   std::string problem;
   std::vector<int64_t> words;  // handed to Python, until the next call
 
-  // Runs `body`, which returns whether all is done; whatever went wrong is `problem` afterwards.
+  // Runs `body`, which returns whether all is done; there is more if races are to be taken. Whatever went wrong is
+  // `problem` afterwards.
   template <typename Body>
   int guarded(Body body) {
     try {
-      return body() ? kDone : kMore;
+      return body() && order.reports().empty() ? kDone : kMore;
     } catch (const order::Inconsistent& error) {
       problem = error.what();
       return kInconsistent;

@@ -35,6 +35,7 @@ class Reader {
   size_t array() { return sized(kArray); }
   size_t map() { return sized(kMap); }
   int64_t integer() {
+    if (at_ != end_ && static_cast<uint8_t>(*at_) < 0x80) return *at_++;  // the most frequent
     const Head next = head();
     if (next.kind != kInteger) throw Damaged("a field is no integer of 64 bits");
     return static_cast<int64_t>(next.value);
@@ -75,8 +76,9 @@ class Reader {
     return taken;
   }
   uint64_t number(int size) {
+    const char* bytes = take(static_cast<uint64_t>(size)).data();
     uint64_t value = 0;
-    for (const char each : take(static_cast<uint64_t>(size))) value = value << 8 | static_cast<uint8_t>(each);
+    for (int at = 0; at < size; ++at) value = value << 8 | static_cast<uint8_t>(bytes[at]);
     return value;
   }
   static uint64_t negative(uint64_t value, int size) {  // a number of so many bytes, which may be negative

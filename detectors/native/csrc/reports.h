@@ -26,6 +26,8 @@ class Reports {
   // For each name of raced bytes: pair, kind and name, as texts.
   std::vector<int64_t> named;
 
+  bool empty() const { return found.empty() && named.empty(); }
+
   int64_t number(const Side& first, const Side& second, int64_t allocated) {
     const Pair pair{first.kernel,  first.access,  first.stream,  first.issuer,  first.frames, second.kernel,
                     second.access, second.stream, second.issuer, second.frames, allocated};
