@@ -7,6 +7,7 @@ works in it.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -76,14 +77,17 @@ def attended(
 
 def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], bool]) -> tuple[int, bool, bool]:
     """Return the child's exit status (below 0: its signal), whether interrupted, and whether ended by ``hopeless``."""
-    interrupted, asked, lost, ending = False, 0, False, 0.0
-    while True:
-        status = child.wait(0)
-        if status is not None:
-            return status, interrupted, lost
-        busy = not (interrupted or ending) and meanwhile()  # the rest is done after its end
+    interrupted, asked, lost, until = False, 0, False, math.inf
+    while (status := child.wait(0)) is None:
+        busy = not interrupted and not lost and meanwhile()  # the rest is done after its end
         came = signal.sigtimedwait(_SIGNALS, 0 if busy else _POLL_S)
-        if came is not None and came.si_signo != signal.SIGCHLD:
+        if came is None:
+            if time.monotonic() > until:
+                child.kill()
+            elif until == math.inf and hopeless():
+                os.kill(child.pid, signal.SIGTERM)
+                lost, until = True, time.monotonic() + _GRACE_S
+        elif came.si_signo != signal.SIGCHLD:
             interrupted = True
             asked += 1
             if asked > 2:
@@ -91,15 +95,8 @@ def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], 
             elif came.si_code <= 0:  # SI_USER: sent to this process alone, not by the terminal
                 os.kill(child.pid, came.si_signo)
             if came.si_signo != signal.SIGINT:  # nobody remains to repeat the request
-                ending = ending or _GRACE_S
-        elif came is None:
-            if ending:
-                ending = max(ending - _POLL_S, _POLL_S)
-                if ending == _POLL_S:
-                    child.kill()
-            elif hopeless():
-                os.kill(child.pid, signal.SIGTERM)
-                lost, ending = True, _GRACE_S
+                until = min(until, time.monotonic() + _GRACE_S)
+    return status, interrupted, lost
 
 
 def _unreported(status: int) -> ProgramEnd:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -86,39 +86,29 @@ def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
     """
     ended: dict[int, ProgramEnd] = {}
     looks = [Looks() for _ in range(me.world)]
-
-    def complete() -> bool:
-        for rank in range(me.world):
-            if rank not in ended:
-                one = _ended(path, rank)
-                if one is None and _gone(path, rank):
-                    one = _ended(path, rank) or ProgramEnd(137, "it was killed")
-                for process in looks[rank].stopped(_process(path, rank)):
-                    one = ProgramEnd(128 + signal.SIGSTOP, "it was stopped (SIGSTOP)")
-                    atexit.register(_kill, process)
-                if one is not None:
-                    ended[rank] = one
-        return len(ended) == me.world
-
-    _until(complete)
+    while len(ended) < me.world:
+        for rank in {*range(me.world)} - {*ended}:
+            end = _ended(path, rank)
+            if end is None and _gone(path, rank):
+                end = _ended(path, rank) or ProgramEnd(137, "it was killed")
+            for process in looks[rank].stopped(_process(path, rank)):
+                end = ProgramEnd(128 + signal.SIGSTOP, "it was stopped (SIGSTOP)")
+                atexit.register(_kill, process)
+            if end is not None:
+                ended[rank] = end
+        time.sleep(_POLL_S)
     return ended
 
 
 def wait_for_verdict(path: Path, me: Launched) -> None:
     """Wait until rank 0 has judged, is gone, or is stopped. The folder may have moved by then."""
     looks = Looks()
-    _until(
-        lambda: (
-            (path / "findings.json").exists()
-            or folders.key_of(path) != me.key
-            or _gone(path, 0)
-            or bool(looks.stopped(_process(path, 0)))
-        )
-    )
-
-
-def _until(done: Callable[[], bool]) -> None:
-    while not done():
+    while not (
+        (path / "findings.json").exists()
+        or folders.key_of(path) != me.key
+        or _gone(path, 0)
+        or looks.stopped(_process(path, 0))
+    ):
         time.sleep(_POLL_S)
 
 
@@ -131,14 +121,7 @@ def _ended(path: Path, rank: int) -> ProgramEnd | None:
 
 def _gone(path: Path, rank: int) -> bool:
     """Check whether the rank's process has ended; False before it has begun."""
-    for process in _process(path, rank):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-    return False
+    return any(not os.path.exists(f"/proc/{process}") for process in _process(path, rank))
 
 
 def _process(path: Path, rank: int) -> list[int]:
