@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import PlainSerializer, model_validator
 
 from streamrace.detectors import Race
 from streamrace.reports.data import schema, sources
@@ -25,29 +25,32 @@ COLUMNS = {
     "first_wrong": "str",
     "departed": "bool",
 }
-_Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Row(schema.Part):
-    number: _Count
+    number: int
+    deviations: str = ""
     diverged: bool
-    wrong_values: _Count
-    bad_numbers: _Count
+    wrong_values: int
+    bad_numbers: int
     loss_difference: float | None
     first_wrong: str
     departed: bool
 
 
 class _Campaign(schema.Part):
-    timings: _Count
-    own: _Count | None = None
-    diverged: _Count
-    outcomes: _Count | None = None
-    twice: _Count = 0
-    first: _Count | None
+    timings: int
+    own: int | None = None
+    diverged: int
+    outcomes: int | None = None
+    twice: int = 0
+    first: int | None
     minimal: bool
-    shrinking: _Count
+    shrinking: int
+    reused: int = 0
+    from_database: bool = False
     interrupted: bool
+    smallest: str | None = None
     rows: list[_Row]
 
     @model_validator(mode="after")
@@ -61,30 +64,40 @@ class _Campaign(schema.Part):
 
 class _Verdict(schema.Part):
     diverged: bool
+    wrong: int = 0
+    first: dict[str, Any] | None = None
+    bad: int = 0
+    loss: float | None = None
+    final: bool = False
+    departure: str | None = None
     sentence: str
+    live: str | None = None
+    confirmed: bool | None = None
 
 
 class CampaignWitness(schema.Part):
-    race: Race
+    race: Annotated[Race, PlainSerializer(Race.as_dict)]
     token: str | None
+    deviations: str = ""
     reason: str | None
     harmful: bool
     verdict: _Verdict | None
 
 
 class TimingsFile(schema.File):
-    """``timings.json``, as :func:`streamrace.reports.screen.timings.write` writes it."""
+    """``timings.json``. ``smallest``: the smallest timing that diverges, in words."""
 
     NAME = "timings.json"
+    _ascii = True
     format: str = "stream-race-timings"
     scenario: dict[str, Any]
     campaign: _Campaign
     token: str | None
     smallest: list[str] = []
+    versions: dict[str, str] = {}
     live: str | None
     confirmed: bool | None
     races: list[CampaignWitness]
-    versions: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from streamrace.metrics import MemoryUse, StepTime
 from streamrace.reports.data import schema, sources
@@ -17,40 +17,39 @@ from streamrace.reports.text import duration
 from streamrace.studies.table import Cell, Column, Table
 
 GIB = 1 << 30
-_Count = Annotated[int, Field(ge=0, le=2**53)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Group(schema.Part):
     name: str
-    busy: _Count
-    exposed: _Count
+    busy: int
+    exposed: int
 
 
 class _Step(schema.Part):
     """Same fields as :class:`metrics.StepTime`."""
 
-    time: Annotated[int, Field(gt=0, le=2**53)]
-    compute: _Count
-    exposed: _Count
-    other: _Count
-    idle: _Count
-    blocked: _Count
+    time: PositiveInt
+    compute: int
+    exposed: int
+    other: int
+    idle: int
+    blocked: int
     groups: list[_Group]
 
 
 class _Moment(schema.Part):
-    step: _Count
-    micro_batch: _Count
+    step: int
+    micro_batch: int
     phase: str
 
 
 class _Memory(schema.Part):
     """Same fields as :class:`metrics.MemoryUse`."""
 
-    peak: _Count
+    peak: int
     moment: _Moment | None
-    kinds: dict[str, _Count]
+    kinds: dict[str, int]
 
 
 class Told(schema.Part):
@@ -68,9 +67,9 @@ class DryFile(schema.File):
     NAME = "dry.json"
     format: str = "stream-race-dry-run"  # as in streamrace/studies/rehearsed.py, which needs torch
     job: dict[str, Any]
-    parameters: _Count
-    micro_batch: _Count
-    operations: _Count
+    parameters: int
+    micro_batch: int
+    operations: int
     step_s: _Number
     tokens_per_second: _Number
     tflops_per_gpu: _Number

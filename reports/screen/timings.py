@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.whole import whole
 from streamrace.reports.text import duration, replays, typed, ways_of
 from streamrace.studies.table import Cell, Column, Table
+from streamrace.trace.untrusted import whole_characters
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
@@ -216,7 +216,6 @@ def write(
         "confirmed": None if confirmation is None else confirmation.confirmed,
         "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],
     }
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    whole(folder / "timings.json", lambda beside: beside.write_text(text, encoding="utf-8"))
+    TimingsFile.parsed(folder / TimingsFile.NAME, whole_characters(data)).write(folder)
     frame = pd.DataFrame(found.rows())
     whole(folder / "timings.csv", lambda beside: frame.to_csv(beside, index=False))

@@ -13,7 +13,14 @@ from streamrace.detectors import Stale, Uncovered
 from streamrace.detectors.live.finding import Cause, Finding, Kind
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
+from streamrace.fuzz.campaign import CampaignResult, Trial
+from streamrace.fuzz.verdict import ReplayVerdict
+from streamrace.fuzz.witness import Witness
+from streamrace.replay.deviations import Stretch
+from streamrace.replay.replayer import UsedValue
+from streamrace.replay.tokens import Token
 from streamrace.reports.data import known, sources
+from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
 from streamrace.reports.data.checked import Seen, thinned, witnessed
 from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
@@ -23,6 +30,7 @@ from streamrace.reports.data.schema import KeptSuppression, KeptWitness
 from streamrace.reports.data.sources import SourcesFile
 from streamrace.reports.data.waits import WaitsFile
 from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
+from streamrace.reports.screen import timings
 from streamrace.reports.window import Slice, Window
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
 from tests.reports.study_folders import REDUNDANT, fix_folder, fix_row, wait_row, waits_folder
@@ -144,6 +152,19 @@ def _baseline(folder: Path) -> None:
     (folder / "known.json").write_text(known.text(found, [None, None, _MEANT, _BEFORE]), encoding="utf-8")
 
 
+def _campaign(folder: Path) -> None:
+    look = UsedValue(1, 4, 2, 1, "backward", "use", "a.weight")
+    wrong, right = (ReplayVerdict(places, look, 7, _NAN, True, None) for places in ((3, 5), ()))
+    late = (Stretch("stream:compute", 2),)
+    found = CampaignResult(
+        (Trial(1, (), right, own=False), Trial(2, late, wrong)), late, True, 5, 1, False, False, twice=1
+    )
+    harmful = Witness(RACES[0], RACES[0].examples[0], late, "", wrong)
+    none = Witness(RACES[0], RACES[0].examples[0], (), "no timing does", None)
+    token = Token("hpz", {}, late)
+    timings.write(folder, {"fix": "none"}, found, token, [harmful, none], [token, token], None, {"torch": "2.13.0"})
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "races.json": (_races, "findings.json"),
     "fragile.json": (_fragile, "findings.json"),
@@ -157,6 +178,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "witnesses.json": (_witnesses, "witnesses.json"),
     "sources.json": (_sources, "sources.json"),
     "baseline.json": (_baseline, "known.json"),
+    "timings.json": (_campaign, "timings.json"),
 }
 
 
@@ -176,7 +198,7 @@ def test_findings_are_written_as_they_were_read(name: str, tmp_path: Path) -> No
 
 
 def test_every_other_file_is_written_as_it_was_read(tmp_path: Path) -> None:
-    for kind in (WaitsFile, FixFile, CatalogueFile, WitnessesFile, SourcesFile):
+    for kind in (WaitsFile, FixFile, CatalogueFile, WitnessesFile, SourcesFile, TimingsFile):
         text = (WRITTEN / kind.NAME).read_text(encoding="utf-8")
         (tmp_path / kind.NAME).write_text(text, encoding="utf-8")
         text = text.replace("\\udc80", "\\\\udc80")  # half a character is read as its code
