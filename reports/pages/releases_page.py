@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from streamrace.reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import does_not_hold, read_json
 from streamrace.reports.pages import summary
@@ -23,15 +21,6 @@ PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
 _RUNS = {"plain": PLAIN, "edited": EDITED}  # by their names in the file
 _KEYS = {name: key for key, name in _RUNS.items()}
-_LUCK, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f6355", "#7c83a326"
-_STATES = {
-    BAD: "found, and values are wrong",
-    _LUCK: "found, and every value came out right",
-    _CLEAN: "not found",
-    _UNKNOWN: "did not run",
-}
-_ROW = 30  # height in pixels
-_NAME, _TOLD = 16, 200  # characters of a release, of a tooltip
 _WORDS = (
     "release", "race", "stale", "uncovered", "wrong values", "plain", "padded + edit", "distance", "scenario",
     "reference", "hpZ", "secondary partition", "step", "phase", "rank", "hardware profile",
@@ -85,8 +74,8 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyRep
         sentence=sentence,
         tone=tone,
         facts=facts,
-        charts={"matrix": _matrix(frame, rows)},
-        tables=[_table(rows)],
+        charts={},
+        tables=[_matrix(frame, rows), _table(rows)],
         command=ran.command,
         versions={str(name): str(value) for name, value in versions.items()},
         configuration=options,
@@ -178,49 +167,27 @@ def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return plain, edited
 
 
-def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Chart:
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("x", "y", "colour", "what", "release", "state", "told", "wrong")
-    }
+def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a table with a row per release and run, and the evidence of each finding."""
+    cells: list[list[Any]] = []
     for one in frame.to_dict("records"):
-        found_there = rows[one["release"]].get(_KEYS[one["run"]])
-        evidence = _evidence(found_there) if found_there else {}
-        for name in FINDINGS:
-            found = bool(one[name.replace(" ", "_")])
-            colour = _UNKNOWN if not one["ran"] else _CLEAN if not found else BAD if one["wrong_values"] else _LUCK
-            columns["x"].append((one["run"], name))
-            columns["y"].append(tame(one["release"], _NAME))
-            columns["colour"].append(colour)
-            columns["what"].append(f"{name}, {one['run']}")
-            columns["release"].append(tame(one["release"], _NAME))
-            columns["state"].append(_STATES[colour])
-            columns["told"].append(tame(one["failure"] or (evidence.get(name, "") if found else ""), _TOLD))
-            columns["wrong"].append(tame(f"wrong from {_wrong(one)}" if one["wrong_values"] and found else "", _TOLD))
-    factors = [(run, name) for run in _RUNS.values() for name in FINDINGS]
-    releases = list(dict.fromkeys(columns["y"]))
-    drawn = framed(
-        x_range=FactorRange(factors=factors, group_padding=0.4, range_padding=0.02),
-        y_range=FactorRange(factors=releases[::-1]),
-        height=_ROW * len(releases) + 110,
-        x_axis_location="above",
-    )
-    drawn.grid.grid_line_color = None
-    drawn.xaxis.major_label_orientation = "vertical"  # a phone is too narrow for horizontal words
-    drawn.xaxis.group_text_color = drawn.xaxis.separator_line_color = TEXT
-    drawn.xaxis.group_text_font_size = "12px"
-    drawn.axis.major_tick_line_color = None
-    boxes = drawn.rect(
-        "x", "y", 0.94, 0.9, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
-    )
-    drawn.add_tools(
-        HoverTool(
-            renderers=[boxes],
-            point_policy="follow_mouse",
-            tooltips=tooltip("<b>DeepSpeed @release</b>", "@what: @state", "@told", "@wrong"),
+        found = rows[one["release"]].get(_KEYS[one["run"]])
+        evidence = _evidence(found) if found else {}
+        evidence["wrong values"] = f"from {_wrong(one)}" if one["wrong_values"] else ""
+        tone = "bad" if one["wrong_values"] else "warn"
+        cells.append(
+            [
+                f"{one['release']}, {one['run']}",
+                *(
+                    Cell("found", tone, evidence.get(name, ""))
+                    if one[name.replace(" ", "_")]
+                    else Cell("-" if one["ran"] else "did not run", "soft")
+                    for name in FINDINGS
+                ),
+            ]
         )
-    )
-    keys = [Key("box", text, colour) for colour, text in _STATES.items() if colour in columns["colour"]]
-    return Chart(drawn, "What was found in which release", "Each release ran twice. Hover for the evidence.", keys)
+    note = "Each release ran twice. Red: values are wrong; yellow: every value came out right."
+    return Table("What was found in which release", ["release", *FINDINGS], cells, note, brief=False)
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:

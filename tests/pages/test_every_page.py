@@ -109,7 +109,16 @@ def fix(place: Path) -> Path:
     return make.fix_folder(place, make.fix_row(), make.fix_row(**make.HOST))
 
 
-FOLDERS = (run, clean, fuzzed, checked, fragile, sweep, placements, releases, why, waits, fix, dry_folder)
+def memory(place: Path) -> Path:
+    return make.memory_folder(place)
+
+
+def kernels(place: Path) -> Path:
+    return make.kernels_folder(place)
+
+
+STUDIES = (sweep, placements, releases, why, memory, kernels, waits, fix)
+FOLDERS = (run, clean, fuzzed, checked, fragile, *STUDIES, dry_folder)
 
 
 @pytest.fixture(scope="module")

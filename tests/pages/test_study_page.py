@@ -54,7 +54,7 @@ def test_nothing_is_asked_for_and_nothing_fails(reports: dict[str, Path], visit:
     for width, scheme in ((1000, "light"), (390, "light"), (390, "dark"), (1000, "dark")):
         seen.page.set_viewport_size({"width": width, "height": 800})
         seen.page.emulate_media(color_scheme=scheme)
-        expect(seen.page.locator(".bk-Figure canvas, .chart img").first).to_be_visible()
+        expect(seen.page.locator(".chart img, table.rows").first).to_be_visible()
         assert seen.page.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
         seen.fits(width)
     assert seen.asked == []
@@ -70,23 +70,6 @@ def test_the_page_says_what_the_findings_say(reports: dict[str, Path], visit: Vi
     assert page.inner_text(".command") == found["command"]
     assert found["versions"]["python"] in page.inner_text("#versions")
     assert page.inner_text("#headline") == visible(shortened(found["sentence"]))
-
-
-# Where a point of the chart's axes lies on the screen.
-PLACE = """([chart, x, y]) => {
-  const view = [...Bokeh.index.roots].filter(root => root.model.type === "Figure")[chart];
-  const box = view.el.getBoundingClientRect();
-  return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
-}"""
-
-
-def told(page: Any, chart: int, x: Any, y: Any) -> str:
-    """What the pointer is told there."""
-    page.locator(".bk-Figure").nth(chart).scroll_into_view_if_needed()
-    page.mouse.move(*page.evaluate(PLACE, [chart, x, y]))
-    tooltip = page.locator(".bk-Tooltip >> visible=true")
-    expect(tooltip).to_have_count(1)
-    return str(tooltip.evaluate("tooltip => tooltip.shadowRoot.textContent"))
 
 
 def rows(page: Any, caption: str) -> dict[str, list[str]]:
@@ -124,9 +107,12 @@ def test_a_row_of_the_placements_tells_what_each_job_waits(reports: dict[str, Pa
 
 def test_a_field_of_the_releases_tells_the_evidence(reports: dict[str, Path], visit: Visit) -> None:
     page = visit(reports["releases"]).page
-    assert "partition_parameters.py:1946" in told(page, 0, ["plain", "race"], "0.13.4")
-    assert "backward of step 2 holds values of step 1" in told(page, 0, ["padded + edit", "stale"], "0.18.2")
-    assert "not found" in told(page, 0, ["plain", "stale"], "0.19.8")
+    found = rows(page, "What was found in which release")
+    race, stale, uncovered, wrong = found["0.13.4, plain"]
+    assert "partition_parameters.py:1946" in race and wrong.startswith("found\nfrom step 2")
+    assert stale == uncovered == "-"
+    assert "backward of step 2 holds values of step 1" in found["0.18.2, padded + edit"][1]
+    assert set(found["0.19.8, plain"]) == {"-"}
 
 
 def test_a_word_tells_its_meaning(reports: dict[str, Path], visit: Visit) -> None:

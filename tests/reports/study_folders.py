@@ -13,6 +13,8 @@ from streamrace.reports.data.fixes import FixFile, FixRow
 from streamrace.reports.data.waits import RacePair, WaitRow, WaitsFile
 from streamrace.reports.pages.study_folder import note
 from streamrace.reports.pages.study_page import StudyMetadata
+from streamrace.studies import kernels
+from streamrace.studies.memory import AT_PEAK
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -108,6 +110,25 @@ def placements_folder(folder: Path, frame: pd.DataFrame | None, sites: pd.DataFr
         if table is not None:
             table.to_csv(folder / name, index=False)
     return _noted(folder, "placements", {"nodes": 8, "gpus": 8, **options})
+
+
+def memory_folder(folder: Path) -> Path:
+    """A model that fits a card of 40 GB with hpZ 8, and one that does not."""
+    rows = [
+        {"model": model, "group": group, "qwz": False, "parameters": size, "secondary": 2 * size // group * (group > 1),
+         "formula": 2 * size / group * (group > 1), "error": 0.0 if group > 1 else None, "peak": 3 * size // group,
+         "phase": "backward", **dict.fromkeys(AT_PEAK, 3 * size // group // len(AT_PEAK))}
+        for model, size in (("llama-2-7b", 8 * 10**9), ("llama-2-70b", 8 * 10**10)) for group in (1, 2, 8)
+    ]  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(folder / "memory.csv", index=False)
+    return _noted(folder, "memory", {"nodes": 8, "gpus": 8, "hardware": "a100"})
+
+
+def kernels_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    kernels.study().to_csv(folder / "kernels.csv", index=False)
+    return _noted(folder, "kernels", {})
 
 
 def release(folder: Path, kind: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from streamrace.reports.pages.study_page import brief, page, write
 from streamrace.repro.__main__ import main
 from streamrace.repro.commands import releases
 from streamrace.repro.commands.study import command as command_of
-from streamrace.repro.sessions import studied
+from streamrace.repro.sessions import release, studied
 from streamrace.scenarios import rehearsal
 from streamrace.studies import placements as placements_study
 from streamrace.studies import sites as sites_study
@@ -178,6 +178,22 @@ def test_found_with_right_values_is_told_apart_from_found_with_wrong_ones(tmp_pa
     assert (by_run.uncovered["padded + edit"], by_run.wrong_values["padded + edit"]) == (True, False)
     assert by_run.wrong_from_step["plain"] == 2
     assert "10880 bytes nobody wrote" in by_run.evidence["padded + edit"]
+
+
+def test_memory_says_whether_the_copy_is_what_the_formula_says_and_where_it_stops_fitting(tmp_path: Path) -> None:
+    study = load(make.memory_folder(tmp_path))
+    assert (study.verdict, study.tone) == ("as the formula says, to the byte", "good")
+    assert study.sentence.endswith("the largest takes 74.51 GiB of each GPU (llama-2-70b, hpZ 2).")
+    copies, ends = study.tables
+    assert [cell.text for cell in copies.cells[2]] == ["", "", "hpZ 8", "1.863", "1.863", "0", "2.79", "40, 80"]
+    assert copies.cells[3][-1] == ("none", "bad", "") and ends.rows
+    assert list(study.charts) == ["memory"]
+
+
+def test_kernels_say_how_far_the_model_is_off_and_whose_the_measurements_are(tmp_path: Path) -> None:
+    study = load(make.kernels_folder(tmp_path))
+    assert study.verdict == "6% off on average" and len(study.metrics) == 113
+    assert "FlashAttention-3 (arXiv 2407.08608)" in brief(study)
 
 
 # -- the folder -----------------------------------------------------------------------------------
@@ -349,6 +365,26 @@ def test_a_command_ends_with_its_report(
     found = json.loads((report / "findings.json").read_text())
     assert found["command"] == (command or f"streamrace {' '.join(arguments)}")
     assert str(tmp_path) not in (report / "index.html").read_text(), "where it lies is no part of it"
+
+
+@pytest.mark.usefixtures("_no_study")
+def test_another_release_runs_the_same_command_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def aside(name: str, words: list[str]) -> None:
+        asked[:] = words
+        folder = Path(words[words.index("--runs") + 1]) / name
+        folder.mkdir()
+        make.sweep_frame(configurations=["hpZ 0.13.4"], racing=["hpZ 0.13.4"]).to_csv(folder / "sweep.csv", index=False)
+
+    monkeypatch.setattr(release, "aside", aside)
+    main(["sweep", "--networks", "1,10,100", "--deepspeed", "0.13.4", "--workers", "1", "--runs", str(tmp_path)])
+    assert asked[0] == "sweep" and asked[asked.index("--networks") + 1] == "1,10,100"
+    assert asked[asked.index("--name") + 1] == asked[asked.index("--deepspeed") + 1] == "0.13.4"
+    found = json.loads((tmp_path / "sweep" / "report" / "findings.json").read_text())
+    assert [row["configuration"] for row in found["rows"]].count("hpZ 0.13.4") == 6
 
 
 def test_the_command_quotes_what_a_shell_would_read() -> None:

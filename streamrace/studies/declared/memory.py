@@ -62,14 +62,14 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
     worst = copies.error.abs().max() if len(copies) else 0.0
     largest = copies.iloc[int(copies.secondary.to_numpy().argmax())] if len(copies) else None
     models = [f"{row.model} ({row.parameters / 1e9:.1f} billion)" for row in each(frame.drop_duplicates("model"))]
-    sentence = f"In {len(copies)} dry runs with hpZ the secondary copy is 2 bytes x parameters / group size, to "
-    sentence += f"{100 * worst:.2g} %"
+    near = f"to {100 * worst:.2g} %" if worst else "to the byte"
+    sentence = f"In {len(copies)} dry runs with hpZ the secondary copy is 2 bytes x parameters / group size, {near}"
     if largest is not None:
         sentence += f"; the largest takes {largest.secondary / GIB:.2f} GiB of each GPU ({largest.model}, "
         sentence += f"{configuration(largest.group, largest.qwz)})"
     return Conclusion(
         "What the secondary copy costs in memory",
-        f"the formula, {100 * worst:.2g} % apart at most",
+        f"as the formula says, {near}",
         "good" if worst <= 0.01 else "warn",
         f"{sentence}.",
         [
