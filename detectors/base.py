@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from streamrace.detectors.order.races import Race, describe, site
+from streamrace.trace import wording
 from streamrace.trace.records import Frame, TraceRecord
 
 _RANGES = 3  # printed at most
@@ -30,9 +31,10 @@ class Uncovered:
     def sentence(self) -> str:
         """Return a sentence for the user that states what is proven."""
         where = f"{self.stack[0].function.rpartition('.')[2]}, " if self.stack else ""
+        others = f" and {wording.count(len(self.names) - 1, 'other')}" if len(self.names) > 1 else ""
         return (
             f"{self.kernel} ({where}{self.reads} times) reads up to {self.nbytes} bytes of the secondary partition of "
-            f"{self.names[0]}{f' and {len(self.names) - 1} others' if len(self.names) > 1 else ''} that nothing wrote"
+            f"{self.names[0]}{others} that nothing wrote"
         )
 
 
@@ -83,7 +85,7 @@ class Uninitialised(UnwrittenRead):
 
 def _at(stack: tuple[Frame, ...]) -> str:
     frame = site(stack)
-    return f" allocated at {frame.file}:{frame.line} {frame.function}" if frame else ""
+    return f" allocated at {wording.frame(frame, path=True)}" if frame else ""
 
 
 class Unexercised(str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamrace.detectors.order.races import Race, RaceKind, Side, site
+from streamrace.detectors.order.races import Occurrence, Race, RaceKind, Side, site
 from streamrace.detectors.streams import first_made
 from streamrace.trace.records import Frame
 
@@ -41,6 +41,20 @@ class LastingKey(NamedTuple):
     first: tuple[str, str, Place]  # kernel, access, place
     second: tuple[str, str, Place]
     allocated: Place
+
+
+class PairKey(NamedTuple):
+    """The identity of an occurrence of a race, while the trace is judged with more order or with less."""
+
+    rank: int
+    block: int
+    first: int | None
+    second: int | None
+
+
+def pair_of(occurrence: Occurrence) -> PairKey:
+    """Return the key of the two accesses: their operations, and the block."""
+    return PairKey(occurrence.rank, occurrence.block, occurrence.first.op, occurrence.second.op)
 
 
 def identity(race: Race) -> RaceKey:

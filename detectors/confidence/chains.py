@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from streamrace.detectors.order.races import AccessKind, describe, site
 from streamrace.detectors.streams import stream_named
+from streamrace.trace import wording
 from streamrace.trace.records import (
     Collective,
     Frame,
@@ -35,7 +36,7 @@ class Link(NamedTuple):
     line: int = 0
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.file}:{self.line})" if self.file else self.what
+        return f"{self.what} ({wording.line(self.file, self.line, path=True)})" if self.file else self.what
 
 
 Touched = tuple[int, AccessKind]

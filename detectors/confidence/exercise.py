@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from streamrace.detectors.base import Detector, Unexercised
+from streamrace.trace import wording
 from streamrace.trace.records import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
 
 
@@ -60,8 +61,8 @@ class LoneGroups(Detector):
         count = sum(self._collectives[rank, group] for rank, groups in self._alone.items() for group in groups)
         if not count:
             return []
-        word = "collective" if count == 1 else "collectives"
-        return [Unexercised(f"{count} {word} ran in process groups of one rank, where nobody is to be waited for")]
+        collectives = wording.count(count, "collective")
+        return [Unexercised(f"{collectives} ran in process groups of one rank, where nobody is to be waited for")]
 
 
 def _on(ranks: Sequence[int], world: int) -> str:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, Protocol
 
 from streamrace.detectors.confidence.chains import Link, OrderGraph
 from streamrace.detectors.confidence.delays import Delays
 from streamrace.detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
+from streamrace.detectors.identity import PairKey, pair_of
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.trace.records import Free, TraceRecord, Wait
@@ -63,13 +64,6 @@ class Removals:
     together: tuple[WaitSite, ...] = ()
     others: int = 0
     base: tuple[Race, ...] = ()
-
-
-class _Pair(NamedTuple):
-    rank: int
-    block: int
-    first: int | None
-    second: int | None
 
 
 class Traces(Protocol):
@@ -185,8 +179,8 @@ class _Judged:
         return (race.examples[at].rank, race.examples[at].first.op) in self._reads
 
     @staticmethod
-    def _new(races: Sequence[Race], known: set[_Pair]) -> list[Race]:
-        return but_for(races, lambda race, at: _pair(race, at) in known)
+    def _new(races: Sequence[Race], known: set[PairKey]) -> list[Race]:
+        return but_for(races, lambda race, at: pair_of(race.examples[at]) in known)
 
 
 def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
@@ -201,13 +195,8 @@ def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
     return keep
 
 
-def _pair(race: Race, at: int) -> _Pair:
-    one = race.examples[at]
-    return _Pair(one.rank, one.block, one.first.op, one.second.op)
-
-
-def _pairs(races: Iterable[Race]) -> set[_Pair]:
-    return {_pair(race, at) for race in races for at in range(len(race.examples))}
+def _pairs(races: Iterable[Race]) -> set[PairKey]:
+    return {pair_of(one) for race in races for one in race.examples}
 
 
 def _shortened(race: Race) -> Race:

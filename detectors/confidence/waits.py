@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from streamrace.detectors.confidence.numbers import NumberSet, Places
 from streamrace.detectors.order.races import Occurrence, Race, site
+from streamrace.trace import wording
 from streamrace.trace.records import (
     HOST_STREAM,
     LEFT_OUT,
@@ -83,7 +84,7 @@ class WaitSite(NamedTuple):
 
     def __str__(self) -> str:
         words, frame = _WORDS.get(self.how, self.how), self.frame
-        return f"{words} at {frame.file}:{frame.line} {frame.function}" if frame else words
+        return f"{words} at {wording.frame(frame, path=True)}" if frame else words
 
     @property
     def incidental(self) -> bool:

@@ -31,6 +31,7 @@ from streamrace.detectors.live.finding import Finding
 from streamrace.detectors.live.modules import title, unwrapped
 from streamrace.detectors.live.patches import listen
 from streamrace.detectors.live.watch import NanWatch
+from streamrace.trace import wording
 
 _LEAVING_S = 5.0
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -96,7 +97,7 @@ class AutoWatch:
         else:
             with suppress(Exception):  # BadValue: reported below; the program's own error is the one to show
                 watch.close()
-        steps = f"{self._steps} step{'' if self._steps == 1 else 's'}"
+        steps = wording.count(self._steps, "step")
         self._say(f"{self._title}, {steps}. {watch.outcome()}")
         if error is None or isinstance(error, SystemExit):
             self._leave()

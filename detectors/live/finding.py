@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from streamrace.trace import wording
+
 PHASES = ("forward", "backward", "step")
 BEFORE = "before the step"  # detail of a parameter: as the passes used it, and not as the optimizer left it
 _FEW = 8
@@ -131,7 +133,7 @@ class Finding:
         """Return a sentence for the user that describes the finding."""
         where = ProbePoint(self.kind, self.module, self.parameter, self.detail)
         part = f", the part of rank {self.part} of its group" if self.part >= 0 else ""
-        bad = " and ".join(
+        bad = wording.every(
             text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
         )
         what = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
@@ -207,5 +209,4 @@ _MEANING = {
 
 def first_few(of_ranks: Sequence[object]) -> str:
     """Return a list of ranks as text: all of a few, of many the first, and the number of the others."""
-    more = f" and {len(of_ranks) - _FEW} more" if len(of_ranks) > _FEW else ""
-    return f"{', '.join(map(str, of_ranks[:_FEW]))}{more}"
+    return wording.few(of_ranks, _FEW)

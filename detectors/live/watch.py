@@ -32,6 +32,7 @@ from streamrace.detectors.live.judge import Judge, Step, merge
 from streamrace.detectors.live.modules import ModuleHooks, title, unwrapped
 from streamrace.detectors.live.optimizers import OptimizerHooks
 from streamrace.detectors.live.ranks import KEPT, Ranks
+from streamrace.trace import wording
 
 if TYPE_CHECKING:
     from streamrace.detectors.live.recording import StepRecorder
@@ -303,7 +304,7 @@ class NanWatch:
         """Print the outcome once, on rank 0."""
         if self._tells and self.rank == 0:
             self._tells = False
-            steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+            steps = wording.count(self.steps, "step")
             print(f"NaN watch: {self._title}, {steps}. {self.outcome().rstrip('.')}.", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:

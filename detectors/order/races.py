@@ -10,10 +10,10 @@ that reads the files, or builds tables of races, takes fields and types from her
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from streamrace.detectors.streams import stream_named
+from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
 AccessKind = Literal["read", "write", "free"]
@@ -86,7 +86,7 @@ class Side:
     def place(self) -> str:
         """Return the innermost ``file:line``; empty without a stack."""
         frame = site(self.stack)
-        return f"{frame.file}:{frame.line}" if frame else ""
+        return wording.line(frame.file, frame.line, path=True) if frame else ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Race:
             sentence += f"; {stream_named(self.second.stream)} takes its order from it"
         if self.second.allocated is not None:
             frame = site(self.second.allocated)
-            place = f"{_place(frame)} " if frame else ""
+            place = f"{wording.frame(frame)} " if frame else ""
             return (
                 f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed: "
                 f"the allocation {place}got it again"
@@ -156,12 +156,5 @@ def site(frames: tuple[Frame, ...]) -> Frame | None:
 
 def describe(kernel: str, frames: tuple[Frame, ...]) -> str:
     """Return a kernel and its place in short form: ``copy_ (partition_parameters.py:1946 _partition_param_sec)``."""
-    short = kernel.rpartition("::")[2]
     frame = site(frames)
-    if frame is None:
-        return short
-    return f"{short} ({_place(frame)})"
-
-
-def _place(frame: Frame) -> str:
-    return f"{PurePath(frame.file).name}:{frame.line} {frame.function}"
+    return wording.operator(kernel) + (f" ({wording.frame(frame)})" if frame else "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from streamrace.detectors.values.divergence import number
-from streamrace.trace import untrusted
+from streamrace.trace import untrusted, wording
 
 FORMAT = "stream-race-recording"
 VERSION = 1
@@ -122,7 +122,7 @@ def load(folder: Path) -> WatchRecording:
             except (ValueError, TypeError, LookupError, OverflowError) as error:
                 raise _damaged(path, at, str(error)) from None
     if len(worlds) > 1:
-        raise RecordingError(f"{folder} mixes runs of {' and '.join(map(str, sorted(worlds)))} ranks: copy it again")
+        raise RecordingError(f"{folder} mixes runs of {wording.every(sorted(worlds))} ranks: copy it again")
     for rank in range(world):
         if rank not in found:
             raise RecordingError(f"{folder} has no recording of rank {rank}, of {world} ranks: copy rank-{rank}.jsonl")

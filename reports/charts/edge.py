@@ -11,8 +11,10 @@ from pathlib import PurePath
 from markupsafe import Markup
 
 from streamrace.detectors import Race, Side
+from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import site
 from streamrace.reports.charts.frame import FIRST, SECOND, tame
+from streamrace.trace import wording
 
 _WIDTH, _LANE, _TOP = 360, 86, 44  # width of the picture; height of a lane; middle of the first lane
 _BOX, _HIGH = 184, 38  # width and height of an access's box
@@ -120,12 +122,10 @@ def _access(x: int, y: int, colour: str, number: str, side: Side) -> Markup:
 
 
 def _what(side: Side) -> str:
-    if side.access == "free":
-        return "memory freed"
-    return f"{tame(side.access, 8)} by {tame(side.kernel.rpartition('::')[2], _KERNEL)}"
+    return tame(of_accesses.access(side), 12 + _KERNEL)
 
 
 def _place(side: Side) -> str:
     """Return the innermost line, as ``partition_parameters.py:1946``."""
     frame = site(side.stack)
-    return f"{tame(PurePath(frame.file).name, _PLACE - 6)}:{frame.line}" if frame else ""
+    return wording.line(tame(PurePath(frame.file).name, _PLACE - 6), frame.line) if frame else ""

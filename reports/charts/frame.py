@@ -27,6 +27,8 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from streamrace.trace import wording
+
 TEXT, GRID = "#858b96", "#85858533"
 FIRST, SECOND = "#3b82d6", "#d0661f"  # of two racing accesses, in the order in which they were issued
 BAD = "#cf3a3a"
@@ -143,7 +145,5 @@ def tail(name: str, most: int) -> str:
 
 def tame(text: str, most: int) -> str:
     """Return ``text`` without bidirectional controls and TeX: Bokeh would fetch a library to typeset it."""
-    if len(text) > most:
-        text = f"{text[: most // 2]}…{text[-most // 2 :]}"
-    text = "".join("·" if unicodedata.category(one)[0] == "C" else one for one in text)
+    text = "".join("·" if unicodedata.category(one)[0] == "C" else one for one in wording.cut(text, most))
     return re.sub(r"\$(?=\$)|\\(?=[(\[])", r"\g<0> ", text)

@@ -15,6 +15,7 @@ from bokeh.models.annotations.arrows import Arrow, VeeHead
 from bokeh.models.annotations.labels import Label
 
 from streamrace.detectors import Race, Side
+from streamrace.detectors import wording as of_accesses
 from streamrace.reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
 from streamrace.reports.window import Kind, Slice, Window
 
@@ -161,7 +162,7 @@ def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: 
 
 def _access(side: Side) -> str:
     """Return the access in short: ``write by copy_``."""
-    return "memory freed" if side.access == "free" else f"{side.access} by {tame(side.kernel.rpartition('::')[2], 18)}"
+    return tame(of_accesses.access(side), 28)
 
 
 def _text(window: Window, sides: Sequence[Side], lanes: int) -> str:

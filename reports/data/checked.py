@@ -16,6 +16,7 @@ from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
+from streamrace.detectors.witness import Witness
 from streamrace.reports.data.findings import (
     FAILED,
     STATUSES,
@@ -30,8 +31,9 @@ from streamrace.reports.data.findings import (
     Verdict,
 )
 from streamrace.reports.data.known import Known
-from streamrace.reports.data.schema import Judged, KeptWitness
+from streamrace.reports.data.schema import Judged
 from streamrace.reports.text import clean
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
@@ -48,19 +50,8 @@ class Seen:
     virtual_ns: int = 0
 
     def sentence(self) -> str:
-        def many(count: int, word: str, ending: str = "s") -> str:
-            return f"{count:,} {word}{'' if count == 1 else ending}"
-
-        return f"{many(self.launches, 'launch', 'es')} on {many(self.streams, 'stream')} of {many(self.ranks, 'rank')}"
-
-
-def witnessed(verdict: str, says: str, token: str = "", command: str = "") -> KeptWitness:
-    """Return the result of a race in a timing that executes its pair in the other order.
-
-    ``verdict``: harmful, benign or not confirmed; ``says``: the evidence, a sentence without a full stop. ``token``
-    names the timing, and ``command`` runs the program in it; both empty if no such timing was found.
-    """
-    return KeptWitness(token, "" if token else says, verdict, says, command)
+        launches = wording.count(self.launches, "launch", "launches")
+        return f"{launches} on {wording.count(self.streams, 'stream')} of {wording.count(self.ranks, 'rank')}"
 
 
 def kept(examples: Sequence[Occurrence], ends: Sequence[RankEnd]) -> list[Occurrence]:
@@ -97,7 +88,7 @@ def of_program(
     unseen: Sequence[str] = (),
     seen: Seen = Seen(),
     failure: str | None = None,
-    witnesses: Sequence[KeptWitness] = (),
+    witnesses: Sequence[Witness] = (),
     dry: Dry | None = None,
     answers: Sequence[Answer] = (),
     own: Mapping[str, str] = MappingProxyType({}),
@@ -167,7 +158,7 @@ def _sentence(found: Findings, basis: Basis, ranks: int) -> str:
     """Return the verdict as a sentence for a person."""
     ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
     if found.races:
-        count = "A race" if len(found.races) == 1 else f"{len(found.races)} races"
+        count = "A race" if len(found.races) == 1 else wording.count(len(found.races), "race")
         text = f"{count}: streams use the same memory, and nothing orders them."
         if aside := sum(race.suppressed is not None for race in found.races):
             text += f" {_of_them(aside, len(found.races))} known before."
@@ -200,7 +191,7 @@ def _sentence(found: Findings, basis: Basis, ranks: int) -> str:
 def _of_them(count: int, of: int) -> str:
     if count == of:
         return "It is" if count == 1 else "All of them are"
-    return f"{count} of them {'is' if count == 1 else 'are'}"
+    return f"{count} of them {wording.plural_of(count, 'is', 'are')}"
 
 
 def ran_with(asked: Mapping[str, Any]) -> str:
@@ -209,5 +200,5 @@ def ran_with(asked: Mapping[str, Any]) -> str:
     words = {"not tried": " (not tried here before)"}
     named = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in releases.items() if word != "beside"]
     beside = len(releases) - len(named)  # each was reported when it was installed
-    more = f", and {beside} package{'' if beside == 1 else 's'} that they ask for" if beside else ""
+    more = f", and {wording.count(beside, 'package')} that they ask for" if beside else ""
     return f"With {', '.join(named)}{more}" if named else ""

@@ -13,8 +13,8 @@ from streamrace.metrics import MemoryUse, StepTime
 from streamrace.reports.data import schema, sources
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.data.sources import Source
-from streamrace.reports.text import duration
 from streamrace.studies.table import Cell, Column, Table
+from streamrace.trace.wording import duration
 
 GIB = 1 << 30
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -11,7 +11,7 @@ from streamrace.detectors.confidence.around import Around
 from streamrace.detectors.order.races import Occurrence, plain
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.schema import Judged
-from streamrace.reports.data.telling import Section
+from streamrace.reports.text.telling import Section
 from streamrace.reports.window import Window
 
 FORMAT, VERSION = "stream-race-explanation", 1

@@ -16,8 +16,10 @@ from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBas
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.values.answers import Answer
-from streamrace.reports.data.schema import File, Judged, KeptSuppression, KeptWitness, Part
+from streamrace.detectors.witness import Witness
+from streamrace.reports.data.schema import File, Judged, KeptSuppression, Part
 from streamrace.reports.text import clean
+from streamrace.trace import wording
 
 FAILED = 3  # the exit status if the program failed
 _OF_SCENARIO = ("token", "reason")  # what is written of a witness
@@ -106,7 +108,7 @@ class Dry:
     def sentences(self) -> tuple[str, ...]:
         """Return sentences for a person, without full stops."""
         others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
-        nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
+        nodes = wording.count(self.nodes, "node")
         said = [
             f"A dry run as rank 0 of {self.ranks:,} on {nodes}, on tensors that hold nothing{others}. There are "
             "no witnesses: what a race would change needs values",
@@ -242,7 +244,7 @@ class Findings(File):
         return FAILED if self.failure else STATUSES.get(self.verdict, STATUSES[Verdict.UNKNOWN])
 
     @property
-    def witnesses(self) -> list[KeptWitness]:
+    def witnesses(self) -> list[Witness]:
         """The races' witnesses: one for each race, or none."""
         return [one.witness for one in self.races if one.witness is not None]
 
@@ -301,7 +303,7 @@ def of_scenario(
     steps_done: int,
     failure: str | None = None,
     watch: Finding | None = None,
-    witnesses: Sequence[KeptWitness] = (),
+    witnesses: Sequence[Witness] = (),
     profile: Mapping[str, Any] = MappingProxyType({}),
     distance: float = 0.0,
     holding: OrderBasis = OrderBasis(),  # noqa: B008

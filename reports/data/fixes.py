@@ -9,8 +9,9 @@ from typing import Literal
 from streamrace.reports.data.schema import File, Part
 from streamrace.reports.data.waits import RacePair
 from streamrace.reports.data.whole import put
-from streamrace.reports.text import duration
 from streamrace.studies.table import Cell, Table
+from streamrace.trace import wording
+from streamrace.trace.wording import duration
 
 DIFF = "fix.diff"
 Live = Literal["clean", "race", "fails", "unknown", "not tried"]
@@ -62,7 +63,7 @@ class FixRow(Part):
     def remarks(self) -> list[str]:
         """Remarks on the candidate, sentences without a full stop."""
         said = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
-        said += [f"{self.more} more race{'s' * (self.more > 1)} gone with it"] if self.holds and self.more else []
+        said += [f"{wording.count(self.more, 'more race')} gone with it"] if self.holds and self.more else []
         said += [self.why] if self.why else []
         said += [f"no diff: {self.unwritten}"] if self.unwritten else []
         return said + ([self.says] if self.says else [])

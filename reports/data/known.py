@@ -26,6 +26,8 @@ from streamrace.reports.data.comments import Comment
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import File, KeptSuppression, Part, ReportError, first_problem
 from streamrace.reports.text import plain_text
+from streamrace.reports.text import race as sentences
+from streamrace.trace import wording
 from streamrace.trace.records import Frame
 from streamrace.trace.untrusted import LARGEST, Unreadable, read_json, visible
 
@@ -81,7 +83,7 @@ def findings(
         return (*race.first.stack, *race.second.stack, *(race.second.allocated or ()))
 
     made = [
-        Discovery("race", race.kind, numbered("race", *pair(race)), _race_message(race), frames(race), race)
+        Discovery("race", race.kind, numbered("race", *pair(race)), sentences.unordered(race), frames(race), race)
         for race in races
     ]
     for sites, pairs in held:
@@ -92,8 +94,7 @@ def findings(
                 "fragile",
                 FRAGILE,
                 numbered("fragile", where, *pair(race)),
-                f"Only {' and '.join(map(str, sites))} orders two accesses, and is there for another reason: "
-                f"the {race.first} and the {race.second}.",
+                sentences.held(race, sites),
                 (*places, *frames(race)),
                 race,
                 tuple(sites),
@@ -117,10 +118,6 @@ def findings(
 def fingerprint(parts: Sequence[Any]) -> str:
     """Return the fingerprint of the parts: text, lists of text, or None."""
     return sha256(json.dumps(parts).encode()).hexdigest()[:_DIGITS]
-
-
-def _race_message(race: Race) -> str:
-    return f"Nothing orders the {race.first} and the {race.second}. Missing: {race.missing_wait}."
 
 
 def _where(frame: Frame | None, own: Mapping[str, str]) -> list[str] | None:
@@ -169,7 +166,7 @@ def judge(
             if comment is None:
                 continue
             if not comment.reason:
-                unreasoned[f"{own[frame.file]}:{comment.line}"] = None
+                unreasoned[wording.line(own[frame.file], comment.line, path=True)] = None
             elif said is None:
                 said = KeptSuppression("comment", comment.reason, own[frame.file], comment.line)
         if said is None and baseline is not None and one.fingerprint in baseline.prints:

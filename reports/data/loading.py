@@ -24,6 +24,7 @@ from streamrace.reports.data.schema import Judged, ReportError
 from streamrace.reports.data.sources import Source
 from streamrace.reports.data.stamp import model_of
 from streamrace.reports.data.switched import SWITCHES, switched
+from streamrace.trace import wording
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
@@ -144,7 +145,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return a notebook's description instead. A run may come from anybody, so all of it is escaped."""
-        rows = [*self._told().items(), *((name, f"{len(one)} rows") for name, one in self._frames().items())]
+        rows = [
+            *self._told().items(),
+            *((name, wording.count(len(one), "row")) for name, one in self._frames().items()),
+        ]
         cells = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(name, text) for name, text in rows)
         head = Markup("<p><b>{}</b>: {}</p>").format(self.name, self.file.sentence)
         return head + Markup("<table>{}</table>").format(cells)
@@ -155,8 +159,8 @@ class Run:
             "verdict": found.verdict,
             "model": model_of(self.findings),
             "fix": switched(found.scenario, found.versions, ""),
-            "done": f"{found.steps_done} steps",
-            "found": f"{len(found.races)} race{'' if len(found.races) == 1 else 's'}",
+            "done": wording.count(found.steps_done, "step"),
+            "found": wording.count(len(found.races), "race"),
         }
         return {name: text for name, text in told.items() if text}
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamrace.detectors import Race
+from streamrace.detectors.witness import Witness
 from streamrace.reports.data.whole import put
 from streamrace.reports.text import plain_text
 from streamrace.trace import untrusted
@@ -96,20 +97,6 @@ class File(Part):
 
 
 @dataclass(frozen=True)
-class KeptWitness:
-    """A race's witness: the token of a timing that executes its pair in the other order, or the reason why none exists.
-
-    For a program of the user's own also the result: :func:`streamrace.reports.data.checked.witnessed`.
-    """
-
-    token: str
-    reason: str
-    verdict: str = ""
-    says: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class KeptSuppression:
     """The reason why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file``, or a ``baseline``.
 
@@ -126,7 +113,7 @@ class KeptSuppression:
 class Judged(Race):
     """A race as read from a file. Its fields and their types are those of :class:`detectors.Race`."""
 
-    witness: KeptWitness | None = None
+    witness: Witness | None = None
     suppressed: KeptSuppression | None = None
 
 

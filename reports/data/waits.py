@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from streamrace.detectors.confidence.removal import Load
-from streamrace.detectors.order.races import Race, describe, site
-from streamrace.detectors.streams import stream_named
+from streamrace.detectors.order.races import Race, site
 from streamrace.reports.data.schema import File, Part
-from streamrace.reports.text import duration
 from streamrace.studies.table import Cell, Table
+from streamrace.trace import wording
+from streamrace.trace.wording import duration
 
 TONES = {"carries load": "bad", "fragile cover": "warn", "redundant": "good", "unknown": "soft"}
 Agreement = Literal["agrees", "disagrees", "not run"]
@@ -32,8 +32,8 @@ class RacePair(Part):
 def _access(race: Race, at: int) -> str:
     side = (race.first, race.second)[at]
     got = site(side.allocated or ())
-    where = f", in memory got at {got.file}:{got.line}" if got else ""
-    return f"{side.access} by {describe(side.kernel, side.stack)} on {stream_named(side.stream)}{where}"
+    where = f", in memory got at {wording.line(got.file, got.line, path=True)}" if got else ""
+    return f"{side}{where}"
 
 
 class WaitRow(Part):
@@ -66,7 +66,7 @@ class WaitRow(Part):
 
     @property
     def place(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "no line is known"
+        return wording.line(self.file, self.line, path=True) if self.file else "no line is known"
 
     def instead(self) -> str:
         """Return the race without the wait, or the order that remains instead: a sentence without a full stop."""
@@ -106,7 +106,7 @@ class WaitsFile(File):
         counted = ", ".join(f"{count} {load}" for load in get_args(Load) if (count := self.of(load)))
         ran = [one for one in self.waits if one.live != "not run"]
         agreed = sum(one.live == "agrees" for one in ran)
-        lines = f"{len(self.waits)} line{'' if len(self.waits) == 1 else 's'} that wait"
+        lines = f"{wording.count(len(self.waits), 'line')} that wait"
         return f"{lines}: {counted or 'none'}. Live runs bear out {agreed} of the {len(ran)} that were tried."
 
     def of(self, load: str) -> int:
@@ -120,7 +120,7 @@ def pairs(races: Sequence[Race]) -> list[RacePair]:
 def said(found: WaitsFile) -> str:
     """Return the result of a live run without all the waits that can be removed together."""
     says = found.together_says or "That is by the trace alone"
-    return f"{says[0].upper()}{says[1:]}."
+    return f"{wording.capital(says)}."
 
 
 def table(rows: Sequence[WaitRow]) -> Table:
@@ -130,7 +130,7 @@ def table(rows: Sequence[WaitRow]) -> Table:
         ["line", "verdict", "held up", "without it"],
         [
             [
-                Cell(row.place, "", f"{row.how}, {row.count} times"),
+                Cell(row.place, "", f"{row.how}, {wording.times(row.count)}"),
                 Cell(row.verdict, TONES[row.verdict], _live(row)),
                 duration(row.held_ns),
                 row.instead(),

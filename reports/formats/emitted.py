@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from streamrace.detectors import Race
+from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import meant
-from streamrace.detectors.streams import stream_named
+from streamrace.reports.text.race import harm
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _WIDTH = 100
@@ -126,14 +128,14 @@ def _docstring(one: EmittedTest) -> str:
     shown = [
         f"Fails{f' with {releases}' if releases else ''}:",
         "",
-        *_line("first ", race.first),
+        *_line("first", race.first),
         *_line("second", race.second),
     ]
     parts = [
         head,
         inspect.cleandoc(one.about),
         "\n".join(shown),
-        _filled(f"{race.missing_wait}. {_harm(one)}"),
+        _filled(f"{race.missing_wait}. {harm(one.harm, one.says)}"),
         _filled(_ASSERTS),
     ]
     if all(place.rpartition(":")[0] in (one.name, *one.modules) for place in one.between):
@@ -146,14 +148,6 @@ def _docstring(one: EmittedTest) -> str:
     return visible("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _harm(one: EmittedTest) -> str:
-    if one.harm == "harmful":
-        return f"Harmful: {one.says}."
-    if one.harm == "benign":
-        return f"Benign: {one.says}."
-    return f"Whether it does harm is not known: {one.says}."
-
-
 def _made(one: EmittedTest) -> str:
     where = f"{one.ranks} processes with a simulated GPU each" if (one.ranks or 1) > 1 else "a simulated GPU"
     before, after = one.lines
@@ -164,7 +158,7 @@ def _made(one: EmittedTest) -> str:
 
 def _short(side: Side, program: str) -> str:
     """Return an access in short: ``all_gather in _dist_allgather_fn``."""
-    what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
+    what = "free" if side.access == "free" else wording.operator(side.kernel)
     frame = meant(side.stack)
     if frame is None:
         return what
@@ -176,13 +170,11 @@ def _short(side: Side, program: str) -> str:
 
 def _line(which: str, side: Side) -> list[str]:
     frame = meant(side.stack)
-    what = "free" if side.access == "free" else f"{side.access} by {side.kernel.rpartition('::')[2]}"
-    where = [f"            {frame.file}:{frame.line} {frame.function}"] if frame else []
-    return [f"    {which}  {what} on {stream_named(side.stream)}", *where]
+    return [f"    {line}" for line in of_accesses.listed(which, side, [frame] if frame else [])]
 
 
 def _filled(sentences: str) -> str:
-    begun = f"{sentences[:1].upper()}{sentences[1:]}"
+    begun = wording.capital(sentences)
     return textwrap.fill(begun, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamrace.reports.formats.items import CheckedRun, Result
 from streamrace.reports.text import plain_text
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 
@@ -20,7 +21,7 @@ def _line(item: Result) -> str:
     where = {"file": place.path, "line": str(place.line)} if place.own else {}
     said = {**where, "title": f"{item.rule.id}: {item.rule.title}"}
     properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
-    told = item.told if place.own else f"{place.path}:{place.line}: {item.told}"
+    told = item.told if place.own else f"{wording.line(place.path, place.line, path=True)}: {item.told}"
     again = f"\nAgain: {item.witness.command}" if item.witness and item.witness.command else ""
     return f"::{item.rule.level} {properties}::{_value(told + again)}"
 

@@ -10,10 +10,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from streamrace.detectors.order.races import Side
+from streamrace.detectors.witness import Witness
 from streamrace.reports.data import known
 from streamrace.reports.data.findings import Basis, Findings, Verdict
-from streamrace.reports.data.schema import Judged, KeptSuppression, KeptWitness, ReportError
+from streamrace.reports.data.schema import Judged, KeptSuppression, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
+from streamrace.reports.text.race import harm
 from streamrace.trace.records import Frame
 from streamrace.trace.untrusted import visible, whole_characters
 
@@ -41,7 +43,7 @@ class Result:
     place: SourceLine
     accesses: tuple[tuple[Side, tuple[SourceLine, ...]], ...] = ()
     sites: tuple[SourceLine, ...] = ()
-    witness: KeptWitness | None = None
+    witness: Witness | None = None
     suppressed: KeptSuppression | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,7 +64,7 @@ class Result:
         """The message, with the effect of the race."""
         if self.witness is None or not self.witness.verdict:
             return self.message
-        return f"{self.message} {self.witness.verdict.capitalize()}: {self.witness.says}."
+        return f"{self.message} {harm(self.witness.verdict, self.witness.says)}"
 
 
 @dataclass(frozen=True)

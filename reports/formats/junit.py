@@ -7,6 +7,7 @@ from xml.etree import ElementTree as Xml
 
 from streamrace.reports.formats.items import CheckedRun, Result
 from streamrace.reports.text import plain_text
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 SUITE = "streamrace"
@@ -35,7 +36,8 @@ def text(told: CheckedRun) -> str:
 
 def _finding(suite: Xml.Element, item: Result) -> None:
     place = item.place
-    case = _case(suite, item.rule.id.replace("/", "."), f"{place.path}:{place.line} [{item.fingerprint}]")
+    where = wording.line(place.path, place.line, path=True)
+    case = _case(suite, item.rule.id.replace("/", "."), f"{where} [{item.fingerprint}]")
     case.set("file", _shown(place.path, lines=False))
     case.set("line", str(place.line))
     if item.suppressed is not None:

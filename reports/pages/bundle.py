@@ -10,12 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from streamrace.detectors import Race, Side
 from streamrace.reports.data.loading import Run
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.data.whole import whole
 from streamrace.reports.pages import head, html, markdown, run_page, summary
-from streamrace.reports.text import replays, reversal
 from streamrace.reports.timelines import perfetto
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
@@ -25,7 +22,6 @@ VERSION = 1
 _LONGEST_NAME = 100  # characters of a run's name in a file's name
 # Errors that a trace from elsewhere may cause: its contents are untrusted.
 _FOREIGN = (TraceError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-_NAMES = 3  # of a race's memory
 
 
 def write(runs: Sequence[Run], target: Path) -> list[Path]:
@@ -61,7 +57,7 @@ def report(runs: Sequence[Run]) -> str:
         several=len(runs) > 1,
         failures=[(run.name, run.file.failure) for run in runs if run.file.failure],
         told=told.name,
-        races=[race(one) for one in told.file.races],
+        races=told.file.races,
         checked=told.file.basis,
         versions=run_page.ran_of(runs).versions,
         scenario=[f"{name}={_plain(value)}" for name, value in told.file.scenario.items() if _says(value)],
@@ -125,30 +121,6 @@ def _file_names(runs: Sequence[Run]) -> list[str]:
             name, number = f"{base}-{number}", number + 1
         taken[name] = None
     return list(taken)
-
-
-def race(race: Race) -> dict[str, Any]:
-    """Return a race for a Markdown template."""
-    more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
-    memory = markdown.Ready(", ".join(map(markdown.code, race.memory[:_NAMES])) + more)
-    witness = getattr(race, "witness", None) or KeptWitness("", "")
-    again = witness.command or replays(witness.token)
-    return {
-        "kind": race.kind,
-        "often": summary.often(race),
-        "first": _side(race.first),
-        "second": _side(race.second),
-        "missing": race.missing_wait,
-        "memory": memory or "unnamed",
-        "token": again if witness.token and not witness.reason else "",
-        "how": reversal(witness.token),
-        "reason": witness.reason,
-    }
-
-
-def _side(side: Side) -> dict[str, str]:
-    function = f" {side.stack[0].function}" if side.stack else "no call of the program's"
-    return {**vars(side), "place": f"{side.place}{function}"}
 
 
 def _says(value: Any) -> bool:

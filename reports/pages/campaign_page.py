@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from streamrace.detectors.witness import Witness
 from streamrace.reports.charts import campaign_chart
 from streamrace.reports.data.campaigns import CampaignFolder, CampaignWitness
 from streamrace.reports.data.loading import ReportError
@@ -14,9 +15,12 @@ from streamrace.reports.data.matrix import matrix
 from streamrace.reports.data.switched import SWITCHES
 from streamrace.reports.pages import bundle, head, html, markdown, run_page
 from streamrace.reports.pages.words import WORDS
-from streamrace.reports.text import more, replays, reversal, ways_of
+from streamrace.reports.text import campaign as of_campaign
+from streamrace.reports.text import more, replays
+from streamrace.reports.text import race as sentences
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Column, Table, each
+from streamrace.trace import wording
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
@@ -28,7 +32,7 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
     parts = [_sentence(told)]
     clean = [one.fix for one in campaigns if one is not told and not _wrong(one)]
     if clean and _wrong(told):
-        parts.append(f"With {' and '.join(clean)} no timing changes a bit.")
+        parts.append(f"With {wording.every(clean)} no timing changes a bit.")
     return " ".join(parts)
 
 
@@ -46,7 +50,9 @@ def _sentence(campaign: CampaignFolder) -> str:
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
-        ways = f", in {ways_of(found['outcomes'])}" if found.get("outcomes") else ""  # unknown in earlier versions
+        ways = (
+            f", in {wording.count(found['outcomes'], 'way')}" if found.get("outcomes") else ""
+        )  # unknown in earlier versions
         return (
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
             f"timings it goes wrong{ways}."
@@ -86,50 +92,31 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
 
 def facts(campaign: CampaignFolder) -> list[Fact]:
     """Return what was tried, and the results."""
-    data, found = campaign.data, campaign.data["campaign"]
-    table = campaign.timings[campaign.timings["diverged"]]
-    rows = [
-        Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
-    ]
-    if found.get("own") is not None:
-        rows.append(Fact("an order of their own, executed", f"{found['own']:,}"))
-    if found.get("outcomes"):
-        rows.append(Fact("different outcomes", f"{found['outcomes']:,}"))
-    if found.get("twice"):
-        rows.append(Fact("not counted again", f"{found['twice']:,} timings that two workers drew"))
-    if len(table):
-        rows += [
-            Fact("values wrong, at most", f"{int(table['wrong_values'].max()):,}"),
-            Fact("numbers not finite, at most", f"{int(table['bad_numbers'].max()):,}", "not finite"),
-            Fact("a loss was NaN in", f"{int(table['loss_difference'].isna().sum()):,} timings"),
-            Fact("first timing that diverged", str(found["first"])),
-        ]
-    if data["smallest"]:
-        kind = "smallest timing, 1-minimal" if found["minimal"] else "smallest timing found"
-        rows.append(Fact(kind, "; ".join(data["smallest"]), "timing"))
-    if data["live"]:
-        rows.append(Fact("run live", data["live"]))
-    if found["interrupted"]:
-        rows.append(Fact("interrupted", "what was known is written"))
-    return rows
+    data = campaign.data
+    rows = [Fact(*row) for row in of_campaign.facts(data["campaign"], data["smallest"])]
+    return [*rows, *([Fact("run live", data["live"])] if data["live"] else [])]
+
+
+def _outcome(witness: CampaignWitness) -> str:
+    return "none" if witness.verdict is None else "harmful" if witness.harmful else "benign"
 
 
 def _race(witness: CampaignWitness, campaign: CampaignFolder) -> dict[str, Any]:
-    drawn = run_page.race(witness.race, campaign.sources)
-    if witness.verdict is None:
-        outcome, detail, tone = "none", witness.reason or "", "warn"
-    elif witness.harmful:
-        outcome, detail, tone = "harmful", witness.verdict.sentence, "bad"
-    else:
-        outcome, detail, tone = "benign", "It changes no value that training uses.", "good"
-    return {**drawn, "outcome": outcome, "detail": detail, "tone": tone}
+    outcome = _outcome(witness)
+    says = "It changes no value that training uses." if witness.verdict else witness.reason or ""
+    return {
+        **run_page.race(witness.race, campaign.sources),
+        "outcome": outcome,
+        "detail": witness.verdict.sentence if witness.verdict and witness.harmful else says,
+        "tone": {"none": "warn", "harmful": "bad", "benign": "good"}[outcome],
+    }
 
 
 def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
     for number, one in enumerate(campaign.witnesses, 1):
         if one.token:
-            rows.append((f"Race {number}, {reversal(one.token)}", replays(one.token)))
+            rows.append(sentences.witness(number, Witness(one.token, "")))
     return rows
 
 
@@ -178,14 +165,10 @@ def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
         headline=headline(campaigns),
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),
-        races=[bundle.race(one.race) | _harm(one) for one in told.witnesses],
+        races=[(one.race, _outcome(one)) for one in told.witnesses],
         replay=_replay(told),
         versions=ran(campaigns).versions,
     )
     html.write(text, short)
     html.write(page(campaigns, run_page.told_of([short, findings, *tables])), target / "index.html")
     return headline(campaigns)
-
-
-def _harm(witness: CampaignWitness) -> dict[str, str]:
-    return {"harm": "harmful" if witness.harmful else "benign" if witness.verdict else "no witness"}

@@ -16,6 +16,7 @@ from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.scenarios.catalogue.entry import CONTROLS
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Cell, Column, Table
+from streamrace.trace import wording
 
 SIDES = ("affected", "fixed")
 _CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
@@ -67,7 +68,7 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> StudyReport:
         facts.append(Fact("not shown", ", ".join(missing)))
     return StudyReport(
         kind="catalogue",
-        title=f"{len(rows)} known stream bug{'' if len(rows) == 1 else 's'}",
+        title=wording.count(len(rows), "known stream bug"),
         verdict=verdict,
         sentence=sentence,
         tone=tone,
@@ -92,9 +93,11 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     wrong = [row for row in rows if row.differs]
     parts = []
     if races:
-        parts.append(f"{len(races)} races, {harmful} with a witness that changes what the program computes")
+        parts.append(
+            f"{wording.count(len(races), 'race')}, {harmful} with a witness that changes what the program computes"
+        )
     if controls:
-        parts.append(f"{controls} bug{'' if controls == 1 else 's'} with the same symptom that are none")
+        parts.append(f"{wording.count(controls, 'bug')} with the same symptom that are none")
     if count["not-shown"]:
         parts.append(f"{count['not-shown']} not shown, with what was tried")
     told = f"{len(rows)} entries: {'; '.join(parts)}" if parts else "no entry"

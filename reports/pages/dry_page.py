@@ -9,7 +9,7 @@ from typing import Any
 
 from streamrace.reports.data.dry import DryFile, DryFolder, memory_table, time_table
 from streamrace.reports.data.stamp import model_of, stamp, written
-from streamrace.reports.pages import bundle, html, markdown, run_page
+from streamrace.reports.pages import html, markdown, run_page
 from streamrace.reports.pages.words import WORDS
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Table
@@ -83,7 +83,7 @@ def write(dry: DryFolder, target: Path) -> str:
         facts=facts(dry),
         notes=dry.said.notes,
         tables=tables(dry),
-        races=[bundle.race(one) for one in dry.file.races],
+        races=dry.file.races,
         unexercised=dry.file.unexercised,
         versions=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]).versions,
         job=[f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in dry.file.job.items() if value],

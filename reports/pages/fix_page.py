@@ -9,8 +9,8 @@ import pandas as pd
 
 from streamrace.reports.data.fixes import TONES, FixFile, FixRow, table
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
-from streamrace.reports.text import duration
 from streamrace.studies.study import Fact
+from streamrace.trace.wording import duration
 
 _WORDS = ("race", "stream", "rank", "virtual time")
 

@@ -13,6 +13,7 @@ from streamrace.reports.data.campaigns import CampaignFolder
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.stamp import model_of, written
 from streamrace.reports.data.switched import taken_away
+from streamrace.trace import wording
 
 _NAMED = 4  # runs in the title
 _FILES = ("findings.json", "timings.json", "scenario.json", "check.json")  # files whose date is the folder's
@@ -43,7 +44,6 @@ def of_campaigns(campaigns: Sequence[CampaignFolder]) -> Head:
 
 def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str, str]]]) -> Head:
     names = [name for name, *_ in ones]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     hardware = _each(str(scenario.get("hardware") or "") for _, _, scenario, _ in ones)
     away = [(name, taken_away(scenario, versions)) for name, _, scenario, versions in ones]
     facts = [
@@ -62,7 +62,7 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
         ),
         *((f"taken away in {name}" if len(ones) > 1 else "taken away", line) for name, line in away if line),
     ]
-    return Head(f"{what}: {', '.join(names[:_NAMED])}{more}", [(name, text) for name, text in facts if text])
+    return Head(f"{what}: {wording.few(names, _NAMED)}", [(name, text) for name, text in facts if text])
 
 
 def _each(texts: Iterable[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from streamrace.detectors.live.finding import Cause, Finding, Kind
@@ -12,6 +11,7 @@ from streamrace.detectors.live.incident import Incident, IncidentError
 from streamrace.reports.charts import incident_charts
 from streamrace.reports.data.stamp import stamp
 from streamrace.reports.pages import html
+from streamrace.trace import wording
 
 _RANKS = 16  # ranks that are listed individually
 
@@ -100,19 +100,18 @@ def _facts(incident: Incident) -> list[tuple[str, str, str]]:
         ("micro-batch", _WORDS["micro-batch"], str(finding.micro_batch)),
         ("phase", _WORDS["phase"], finding.phase),
         ("rank", _WORDS["rank"], f"{finding.rank} of {incident.world} (the first is 0)"),
-        ("ranks that report it", "All that found something bad in this step.", _some(finding.ranks)),
+        ("ranks that report it", "All that found something bad in this step.", wording.few(finding.ranks, _RANKS)),
         ("part", _WORDS["part"], f"rank {finding.part} of its group" if finding.part >= 0 else ""),
         ("bad values", f"{_WORDS['NaN']} {_WORDS['Inf']}", _bad(finding)),
         ("good values", "Smallest and largest of those that are good.", _good(finding)),
         ("version", "The step whose values a stale part holds.", str(finding.version) if finding.version >= 0 else ""),
-        ("ranks without a record", "They ended before they could write what they knew.", _some(incident.missing)),
+        (
+            "ranks without a record",
+            "They ended before they could write what they knew.",
+            wording.few(incident.missing, _RANKS),
+        ),
     ]
     return [(name, meaning, html.shortened(value)) for name, meaning, value in rows if value]
-
-
-def _some(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _RANKS} more" if len(ranks) > _RANKS else ""
-    return ", ".join(map(str, ranks[:_RANKS])) + more
 
 
 def _bad(finding: Finding) -> str:

@@ -11,11 +11,12 @@ import pandas as pd
 
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import does_not_hold, read_json
-from streamrace.reports.pages import summary
 from streamrace.reports.pages.study_page import StudyMetadata, StudyReport, texts
 from streamrace.reports.text import not_exercised
+from streamrace.reports.text import race as sentences
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Cell, Table
+from streamrace.trace import wording
 
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
@@ -69,7 +70,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyRep
         facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
     return StudyReport(
         kind="releases",
-        title=f"{len(rows)} DeepSpeed release{'' if len(rows) == 1 else 's'}, unmodified",
+        title=f"{wording.count(len(rows), 'DeepSpeed release')}, unmodified",
         verdict=verdict,
         sentence=sentence,
         tone=tone,
@@ -123,14 +124,14 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
     hard = [release for release in others if causes[release][1] and not causes[release][0]]
     bad = [release for release in others if causes[release][0]]
     if clean:
-        told.append(f"{', '.join(clean)} {'is' if len(clean) == 1 else 'are'} clean, too")
+        told.append(f"{', '.join(clean)} {wording.plural_of(len(clean), 'is', 'are')} clean, too")
     if hard:
         told.append(
-            f"{len(hard)} older {'one is' if len(hard) == 1 else 'ones are'} at fault with padding or edits alone"
+            f"{wording.count(len(hard), 'older one is', 'older ones are')} at fault with padding or edits alone"
         )
     if bad:
         names = ", ".join(f"{release} ({', '.join(causes[release][0])})" for release in bad)
-        told.append(f"{names} {'is' if len(bad) == 1 else 'are'} at fault in plain training")
+        told.append(f"{names} {wording.plural_of(len(bad), 'is', 'are')} at fault in plain training")
     failed = [release for release in rows if release not in causes and release != newest]
     if failed:
         told.append(f"{', '.join(failed)} did not run")
@@ -216,7 +217,7 @@ def _evidence(found: Findings) -> dict[str, str]:
     """Return by finding: the first race's two lines; a stale partition's version; the count of unwritten bytes."""
     told = {}
     for race in found.races[:1]:
-        told["race"] = f"{summary.access(race.first)} | {summary.access(race.second)}"
+        told["race"] = f"{sentences.access(race.first)} | {sentences.access(race.second)}"
     stale = found.stale
     if stale:
         before = "before the edit after" if stale.edited else "of"

@@ -16,8 +16,10 @@ from streamrace.reports.data.loading import Run, Source
 from streamrace.reports.data.matrix import Tried, matrix, timing_of
 from streamrace.reports.pages import head, html, summary
 from streamrace.reports.pages.words import VERDICTS, WORDS
+from streamrace.reports.text import race as sentences
 from streamrace.reports.timelines import moment
 from streamrace.studies.table import Column, Table, each
+from streamrace.trace import wording
 from streamrace.trace.files import file_of
 
 _SPREAD = 12  # rows of parameters with values that are not finite
@@ -84,14 +86,11 @@ def _moment(run: Run) -> Chart | None:
 
 def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:
     """Return a race for the template."""
-    more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
     return {
         "kind": race.kind,
-        "missing": f"Missing: {race.missing_wait}",
-        "often": summary.often(race),
+        "told": sentences.told(race, most=_NAMES),
         "edge": edge.svg(race),
         "sides": [_side("first", race.first, sources), _side("second", race.second, sources)],
-        "memory": ", ".join(race.memory[:_NAMES]) + more or "unnamed",
     }
 
 
@@ -101,18 +100,14 @@ def _checked(run: Run) -> dict[str, Any] | None:
     if told is None:
         return None
     held = [
-        {"sentence": _capital(one.sentence), "races": [race(pair, run.sources) for pair in one.races]}
+        {"sentence": wording.capital(one.sentence), "races": [race(pair, run.sources) for pair in one.races]}
         for one in told.held
     ]
     return {**vars(told), "held": held, "wrong": told.wrong}
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any]:
-    stack = [f"{frame.file}:{frame.line} {frame.function}" for frame in side.stack]
+    stack = [wording.frame(frame, path=True) for frame in side.stack]
     lines: list[tuple[int, str, bool]] = []
     source = sources.get(side.place)
     if source is not None:
@@ -120,8 +115,8 @@ def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any
         lines = [(number, line, number == source.line) for number, line in enumerate(text, source.first)]
     return {
         "order": word,
-        "access": summary.access(side),
-        "place": stack[0] if stack else "no place is known: it is not a call of the program's",
+        "access": sentences.access(side),
+        "place": stack[0] if stack else sentences.NOWHERE,
         "stack": stack[1:],
         "lines": lines,
     }

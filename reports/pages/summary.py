@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Any
 
-from streamrace.detectors import Race, Side
-from streamrace.detectors.order.races import site
-from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.checked import ran_with
 from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
 from streamrace.reports.data.switched import switched
 from streamrace.reports.pages.html import shortened
-from streamrace.reports.text import closeness, differing, not_exercised, replays, reversal
+from streamrace.reports.text import differing, not_exercised
+from streamrace.reports.text import race as sentences
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Cell, Table
+from streamrace.trace import wording
 
+_LONGEST = 500  # characters of a sentence about a race
 _RANKS = 16  # ranks that are listed individually
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
 
@@ -45,30 +44,27 @@ def headline(runs: Sequence[Run]) -> str:
     """Return the verdict in a sentence or two, for a reader with one minute."""
     told = worst(runs)
     if len(runs) == 1:
-        return _capital(_sentence(told))
+        return wording.capital(_sentence(told))
     bad = [run for run in runs if verdict(run) in _BAD]
     clean = [run for run in runs if verdict(run) == "clean"]
     partly = {fix(run): run.file.rests.unexercised for run in clean if run.file.rests and run.file.rests.unexercised}
     missing = [not_exercised(list(dict.fromkeys(one for told in partly.values() for one in told)))] if partly else []
     if missing and len(partly) < len(clean):
-        missing[0] = f"With {_some(list(partly))}: {missing[0][0].lower()}{missing[0][1:]}"
+        missing[0] = f"With {wording.every(list(partly))}: {missing[0][0].lower()}{missing[0][1:]}"
     if len(clean) == len(runs):
         first = (
             f"Nothing is wrong in any of the {len(runs)} runs: no race was found, and every value equals the "
             "reference bit for bit."
         )
         return " ".join([first, *missing])
-    parts = [f"{_titled(told)}: {_sentence(told)}"] if bad else [_capital(_sentence(told))]
+    parts = [f"{_titled(told)}: {_sentence(told)}"] if bad else [wording.capital(_sentence(told))]
     others = [run for run in bad if run is not told]
     if others:
-        parts.append(f"Also with {_some([fix(run) for run in others])} something is wrong (see the table).")
+        parts.append(f"Also with {wording.every(map(fix, others))} something is wrong (see the table).")
     if bad and clean:
-        parts.append(f"With {_some([fix(run) for run in clean])} nothing is wrong: the same program, every bit right.")
+        names = wording.every(map(fix, clean))
+        parts.append(f"With {names} nothing is wrong: the same program, every bit right.")
     return " ".join([*parts, *missing])
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _titled(run: Run) -> str:
@@ -82,7 +78,7 @@ def _sentence(run: Run) -> str:
         return found.sentence
     kind, step = verdict(run), found.first_bad_step
     since = f" from step {step}" if step is not None else ""
-    why = _why(*_named(found)) if found.races else "streams race"
+    why = wording.cut(_why(found), _LONGEST)
     if kind == "unstable":
         text = f"training goes wrong{since}, because {why}."
     elif kind == "hidden":
@@ -107,28 +103,17 @@ def _sentence(run: Run) -> str:
         text = "the run ended before it could say what it found."
     if found.failure:
         steps = found.steps_done
-        text += f" The run ended early, after {steps} whole step{'' if steps == 1 else 's'}: {shortened(found.failure)}"
+        text += f" The run ended early, after {wording.count(steps, 'whole step')}: {shortened(found.failure)}"
     return text
 
 
-def _named(found: Findings) -> tuple[Race, str]:
-    """Return the race to describe, and the first wrong parameter: a race about that parameter, else the first race."""
+def _why(found: Findings) -> str:
+    """Return the cause that a race about the first wrong parameter is, else the first race."""
+    if not found.races:
+        return "streams race"
     wrong = found.divergence.parameter.name if found.divergence and found.divergence.parameter else ""
     racing = (race for race in found.races if any(name.name == wrong for name in race.names))
-    return next(racing, found.races[0]), wrong
-
-
-def _why(race: Race, wrong: str) -> str:
-    first, second = race.first, race.second
-    memory = "memory"
-    if race.names:
-        kind, name = next((one for one in race.names if one.name == wrong), race.names[0])
-        more = f" and {len(race.names) - 1} more" if len(race.names) > 1 else ""
-        memory = f"{'the ' + kind + ' partition' if kind in ('primary', 'secondary') else kind} of {_short(name)}{more}"
-    after = {"read": "reads", "write": "writes", "free": "frees"}[second.access]
-    before = {"read": "reading", "write": "writing"}.get(first.access, "using")
-    ours, theirs = (_short(stream_named(side.stream)) for side in (second, first))
-    return f"{ours} {after} {memory} and never waits for {theirs} to finish {before} it"
+    return sentences.cause(next(racing, found.races[0]), wrong)
 
 
 def facts(run: Run) -> list[Fact]:
@@ -141,8 +126,8 @@ def facts(run: Run) -> list[Fact]:
         rows += [
             Fact("first wrong parameter", wrong.name),
             Fact("since", _moment(wrong), "step"),
-            Fact("ranks", f"rank {_numbers(wrong.ranks or [wrong.rank])}", "rank"),
-            Fact("wrong part", f"what rank {_numbers(wrong.parts)} of the group holds: {what}", "partition"),
+            Fact("ranks", f"rank {wording.few(wrong.ranks or [wrong.rank], _RANKS)}", "rank"),
+            Fact("wrong part", f"what rank {wording.few(wrong.parts, _RANKS)} of the group holds: {what}", "partition"),
         ]
     if divergence and (loss := divergence.loss):
         where = f"step {loss.step}, micro-batch {loss.micro_batch}, rank {loss.rank}"
@@ -152,7 +137,7 @@ def facts(run: Run) -> list[Fact]:
         if divergence.final:
             rows.append(Fact("at the end", f"{len(divergence.final)} partitions differ", "partition"))
     for number, race in enumerate(found.races, 1):
-        text = f"{access(race.first)} and {access(race.second)}: {_times(race)}"
+        text = f"{sentences.pair(race)}: {sentences.often(race)}"
         rows.append(Fact(f"race {number}" if len(found.races) > 1 else "race", text, "race"))
     if found.stale:
         rows.append(Fact("stale", found.stale.sentence(), "stale"))
@@ -167,22 +152,6 @@ def facts(run: Run) -> list[Fact]:
     if found.failure:
         rows.append(Fact("ended early", found.failure))
     return rows
-
-
-def often(race: Race) -> str:
-    """Return how often a race occurred, on which ranks, and how many occurrences manifested in this timing."""
-    return f"{_times(race)}, {closeness(race.slack_ns)}."
-
-
-def _times(race: Race) -> str:
-    return f"{race.occurrences:,} times on rank {_numbers(race.ranks)}; this timing shows {race.manifested:,} of them"
-
-
-def access(side: Side) -> str:
-    """Return an access and its line in short."""
-    frame = site(side.stack)
-    where = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
-    return f"{side.access} by {_short(side.kernel.rpartition('::')[2])}{where} on {_short(stream_named(side.stream))}"
 
 
 def side_by_side(runs: Sequence[Run]) -> Table:
@@ -229,15 +198,9 @@ def replay(run: Run) -> list[tuple[str, str]]:
     """Return for each race a description and the command that replays it; if no witness exists, the reason."""
     rows = []
     for number, race in enumerate(run.file.races, 1):
-        witness = race.witness
-        if witness is None:
-            continue
-        if witness.command:
-            rows.append((f"Race {number} is {witness.verdict}: {witness.says}", witness.command))
-        elif witness.reason:
-            rows.append((f"Race {number} has no witness: {witness.reason}.", ""))
-        else:
-            rows.append((f"Race {number}, {reversal(witness.token)}", replays(witness.token)))
+        if race.witness is not None:
+            text, command = sentences.witness(number, race.witness)
+            rows.append((text if command else f"{text}.", command))
     return rows
 
 
@@ -252,16 +215,3 @@ def _apart(loss: Any, between: str) -> str:
 
 def _ms(ns: float | None) -> str:
     return "" if ns is None else f"{ns / 1e6:,.1f} ms"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _RANKS} more" if len(numbers) > _RANKS else ""
-    return ", ".join(map(str, numbers[:_RANKS])) + more
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:40]}…{name[-39:]}"

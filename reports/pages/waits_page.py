@@ -10,8 +10,9 @@ import pandas as pd
 from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
 from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, said, table
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
-from streamrace.reports.text import duration
 from streamrace.studies.study import Fact
+from streamrace.trace import wording
+from streamrace.trace.wording import duration
 
 _WORDS = (
     "carries load",
@@ -41,12 +42,15 @@ def study(found: WaitsFile, ran: StudyMetadata) -> StudyReport:
         Fact("scope", found.scope),
         Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
         Fact("together", f"{', '.join(found.together)}. {said(found)}" if found.together else "none can go"),
-        Fact("not taken away", f"{found.others} waits that collectives and autograd's engine make by themselves"),
+        Fact(
+            "not taken away",
+            f"{wording.count(found.others, 'wait')} of collectives and autograd's engine themselves",
+        ),
     ]
     return StudyReport(
         kind="waits",
-        title=f"{len(rows)} line{'' if len(rows) == 1 else 's'} that wait",
-        verdict=f"{carrying} carr{'ies' if carrying == 1 else 'y'} load, {redundant} redundant",
+        title=f"{wording.count(len(rows), 'line')} that wait",
+        verdict=f"{wording.count(carrying, 'carries', 'carry')} load, {redundant} redundant",
         sentence=found.sentence(),
         tone=tone,
         facts=facts,

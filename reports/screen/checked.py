@@ -11,13 +11,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from streamrace.detectors import Race
-from streamrace.detectors.order.races import describe
 from streamrace.reports.data.checked import ran_with
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
+from streamrace.reports.text import race as sentences
 from streamrace.reports.text import reports_on, typed
 from streamrace.studies.table import STYLES
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
@@ -62,31 +63,26 @@ def verdict(console: Console, found: Findings, folder: Path, page: Path | None =
         body += [Text(f"{one}.") for one in basis.thinned.says]
     console.print(Panel(Group(*body), title=f"verdict: {found.verdict}", border_style=colour))
     for number, witness in enumerate(found.witnesses, 1):
-        again = " Again:" if witness.command else ""
+        text, command = sentences.witness(number, witness)
+        again = " Again:" if command else ""
         # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
-        line = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)
+        line = visible(f"{text}.{again}", lines=False)
         console.print(line, highlight=False, markup=False)
-        if witness.command:  # a line to copy
-            command = visible(typed(witness.command), lines=False)
-            console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
+        if command:  # a line to copy
+            console.print(f"  {visible(typed(command), lines=False)}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
 def first(console: Console, race: Race) -> None:
     """Print a race that was found while the program is running."""
-    line = visible(f"A race: {pair(race)}. The program runs on; the verdict comes at its end.", lines=False)
+    line = visible(f"A race: {sentences.pair(race)}. The program runs on; the verdict comes at its end.", lines=False)
     console.print(line, highlight=False, markup=False)
-
-
-def pair(race: Race) -> str:
-    """Return the race's two accesses, in short."""
-    return " and ".join(f"{side.access} by {describe(side.kernel, side.stack)}" for side in (race.first, race.second))
 
 
 def _why(one: KeptSuppression | None) -> list[RenderableType]:
     """Return the reason why a race does not count; empty if it counts."""
     if one is None:
         return []
-    where = f" ({one.file}:{one.line})" if one.file else ""
+    where = f" ({wording.line(one.file, one.line, path=True)})" if one.file else ""
     return [Text(f"  Known before: {one.reason}{where}.")]

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from streamrace.studies.choose import GB, KINDS, ShardingQuestion
 from streamrace.studies.table import Cell, Column, Table
+from streamrace.trace import wording
 
 _NAMED = 3  # of strategies that are equally fast
 _HEADS = (
@@ -98,10 +99,7 @@ def _why_all(best: pd.DataFrame) -> str:
 
 
 def _names(titles: Sequence[str]) -> str:
-    shown = list(titles[:_NAMED])
-    if len(titles) > _NAMED:
-        return f"{', '.join(shown)} and {len(titles) - _NAMED} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    return wording.few(titles, _NAMED) if len(titles) > _NAMED else wording.every(titles)
 
 
 def _table(frame: pd.DataFrame) -> Table:

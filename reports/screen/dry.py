@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +15,7 @@ from streamrace.reports.screen.races import race_text, unexercised_text
 from streamrace.reports.text import clean, reports_on, typed
 from streamrace.studies.rehearsed import Extension, Rehearsed
 from streamrace.studies.table import STYLES
+from streamrace.trace import wording
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Collective, Frame, Launch, Stack
 
@@ -83,7 +84,7 @@ def excess(found: Rehearsed) -> str:
     assert memory.excess is not None
     moment = memory.excess.moment
     where = None if found.extension else place(found.trace, moment.record)
-    at = f" at {PurePath(where.file).name}:{where.line} ({where.function.rpartition('.')[2]})" if where else ""
+    at = f" at {wording.frame(where)}" if where else ""
     when = f"in {moment.phase}" + (f" of step {moment.step}, micro-batch {moment.micro_batch}" if moment.step else "")
     job = found.job
     advice = []

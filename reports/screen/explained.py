@@ -11,9 +11,11 @@ from rich.text import Text
 
 from streamrace.detectors import Race
 from streamrace.reports.data.explained import Explained
-from streamrace.reports.text import duration, typed
+from streamrace.reports.text import race as sentences
+from streamrace.reports.text import typed
 from streamrace.reports.window import Slice, Window
 from streamrace.trace.untrusted import visible
+from streamrace.trace.wording import duration
 
 _LANES = 8  # streams in a picture
 _NAME = 22  # characters of a stream's name
@@ -24,14 +26,12 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     """Print all that is known, then the page's file or the command that writes it."""
     race = found.race
     what = "Pair" if found.fragile else "Race"
-    often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
-    ranks = f" on rank {', '.join(map(str, race.ranks))}" if race.ranks else ""
-    head = f"{what} {found.number} of {found.folder}: {race.kind}, {often}{ranks}"
+    head = f"{what} {found.number} of {found.folder}: {race.kind}, {sentences.occurs(race)}"
     console.print(Text(visible(head, lines=False), "bold"), soft_wrap=True)
     _say(console, found.headline, indent="")
-    for title, sentences in found.sections:
+    for title, text in found.sections:
         console.print(Text(f"\n{title}", "bold"))
-        for sentence in sentences:
+        for sentence in text:
             _say(console, sentence)
     if found.command:
         _say(console, "Again:")

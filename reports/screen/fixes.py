@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from streamrace.reports.data.fixes import DIFF, FixFile, best_of_each, table
-from streamrace.reports.text import duration, reports_on, typed
+from streamrace.reports.text import reports_on, typed
+from streamrace.trace.wording import duration
 
 
 def show(console: Console, found: FixFile) -> None:

@@ -9,15 +9,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from streamrace.detectors import Race
+from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
-from streamrace.detectors.streams import stream_named
 from streamrace.reports.data.findings import Held
-from streamrace.reports.text import closeness
+from streamrace.reports.text import race as sentences
 from streamrace.trace.records import Frame
 
 MOST = 12  # races that are printed
 _DEPTH = 2  # innermost frames of a side
-_NAMES = 4  # of memory
 
 
 def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.json") -> Text:
@@ -28,33 +27,19 @@ def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.j
     """
     lines = Text(title, "bold")
     for word, side in (("first", race.first), ("second", race.second)):
-        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on {stream_named(side.stream)}", "not bold")
-        for where in _places(side, own):
-            lines.append(f"\n    {where}", "not bold cyan")
-    ranks = ", ".join(map(str, race.ranks))
-    often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
-    told = [
-        f"Missing: {race.missing_wait}.",
-        f"{often} on rank {ranks}; this timing shows {race.manifested} of them, {closeness(race.slack_ns)}.",
-    ]
-    if race.memory:
-        left = len(race.memory) - _NAMES
-        told.append(f"Memory: {', '.join(race.memory[:_NAMES])}{f' and {left} more (see {whole})' * (left > 0)}")
-    for line in told:
-        lines.append(f"\n  {line}", "not bold")
+        head, *places = of_accesses.listed(word, side, _frames(side, own), sentences.NOWHERE)
+        lines.append(f"\n  {head}", "not bold")
+        for place in places:
+            lines.append(f"\n  {place}", "not bold cyan")
+    for sentence in sentences.told(race, whole=whole):
+        lines.append(f"\n  {sentence}", "not bold")
     return lines
 
 
-def _places(side: Side, own: str) -> list[str]:
-    script = Path(own).name
-    told = [_place(frame) for frame in side.stack[:_DEPTH]]
-    if not any(PurePath(frame.file).name == script for frame in side.stack[:_DEPTH]):
-        told += [_place(frame) for frame in side.stack[_DEPTH:] if PurePath(frame.file).name == script][:1]
-    return told or ["no place is known: it is not a call of the program's"]
-
-
-def _place(frame: Frame) -> str:
-    return f"{frame.file}:{frame.line} {frame.function.rpartition('.')[2]}"
+def _frames(side: Side, own: str) -> list[Frame]:
+    """Return the innermost frames, and the one in the file ``own`` if that is not among them."""
+    script = [frame for frame in side.stack if PurePath(frame.file).name == Path(own).name][:1]
+    return list(dict.fromkeys([*side.stack[:_DEPTH], *script]))
 
 
 def held_text(held: Held, own: str = "") -> Text:

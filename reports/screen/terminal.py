@@ -16,7 +16,8 @@ from rich.text import Text
 
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.screen.races import held_text, race_text, unexercised_text
-from streamrace.reports.text import replays, reversal, typed
+from streamrace.reports.text import race as sentences
+from streamrace.reports.text import typed
 from streamrace.studies.table import STYLES, Cell, Column, Table
 
 _LAST = 20  # steps that are shown during a run
@@ -121,12 +122,10 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         body += [Text(""), Text(f"{cost}host blocked {_ms(findings.host_blocked_ns_per_step)} ms of it.")]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
     for number, witness in enumerate(findings.witnesses, 1):
-        # Outside the frame, as these are lines to copy.
-        if witness.reason:
-            console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
-        else:
-            console.print(f"Race {number}, {reversal(witness.token)}:", highlight=False)
-            console.print(f"  {typed(replays(witness.token))}", highlight=False, soft_wrap=True)
+        text, command = sentences.witness(number, witness)
+        console.print(f"{text}{':' if command else '.'}", highlight=False)
+        if command:  # outside the frame, as this is a line to copy
+            console.print(f"  {typed(command)}", highlight=False, soft_wrap=True)
     console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
 
 

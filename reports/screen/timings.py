@@ -11,19 +11,23 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
+from streamrace.detectors.witness import Witness
 from streamrace.fuzz.campaign import CampaignResult, written
 from streamrace.fuzz.confirm import Confirmation
 from streamrace.fuzz.verdict import ReplayVerdict
-from streamrace.fuzz.witness import Witness
+from streamrace.fuzz.witness import Reversal
 from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from streamrace.replay.replayer import UsedValue
 from streamrace.replay.tokens import Token
 from streamrace.reports.data import sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.whole import whole
-from streamrace.reports.text import duration, replays, typed, ways_of
+from streamrace.reports.text import race as sentences
+from streamrace.reports.text import replays, typed
+from streamrace.reports.text.campaign import facts
 from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace.untrusted import whole_characters
+from streamrace.trace.wording import duration
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
@@ -95,7 +99,7 @@ def confirmed(confirmation: Confirmation) -> str:
     return f"NOT confirmed: live the first wrong value is {live}, replayed {replayed}; {bits}."
 
 
-def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token]) -> None:
+def races(console: Console, witnesses: Sequence[Reversal], tokens: Sequence[Token]) -> None:
     """Print each race with its witness."""
     rows = [
         [str(number), str(one.race.first), str(one.race.second), one.race.occurrences, _harm(one)]
@@ -104,41 +108,13 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
     columns = ["race", "first", "second", Column("times", "d"), "witness"]
     console.print(Table("races, and what their witnesses do", columns, rows))
     for number, (one, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
-        if one.reason:
-            console.print(f"Race {number} has no witness: {one.reason}.", highlight=False)
-        else:
-            console.print(f"Race {number}: {typed(replays(str(token)))}", highlight=False, soft_wrap=True)
+        text, command = sentences.witness(number, Witness(str(token), one.reason))
+        console.print(f"Race {number}: {typed(command)}" if command else f"{text}.", highlight=False, soft_wrap=True)
 
 
 def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """Print the results of a campaign."""
-    ways = f", in {ways_of(found.outcomes)}" if found.diverged else ""
-    rows = [("timings that diverged", f"{found.diverged} of {found.timings}{ways}")]
-    if found.own < found.timings:
-        others = "the others do all in an order that one of these has, wherever that matters"
-        rows.append(("an order of their own", f"{found.own}, which were executed; {others}"))
-    if found.twice:
-        rows.append(("not counted again", f"{found.twice} timings that two workers drew"))
-    wrong = [one for one in found.tried if one.verdict.diverged]
-    if wrong:
-        finite = [one.verdict.loss for one in wrong if math.isfinite(one.verdict.loss)]
-        rows += [
-            ("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong))),
-            ("numbers not finite, at most", str(max(one.verdict.bad for one in wrong))),
-            ("a loss differs by, at most", f"{max(finite, default=0.0):.3g}"),
-            ("a loss was NaN in", f"{len(wrong) - len(finite)} timings"),
-            ("first timing that diverged", str(found.first)),
-        ]
-        departed = sum(one.verdict.departure is not None for one in wrong)
-        if departed:
-            rows.append(("the host read other values in", f"{departed} timings: behind that only --live is exact"))
-    if found.smallest is not None:
-        kind = "smallest timing, 1-minimal" if found.minimal else "smallest timing found"
-        rows.append((kind, "; ".join(map(words, found.smallest)) or "as recorded"))
-        known = " (an earlier campaign knew it)" if found.from_database else ""
-        rows.append(("executions to make it small", f"{found.shrinking}{known}"))
-    if found.interrupted:
-        rows.append(("interrupted", "what was known is written"))
+    rows = [row[:2] for row in facts(found.as_dict(), [*map(words, found.smallest or ())])]
     console.print(Table(f"timings of {name}", ["", ""], rows, sides=True))
     if token is not None:
         console.print(f"Replay it: {typed(replays(str(token)))}", highlight=False, soft_wrap=True)
@@ -160,7 +136,7 @@ def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) ->
     }
 
 
-def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
+def witness_dict(one: Reversal, token: Token) -> dict[str, Any]:
     """Return a JSON-ready dict of a witness."""
     return {
         "race": one.race.as_dict(),
@@ -181,7 +157,7 @@ def _departed(verdict: ReplayVerdict) -> str:
     )
 
 
-def _harm(one: Witness) -> Cell:
+def _harm(one: Reversal) -> Cell:
     if one.verdict is None:
         return Cell("none")
     if not one.harmful:
@@ -195,7 +171,7 @@ def write(
     scenario: Mapping[str, Any],
     found: CampaignResult,
     token: Token | None,
-    witnesses: Sequence[Witness],
+    witnesses: Sequence[Reversal],
     tokens: Sequence[Token],
     confirmation: Confirmation | None,
     versions: Mapping[str, str],

@@ -7,13 +7,13 @@ A witness's run leaves no trace; its accesses and their neighbours are taken fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from streamrace.fuzz.live.examine import RacingPair
 from streamrace.fuzz.live.recorded import Recorded, RecordedRun
 from streamrace.reports.timelines.lanes import HOST, lane
 from streamrace.reports.timelines.moment import around
 from streamrace.reports.window import Kind, Slice, Window
+from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
 MOST = 400  # slices; few, as a file keeps so many per race
@@ -69,7 +69,7 @@ def _work(recorded: Recorded, op: int) -> Slice:
     kind: Kind = "collective" if kernel.startswith("nccl::") else "kernel"
     name = recorded.streams.get(work.place.stream, f"stream {work.place.stream}")
     where = _place(recorded.frames(op))
-    return Slice(name, kernel.rpartition("::")[2], "", work.start, work.end, op, kind, where)
+    return Slice(name, wording.operator(kernel), "", work.start, work.end, op, kind, where)
 
 
 def _away(one: Slice, *sides: Slice) -> int:
@@ -77,6 +77,4 @@ def _away(one: Slice, *sides: Slice) -> int:
 
 
 def _place(frames: tuple[Frame, ...]) -> str:
-    if not frames:
-        return ""
-    return f"{PurePath(frames[0].file).name}:{frames[0].line} {frames[0].function}"
+    return wording.frame(frames[0]) if frames else ""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from streamrace.detectors import Moment
 from streamrace.detectors.order.labels import Labels
 from streamrace.reports.timelines.lanes import HOST, host_time, lane
 from streamrace.reports.timelines.parameters import parameter_of
 from streamrace.reports.window import Slice, Window
+from streamrace.trace import wording
 from streamrace.trace.parts import PartReader
 from streamrace.trace.records import (
     Collective,
@@ -152,12 +153,12 @@ class _Reading:
     def _slice(self, work: _Work) -> Slice:
         record = work.record
         frame = self._frames.get(record.stack)
-        place = f"{PurePath(frame.file).name}:{frame.line} {frame.function}" if frame else ""
+        place = wording.frame(frame) if frame else ""
         if isinstance(record, HostWait):
             return Slice(HOST, str(record.how), "", work.start, work.end, -1, "wait", place)
         return Slice(
             lane=str(self._streams.get(record.stream, f"stream {record.stream}")),
-            kernel=record.kernel.rpartition("::")[2],
+            kernel=wording.operator(record.kernel),
             parameter=parameter_of(record, self._labels),
             start=work.start,
             end=work.end,

@@ -21,20 +21,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TextIO
 
 from streamrace.detectors.order.labels import Labels
 from streamrace.detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
 from streamrace.reports.timelines.lanes import host_time, lane
 from streamrace.reports.timelines.parameters import parameter_of
+from streamrace.trace import wording
 from streamrace.trace.parts import PartReader
 from streamrace.trace.records import (
     Access,
     Alloc,
     Begin,
     Collective,
-    Frame,
     Free,
     Group,
     HostWait,
@@ -216,7 +216,7 @@ class _Timeline:
             elif isinstance(record, Phase):
                 self._window.enter(record)
             elif isinstance(record, Stack):
-                self._stacks[record.id] = [_place(frame) for frame in record.frames]
+                self._stacks[record.id] = [wording.frame(frame, path=True) for frame in record.frames]
             elif isinstance(record, Group):
                 self._groups[record.group] = list(record.ranks)
         self._write_count()
@@ -256,7 +256,7 @@ class _Timeline:
             if record.nominal >= 0:
                 args["bytes"] = record.nominal
         args["stack"] = self._stacks.get(record.stack, [])
-        name = record.kernel.rpartition("::")[2]
+        name = wording.operator(record.kernel)
         if parameter := parameter_of(record, self._survey.labels):
             name = f"{name} {parameter}"
         self._slice(track, name, category, record.start, record.end, args)
@@ -331,7 +331,3 @@ def _mark(word: str, side: Side) -> str:
 def _touched(access: Access) -> int:
     _, lo, hi, layout = access
     return hi - lo if layout is None else layout[0] * prod(layout[1])
-
-
-def _place(frame: Frame) -> str:
-    return f"{PurePath(frame.file)}:{frame.line} {frame.function}"

@@ -11,6 +11,7 @@ import click
 from streamrace.device import kept
 from streamrace.device.kept import Kept
 from streamrace.device.scripts import WrongUse
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _DAY_S = 86400
@@ -58,9 +59,9 @@ def _list(every: Sequence[Kept]) -> None:
     ):
         ones = [*group]
         state = "in use" if any(one.in_use for one in ones) else _ago(max(one.last for one in ones))
-        words = f"{_WORDS[kind]}{where}{f', {len(ones)} files' if len(ones) > 1 else ''}"
+        words = f"{_WORDS[kind]}{where}" + (f", {len(ones)} files" if len(ones) > 1 else "")
         rows.append([name, words, _megabytes(sum(one.size for one in ones)), state])
-    places = " and ".join(map(str, kept.folders()))
+    places = wording.every(kept.folders())
     if not rows:
         console.print(f"Nothing is kept in {places}.", highlight=False, soft_wrap=True)
         return

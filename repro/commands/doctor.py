@@ -17,6 +17,7 @@ from streamrace.reports.text import typed
 from streamrace.repro.commands.plain import Parser
 from streamrace.repro.sessions import diagnosed
 from streamrace.repro.sessions.diagnosed import Diagnosis
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _EPILOG = """\
@@ -64,7 +65,7 @@ def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
     bad, warned = (sum(one.tone == tone for one in items) for tone in ("bad", "warn"))
     lines.append("")
     if not able:
-        things = f"{bad} thing{'s' if bad != 1 else ''}"
+        things = wording.count(bad, "thing")
         lines.append(f"The simulated GPU cannot run here: {things} to mend ({_plain('bad')}).")
     else:
         lines.append(f"The simulated GPU can run here{f'; see the {warned} marked with !' if warned else ''}.")

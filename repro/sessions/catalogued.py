@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamrace.detectors import Race
+from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import at, between
 from streamrace.reports.data.catalogue import EntryRow, RanSide
 from streamrace.reports.data.findings import Basis
 from streamrace.repro.sessions import apart
 from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
+from streamrace.trace import wording
 from streamrace.trace.files import file_of
 
 LIMIT_S = 600  # for one side, including its installation and the runs of its witness
@@ -113,7 +115,7 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
         return [*said, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
     if not ran.lines:
         others = f", though {ran.races} others are" if ran.races else ""
-        return [f"the race between {' and '.join(entry.places)} is not seen{others}"]
+        return [f"the race between {wording.every(entry.places)} is not seen{others}"]
     return [f"the race is {ran.harm or 'not confirmed'}, not {entry.harm}"] if ran.harm != entry.harm else []
 
 
@@ -138,8 +140,7 @@ def _line(race: Race, side: Side, places: Sequence[str]) -> str:
     frame = next(
         frame for frame in side.stack if any(at(race, place, replace(side, stack=(frame,))) for place in places)
     )
-    file, function = frame.file.rpartition("/")[2], frame.function
-    return f"{side.access} by {side.kernel.rpartition('::')[2]} ({file}:{frame.line} {function})"
+    return f"{of_accesses.access(side)} ({wording.frame(frame)})"
 
 
 def _shown(path: Path) -> Path:

@@ -16,6 +16,7 @@ from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncide
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Enough, Following, Reader, rests_on
 from streamrace.detectors.values import answers
+from streamrace.detectors.witness import Witness
 from streamrace.device import seeds
 from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
@@ -24,7 +25,6 @@ from streamrace.reports.data.checked import Seen, of_program, thinned
 from streamrace.reports.data.comments import comments
 from streamrace.reports.data.findings import Findings, Thinned
 from streamrace.reports.data.known import Baseline
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
 from streamrace.repro.sessions.judging import detectors
 from streamrace.repro.sessions.rehearsed import DryMetrics
@@ -51,7 +51,7 @@ _MEMORY = frozenset({Alloc, Free, Reuse})  # two thirds of all records
 class Witnesses(Protocol):
     """Runs the program again, with the accesses of each race reversed; returns one result for each race."""
 
-    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[KeptWitness]:
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witness]:
         """Return a result for each race. ``trace``: the folder of the traces that were judged."""
         ...
 

@@ -17,6 +17,7 @@ from streamrace.device.scripts import WrongUse
 from streamrace.device.timing import Timing
 from streamrace.process.forks import relax_gc
 from streamrace.process.interrupts import held
+from streamrace.reports.text import race as sentences
 from streamrace.repro.sessions import child, folders, launched, staging
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.folders import ANSWERS, SEEDED
@@ -114,9 +115,9 @@ class Meanwhile:
         races = self._judging.races() if self._judging is not None else []
         if not races:
             return ""
-        from streamrace.reports.screen import checked as screen
 
-        return f". Until then a race: {screen.pair(races[0])}{f'; and {len(races) - 1} more' if len(races) > 1 else ''}"
+        more = f"; and {len(races) - 1} more" if len(races) > 1 else ""
+        return f". Until then a race: {sentences.pair(races[0])}{more}"
 
     def judging(self) -> Judging:
         """Return the judge, created on first use."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamrace.detectors import Race
 from streamrace.detectors.confidence.waits import WaitSite
-from streamrace.detectors.places import at
+from streamrace.detectors.places import at, between
 from streamrace.device.scripts import WrongUse
+from streamrace.trace import wording
 from streamrace.trace.files import file_of
 
 if TYPE_CHECKING:
@@ -100,20 +101,16 @@ def _number(folder: Path, races: Sequence[Race], wanted: str) -> int:
     places = [one.rpartition("/")[2] for one in places]
     found = [number for number, race in enumerate(races, 1) if _lies(race, places)]
     if not found:
-        raise WrongUse(f"{folder} has no race at {' and '.join(places)}. It has {_list(races)}")
+        raise WrongUse(f"{folder} has no race at {wording.every(places)}. It has {_list(races)}")
     if len(found) > 1:
         there = _list(races, found)
-        raise WrongUse(f"{len(found)} races of {folder} are at {' and '.join(places)}: give the number. {there}")
+        raise WrongUse(f"{len(found)} races of {folder} are at {wording.every(places)}: give the number. {there}")
     return found[0]
 
 
 def _lies(race: Race, places: Sequence[str]) -> bool:
     """Check whether the race lies at these places; of two places each must match one of the accesses."""
-    if len(places) == 1:
-        return at(race, places[0])
-    one, other = places
-    first, second = race.first, race.second
-    return (at(race, one, first) and at(race, other, second)) or (at(race, other, first) and at(race, one, second))
+    return at(race, places[0]) if len(places) == 1 else between(race, places)
 
 
 def _list(races: Sequence[Race], numbers: Sequence[int] = ()) -> str:

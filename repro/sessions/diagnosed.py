@@ -24,6 +24,7 @@ from streamrace import checkout, compiling
 from streamrace.compiling import BuildError, cache
 from streamrace.device import build, extras, kept, substitute
 from streamrace.device.torches.tried import not_tried
+from streamrace.trace import wording
 
 Tone = Literal["good", "absent", "warn", "bad"]
 
@@ -72,7 +73,7 @@ def runs(items: list[Diagnosis]) -> bool:
 def _machine() -> Iterator[Diagnosis]:
     system, machine = platform.system(), platform.machine()
     cores, (free, whole) = len(os.sched_getaffinity(0)) if system == "Linux" else os.cpu_count(), _memory()
-    says = f"{system} {machine}, {cores} core{'s' if cores != 1 else ''}, {_size(free)} of {_size(whole)} memory free"
+    says = f"{system} {machine}, {wording.count(cores or 1, 'core')}, {_size(free)} of {_size(whole)} memory free"
     if system != "Linux":
         yield Diagnosis("machine", "bad", says, "the simulated GPU runs on Linux alone: use a container of Linux")
     elif 0 < free < _LEAST_MEMORY:
@@ -241,7 +242,7 @@ def _extras() -> Iterator[Diagnosis]:
         yield Diagnosis("extras", "good", f"{', '.join(whole)}: installed")
     for name in _EXTRAS:
         if lacking := known.get(name):
-            some = f"{', '.join(lacking[:4])}{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''}"
+            some = wording.few(lacking, 4)
             needs = ": 'check' and all that makes pages need it" if name == "reports" else ""
             says = f"'{name}' lacks {some}{needs}"
             yield Diagnosis("extra", "warn" if name == "reports" else "absent", says, _bringing(name))

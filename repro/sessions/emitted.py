@@ -171,7 +171,7 @@ def emit(
         timing=token,
         reference=against,
         harm=witness.verdict if witness else "not confirmed",
-        says=witness.reason if witness else "",
+        says=witness.says if witness else "",
         ranks=shows.program.ranks,
         modules={one: reduced.files[one] for one in others},
         arguments=asked.arguments,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -12,16 +12,18 @@ from streamrace.detectors.confidence.chains import Link, OrderGraph
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import read
 from streamrace.detectors.order.races import Occurrence, Race
-from streamrace.device.timing import Deviation, Jitter, Stretch, Timing
+from streamrace.device.timing import Place, Timing
 from streamrace.device.tokens import TokenError, shown
+from streamrace.fuzz.live.deviations import words
 from streamrace.reports.data import witnesses
 from streamrace.reports.data.checked import kept
 from streamrace.reports.data.explained import Explained
-from streamrace.reports.data.telling import RaceTelling, named, short
 from streamrace.reports.data.witnesses import SeenElsewhere
-from streamrace.reports.text import duration, replays
+from streamrace.reports.text import replays
+from streamrace.reports.text.telling import RaceTelling, named, short
 from streamrace.reports.timelines import moment
 from streamrace.repro.sessions.chosen import Chosen
+from streamrace.trace import wording
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
@@ -140,31 +142,18 @@ def _where(token: str, race: Race, one: Occurrence | None, around: Around | None
         return f"It shows in the timing {shown(token)}."
     if not timing.deviations:
         return "It shows in the plain timing, where nothing is made slower."
-    streams: dict[tuple[int, int], str] = {}
+    names: dict[tuple[int, int], str] = {}
     if around is not None and one is not None:
         sides = zip(around.streams, (race.first, race.second), strict=True)
-        streams = {(one.rank, number): named(side.stream) for number, side in sides}
-    return f"It shows where {' and '.join(_deviation(each, streams) for each in timing.deviations)}."
+        names = {(one.rank, number): named(side.stream) for number, side in sides}
 
+    def work(place: Place) -> str:
+        nth = "first" if place.occurrence == 1 else wording.ordinal(place.occurrence)
+        stream = names.get((place.rank, place.stream), f"stream {place.stream}")
+        return f"the {nth} `{short(place.kernel)}` on {stream} of rank {place.rank}"
 
-def _deviation(one: Deviation, streams: Mapping[tuple[int, int], str]) -> str:
-    """Describe a deviation. ``streams``: names of the two accesses' streams, by rank and number."""
-    if isinstance(one, Jitter):
-        return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
-    if isinstance(one, Stretch):
-        what = "each launch by the host" if one.what.startswith("host") else f"the work of {one.what}"
-        return f"{what} takes {one.factor} times as long"
-    place = one.place
-    stream = streams.get((place.rank, place.stream), f"stream {place.stream}")
-    how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
-    return f"the {_ordinal(place.occurrence)} `{short(place.kernel)}` on {stream} of rank {place.rank} {how}"
-
-
-def _ordinal(number: int) -> str:
-    if number == 1:
-        return "first"
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    clauses = (words(each, work=work, stream="stream {}".format) for each in timing.deviations)
+    return f"It shows where {wording.every(clauses)}."
 
 
 def _script(chosen: Chosen) -> str:

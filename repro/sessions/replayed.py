@@ -15,6 +15,7 @@ from streamrace.replay.faults import ReplayError
 from streamrace.replay.recording import Recording
 from streamrace.replay.replayer import READ, Replayer, ReplayOutcome
 from streamrace.repro.sessions.folders import MARK
+from streamrace.trace import wording
 from streamrace.trace.records import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 from streamrace.trace.untrusted import visible
 
@@ -91,7 +92,7 @@ def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
 
 
 def _print(folder: Path, timing: Timing, found: dict[str, Any]) -> None:
-    ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
+    ranks = wording.count(found["ranks"], "rank")
     _say(f"{folder}: {found['operations']} operations of {ranks}, and their recorded bits come out again.")
     if not timing.deviations:
         return

@@ -15,6 +15,7 @@ from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.live.without import WaitRemovalRun, WithoutWaits
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
+from streamrace.trace import wording
 
 Told = Callable[[str], None]
 _NO_CALL = "by the trace alone: a read's value is not there without its wait"
@@ -85,7 +86,7 @@ def _scope(checked: Findings, found: Removals, asked: Mapping[str, Any]) -> str:
     said = f"This program with these arguments ({asked['program']}), the branches that it took: {seen}"
     if found.base:
         count = len(found.base)
-        said += f". With all its waits it has {count} race{'s' * (count > 1)}: what is said is of others"
+        said += f". With all its waits it has {wording.count(count, 'race')}: what is said is of others"
     return f"{said}."
 
 
@@ -172,7 +173,7 @@ def _carrying(outcome: WithoutWaits) -> dict[str, Any]:
     if witness is not None:
         return {
             "live": "agrees",
-            "says": f"a live run without it has the same race, {witness.verdict}: {witness.reason}",
+            "says": f"a live run without it has the same race, {witness.verdict}: {witness.says}",
             "harm": witness.verdict,
             "token": witness.token,
             "command": witness.command,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
+from streamrace.detectors.witness import Witness, judged
 from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
 from streamrace.process.interrupts import concluding
-from streamrace.reports.data.checked import witnessed
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.repro.sessions import sentences
+from streamrace.trace import wording
 from streamrace.trace.records import TraceError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class WitnessRequest:
     packages: Sequence[str] = ()
     interrupted: bool = field(default=False, init=False)
 
-    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[KeptWitness]:
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witness]:
         """Return a result for each race, in order; empty if ``limit`` is 0."""
         if not self.limit:
             return ()
@@ -77,15 +77,15 @@ class WitnessRequest:
         assert self.timing is not None
         every, races = races, [race for race in races if all(at(race, place) for place in self.of)]
         if not races:
-            return [_none(f"--witness-of {' and '.join(self.of)} is no race of these")] * len(every)
-        many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
+            return [_none(f"--witness-of {wording.every(self.of)} is no race of these")] * len(every)
+        many = wording.count(min(self.limit, len(races)), "race does", "races do")
         number = {id(race): at for at, race in enumerate(every, 1)}
         kept: list[SeenElsewhere] = []
-        settled: dict[int, KeptWitness] = {}
+        settled: dict[int, Witness] = {}
         cut = ""
 
         def look(one: LiveWitness) -> None:
-            settled[id(one.race)] = witnessed(one.verdict, one.reason, one.token, one.command)
+            settled[id(one.race)] = Witness(one.token, one.reason, one.verdict, one.says, one.command)
             if (seen := _seen(one, number[id(one.race)])) is not None:
                 kept.append(seen)
 
@@ -110,7 +110,7 @@ class WitnessRequest:
                     look=look,
                     beside=every,
                 ):
-                    settled.setdefault(id(found.race), _none(found.reason))  # no run was made for this race
+                    settled.setdefault(id(found.race), _none(found.says))  # no run was made for this race
         except KeyboardInterrupt:
             self.interrupted = True
             cut = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
@@ -175,5 +175,5 @@ def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
     return SeenElsewhere(race=race, order=order, occurrence=one.occurrence, window=window)
 
 
-def _none(why: str) -> KeptWitness:
-    return witnessed("not confirmed", why)
+def _none(why: str) -> Witness:
+    return judged("not confirmed", why)

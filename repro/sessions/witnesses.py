@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamrace.detectors import Race
+from streamrace.detectors.witness import Witness
 from streamrace.fuzz.witness import reverse
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
 from streamrace.replay.tokens import Token
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.scenarios.named import NAMED, difference
 from streamrace.scenarios.scenario import Scenario
 
@@ -23,9 +23,9 @@ def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:
     return Token(name, options[name], tuple(deviations))  # type: ignore[arg-type]
 
 
-def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[KeptWitness]:
+def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[Witness]:
     """Return a token for each race, or the reason why there is none."""
-    found = {at: KeptWitness(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
+    found = {at: Witness(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
     rest = [at for at in range(len(races)) if at not in found]
     found |= zip(rest, _reversed(scenario, trace, [races[at] for at in rest]), strict=True)
     return [found[at] for at in range(len(races))]
@@ -37,20 +37,20 @@ def _shown(race: Race) -> bool:
     return first.manifested and first.first.op is not None and first.second.op is not None
 
 
-def _reversed(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[KeptWitness]:
+def _reversed(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[Witness]:
     if not races:
         return []
     try:
         recording = Recording.load(trace, calls=False)
         graph = Graph(recording)
     except ReplayError as error:
-        return [KeptWitness("", str(error)) for _ in races]
+        return [Witness("", str(error)) for _ in races]
     found = []
     for race in races:
         reversals = (reverse(recording, graph, race, one) for one in race.examples)
         reversal = next((one for one in reversals if not one.reason), None)
         if reversal is None:
-            found.append(KeptWitness("", reverse(recording, graph, race, race.examples[0]).reason))
+            found.append(Witness("", reverse(recording, graph, race, race.examples[0]).reason))
         else:
-            found.append(KeptWitness(str(token(scenario, reversal.deviations)), ""))
+            found.append(Witness(str(token(scenario, reversal.deviations)), ""))
     return found

@@ -19,6 +19,7 @@ from typing import Any
 
 from streamrace import checkout
 from streamrace.device.build import torch_folder
+from streamrace.trace import wording
 from streamrace.trace.records import Frame, Stack
 
 _HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not on the import path
@@ -93,8 +94,8 @@ class CallSites:
         if not frames:
             return "a place outside Python (autograd's thread)"
         own = next((one for one in frames if not one.file.startswith("torch/")), frames[0])
-        called = "" if own is frames[0] else f", called from {own.file}:{own.line} {own.function}"
-        return f"{frames[0].file}:{frames[0].line} {frames[0].function}{called}"
+        called = "" if own is frames[0] else f", called from {wording.frame(own, path=True)}"
+        return wording.frame(frames[0], path=True) + called
 
     def _callers(self) -> Iterator[Frame]:
         frame: FrameType | None = sys._getframe(1)

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
 
 from streamrace import checkout
+from streamrace.trace import wording
 
 PROJECT = "streamrace"
 
@@ -85,7 +86,7 @@ def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
         bringing
     ):  # a page of a study, for example, whose subject needs another extra
         needed.append(bringing[0])
-    words = f"extra{'s' if len(needed) > 1 else ''} {' and '.join(needed)}"
+    words = f"{wording.plural_of(len(needed), 'extra')} {wording.every(needed)}"
     return f"{what} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
 
 

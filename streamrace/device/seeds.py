@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from streamrace.trace import wording
+
 SEED = 3141592  # plus the rank. Unlikely in a program, so that a generator with this seed was not seeded
 NAMES = ("random", "numpy.random", "torch", "torch.cuda")
 
@@ -195,5 +197,5 @@ def sentence(file: Path) -> str:
     except OSError:
         return ""
     names = [name for name in NAMES if name in drawn]
-    which = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    which = wording.every(names)
     return f"The program draws from {which} without setting a seed: check set one for all its runs ({SEED} + rank)"

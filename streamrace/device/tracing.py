@@ -20,6 +20,7 @@ from typing import Any
 from streamrace.device.callsites import CallSites
 from streamrace.device.library import Backward, Define, HandOn, ReportedFrame, functions
 from streamrace.device.recording import Calls
+from streamrace.trace import wording
 from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.records import (
     HOST_STREAM,
@@ -64,7 +65,7 @@ def _untraced() -> CallSites:
 def made(stream: int) -> None:
     """Note a stream that the program creates: the trace names it even if it gets no work."""
     if _sites and stream not in _made and (frames := _sites[0].calls()):
-        _made[stream] = f"{frames[0].file}:{frames[0].line} {frames[0].function}"
+        _made[stream] = wording.frame(frames[0], path=True)
         _like[stream] = _first.setdefault(frames, stream)
 
 

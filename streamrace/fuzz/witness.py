@@ -8,7 +8,7 @@ benign.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from streamrace.detectors.order.races import Moment, Occurrence, Race, Side, describe
@@ -29,18 +29,13 @@ class Reversal:
     """A timing in which the access that was issued second comes first.
 
     ``deviations``: from the recorded timing; empty if that has it already. ``reason``: why no timing reverses the race.
+    ``verdict``: its effect on training; None if it was not executed.
     """
 
     race: Race
     occurrence: Occurrence
     deviations: tuple[Deviation, ...]
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Witness(Reversal):
-    """A reversal that was executed. ``verdict``: its effect on training (None if it was not executed)."""
-
     verdict: ReplayVerdict | None = None
 
     @property
@@ -48,19 +43,18 @@ class Witness(Reversal):
         return self.verdict is not None and self.verdict.diverged
 
 
-def witness(subject: Subject, race: Race) -> Witness:
+def witness(subject: Subject, race: Race) -> Reversal:
     """Return the first harmful occurrence of those tried; else the first that can be reversed; else why none can.
 
     The tried occurrences are the race's examples, which are its first ones, and then a few from the whole run.
     """
-    found: Witness | None = None
+    found: Reversal | None = None
     for occurrence in _some(subject, race):
         reversal = reverse(subject.recording, subject.replayer.graph, race, occurrence)
-        verdict = None if reversal.reason else subject.run(reversal.deviations)
-        one = Witness(race, occurrence, reversal.deviations, reversal.reason, verdict)
+        one = reversal if reversal.reason else replace(reversal, verdict=subject.run(reversal.deviations))
         if one.harmful:
             return one
-        if found is None or (found.verdict is None and verdict is not None):
+        if found is None or (found.verdict is None and one.verdict is not None):
             found = one
     assert found is not None  # a race has at least one example
     return found

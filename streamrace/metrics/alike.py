@@ -19,9 +19,10 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
+from streamrace.trace import wording
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import (
     Alloc,
@@ -158,7 +159,7 @@ def described(trace: Path, nodes_of: Sequence[int], number: int, *, roots: bool 
 
 
 def _said(record: Launch | Collective, frames: Sequence[Frame]) -> str:
-    where = f" at {PurePath(frames[0].file).name}:{frames[0].line} ({frames[0].function})" if frames else ""
+    where = f" at {wording.frame(frames[0])}" if frames else ""
     reads, writes = (sum(one[2] - one[1] for one in those) for those in (record.reads, record.writes))
     lasts = f"{(record.end - record.start) / 1000:,.1f} us"
     return f"{record.kernel} on stream {record.stream}, {reads:,} bytes read, {writes:,} written, {lasts}{where}"

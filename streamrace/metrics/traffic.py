@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from streamrace.trace import wording
 from streamrace.trace.records import Begin, Collective, Group, Phase, TraceError, TraceRecord
 
 # Bytes that each of n ranks sends, as a fraction of V: numerator, denominator.
@@ -167,7 +168,7 @@ class TrafficMetrics:
             return
         sums = self._open.get((record.group, record.kernel))
         if sums is None:
-            kernel = record.kernel.rpartition("::")[2]
+            kernel = wording.operator(record.kernel)
             if kernel not in _RING and kernel not in _STRAIGHT:
                 self._unknown += 1
                 return

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from streamrace.replay.sums import SumRing, SumRingInPlace
 from streamrace.replay.work import Action
+from streamrace.trace import wording
 
 Splits = Sequence[tuple[Sequence[int], Sequence[int]]]
 
@@ -181,7 +182,7 @@ class ReplayedExchange:
         """Accept one tensor of all parts or each part as a tensor of its own: both are the same for NCCL."""
         sizes = {sum(given.numel() for given in inputs) for inputs in self._inputs}
         if len(sizes) > 1:
-            raise ValueError(f"reduce_scatter: members give {' and '.join(map(str, sorted(sizes)))} elements.")
+            raise ValueError(f"reduce_scatter: members give {wording.every(sorted(sizes))} elements.")
         (size,) = sizes
         if size % self._members:
             raise ValueError(f"reduce_scatter: {size} elements cannot be shared by {self._members} members.")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from streamrace.trace import wording
 from streamrace.trace.records import Access, Collective, Label, Launch, Phase, TraceRecord
 
 _BEFORE_ANY = Phase(0, 0, "init")
@@ -88,7 +89,7 @@ class Names:
             parameter = labels.first(operation.writes)
             if parameter is None:
                 parameter = labels.first(operation.reads) or ""
-            kernel = operation.kernel.rpartition("::")[2]
+            kernel = wording.operator(operation.kernel)
             like = (phase, parameter, kernel)
             occurrences[like] = occurrence = occurrences[like] + 1
             name = OperationName(rank, *phase, parameter, kernel, occurrence)
@@ -152,6 +153,4 @@ class Names:
 
 
 def _listed(alternatives: Iterable[object]) -> str:
-    several = [str(one) for one in alternatives]
-    more = f" and {len(several) - _AT_MOST} more" if len(several) > _AT_MOST else ""
-    return ", ".join(several[:_AT_MOST] or ["none"]) + more
+    return wording.few(alternatives, _AT_MOST) or "none"

@@ -29,6 +29,7 @@ from streamrace.replay.placement import Hold, Holds
 from streamrace.replay.recording import Recording
 from streamrace.replay.touched import BlockKey, touched
 from streamrace.replay.transfers import DeviceExchange
+from streamrace.trace import wording
 from streamrace.trace.records import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 
 READ = "read"
@@ -356,7 +357,7 @@ class Replayer:
     ) -> DeviceExchange:
         records = [parts[rank] for rank in members]
         first, _ = records[0]
-        kernel = first.kernel.rpartition("::")[2]
+        kernel = wording.operator(first.kernel)
         if kernel in ("send", "recv"):
             kernel = "send_recv"
         root = members.index(first.root) if first.root >= 0 else -1

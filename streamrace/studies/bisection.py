@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from streamrace.trace import wording
+
 
 @dataclass(frozen=True)
 class Showing:
@@ -22,8 +24,7 @@ class Showing:
     def __str__(self) -> str:
         if self.failure:
             return f"does not run: {self.failure}"
-        count = len(self.races)
-        return f"{self.verdict} ({count} race{'s' if count > 1 else ''})" if count else self.verdict
+        return f"{self.verdict} ({wording.count(len(self.races), 'race')})" if self.races else self.verdict
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     assert [race.manifested for race in races] == [0, 0, 2, 0]
     witnesses = examine(tmp_path, races, command, limit=3, runner=runner)
     assert [witness.race for witness in witnesses] == races
-    assert [(witness.verdict, witness.reason) for witness in witnesses] == [
+    assert [(witness.verdict, witness.says) for witness in witnesses] == [
         (
             "harmful",
             "with the two the other way round, what the host reads by "
@@ -185,7 +185,7 @@ def test_benign_is_said_of_occurrences_from_the_whole_run_and_how_many_they_were
         assert witness.race.occurrences == 24 > len(witness.race.examples)
         told.append((witness.verdict, [one.place.occurrence for one in deviations(witness)]))
     assert told == [("harmful", [1]), ("harmful", [13]), ("harmful", [24]), ("benign", [1])]
-    assert witness.reason == (
+    assert witness.says == (
         "with the two the other way round in 4 of its 24 occurrences, one at a time, the program sees the same"
     )
 
@@ -198,7 +198,7 @@ def test_a_race_that_shows_more_than_once_is_judged_in_a_timing_where_it_does_no
     (race,) = [race for race in races if race.first.kernel == "aten::mm"]
     assert race.manifested == 2
     (witness,) = examine(tmp_path, [race], command, timing=Timing.parse(slow), runner=runner)
-    assert (witness.verdict, witness.reason) == (
+    assert (witness.verdict, witness.says) == (
         "harmful",
         "with the two the other way round, what the host reads by _local_scalar_dense (train.py:12 <module>) differs",
     )
@@ -209,7 +209,7 @@ def test_a_program_that_does_not_repeat_itself_confirms_nothing(tmp_path: Path, 
     races, command = judged(runner, tmp_path, UNREPEATABLE)
     (witness,) = examine(tmp_path, races, command, runner=runner)
     assert (witness.verdict, witness.token, witness.command) == ("not confirmed", "", "")
-    assert witness.reason == (
+    assert witness.says == (
         "a second run in the same timing differs by itself: what the host reads by "
         "_local_scalar_dense (train.py:9 <module>)"
     )
@@ -220,7 +220,7 @@ def test_a_race_between_ranks_names_its_rank_and_what_cannot_be_reversed_says_wh
 ) -> None:
     races, command = judged(runner, tmp_path, RANKS, "--ranks", "2")
     witnesses = examine(tmp_path, races, command, runner=runner)
-    told = [(one.race.first.kernel, one.race.second.kernel, one.verdict, one.reason) for one in witnesses]
+    told = [(one.race.first.kernel, one.race.second.kernel, one.verdict, one.says) for one in witnesses]
     late = "all_reduce on stream 0 comes after all_reduce on stream 1 however late that is"
     assert told == [
         ("nccl::all_reduce", "nccl::all_reduce", "not confirmed", late),

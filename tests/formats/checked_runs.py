@@ -10,7 +10,8 @@ from streamrace.detectors import Race, Side, Uninitialised
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis, WaitSite
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
-from streamrace.reports.data.checked import Seen, of_program, witnessed
+from streamrace.detectors.witness import judged
+from streamrace.reports.data.checked import Seen, of_program
 from streamrace.reports.data.findings import Findings
 from streamrace.trace.records import Frame
 
@@ -48,7 +49,7 @@ def run(**changes: Any) -> Findings:
         "versions": {"streamrace": "0.1.0", "torch": "2.13.0"},
         "races": [race()],
         "seen": Seen(1, 10, 2),
-        "witnesses": [witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "streamrace check train.py")],
+        "witnesses": [judged("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "streamrace check train.py")],
         "own": OWN,
     }
     return of_program(**fields | changes)

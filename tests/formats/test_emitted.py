@@ -49,10 +49,10 @@ Two streams.
 
 Fails with deepspeed 0.13.4:
 
-    first   write by add on stream 'default'
-            train.py:7 step
-    second  read by mul on stream 'side'
-            deepspeed/runtime/zero/stage3.py:120 Optimizer.step
+    first  write by aten::add on stream 'default'
+      train.py:7 step
+    second read by aten::mul on stream 'side'
+      deepspeed/runtime/zero/stage3.py:120 Optimizer.step
 
 Stream 'side' never waits for stream 'default' after add (train.py:7 step). Harmful: with the two
 the other way round, the loss differs.

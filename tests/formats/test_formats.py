@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from streamrace.detectors.witness import judged
 from streamrace.reports.data import known
-from streamrace.reports.data.checked import witnessed
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.known import Known
 from streamrace.reports.data.loading import load
@@ -85,7 +85,7 @@ def runs(draw: st.DrawFn) -> Findings:
     fields: dict[str, Any] = {
         "asked": {"program": draw(TEXT), "ranks": 1, "slow": {}},
         "races": races,
-        "witnesses": [witnessed("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
+        "witnesses": [judged("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
         "holding": held,
         "answers": [wrong(draw(TEXT), says=draw(TEXT))],
         "uninitialised": [unwritten(draw(TEXT), where=draw(TEXT))],

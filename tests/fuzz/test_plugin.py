@@ -37,8 +37,8 @@ def test_a_prefetcher_that_says_cuda_fails_without_its_wait_and_again_by_its_tok
     )
     told = gpu.run(passed=1, failed=1)
     made = gpu.line("torch.ones(4")
-    assert f"first  write by mul on stream 1\n           {made} Prefetcher.next\n" in told
-    assert f"second read by sum on stream 'default'\n           {gpu.line('batch.sum()')} test_prefetcher\n" in told
+    assert f"first  write by aten::mul on stream 1\n    {made} Prefetcher.next\n" in told
+    assert f"second read by aten::sum on stream 'default'\n    {gpu.line('batch.sum()')} test_prefetcher\n" in told
     assert "Race 1 of 1: write-read, harmful" in told
     assert f"mul ({made} Prefetcher.next) on stream 1 takes 8 us longer" in told
     assert "loss: nan instead of 8.0" in told

@@ -13,20 +13,21 @@ from streamrace.detectors import Stale, Uncovered
 from streamrace.detectors.live.finding import Cause, Finding, Kind
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.values.divergence import Divergence, WrongLoss, WrongParameter
+from streamrace.detectors.witness import Witness, judged
 from streamrace.fuzz.campaign import CampaignResult, Trial
 from streamrace.fuzz.verdict import ReplayVerdict
-from streamrace.fuzz.witness import Witness
+from streamrace.fuzz.witness import Reversal
 from streamrace.replay.deviations import Stretch
 from streamrace.replay.replayer import UsedValue
 from streamrace.replay.tokens import Token
 from streamrace.reports.data import known, sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
-from streamrace.reports.data.checked import Seen, thinned, witnessed
+from streamrace.reports.data.checked import Seen, thinned
 from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
 from streamrace.reports.data.fixes import FixFile
 from streamrace.reports.data.known import Known
-from streamrace.reports.data.schema import KeptSuppression, KeptWitness
+from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.data.sources import SourcesFile
 from streamrace.reports.data.waits import WaitsFile
 from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
@@ -50,8 +51,8 @@ def _races(folder: Path) -> None:
             asked={"program": "train.py --größe 3", "ranks": 2, "slow": {"kernel:a": 2.5}, "timing": "t1"},
             races=[race(), RACES[0]],
             witnesses=[
-                witnessed("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
-                witnessed("benign", ""),
+                judged("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
+                judged("benign", ""),
             ],
             answers=[wrong(), Answer("right", 1, "right", "all 4 elements are what they must be")],
             uninitialised=[unwritten()],
@@ -96,7 +97,7 @@ def _scenario(folder: Path) -> None:
         cost=Cost(2_836_500_000.0, 1.5),
         failure="rank 1 failed",
         watch=watch,
-        witnesses=[KeptWitness("t1,main", "")],
+        witnesses=[Witness("t1,main", "")],
         profile={"name": "a100", "rate": 0.5},
         distance=0.12345,
     )
@@ -159,8 +160,8 @@ def _campaign(folder: Path) -> None:
     found = CampaignResult(
         (Trial(1, (), right, own=False), Trial(2, late, wrong)), late, True, 5, 1, False, False, twice=1
     )
-    harmful = Witness(RACES[0], RACES[0].examples[0], late, "", wrong)
-    none = Witness(RACES[0], RACES[0].examples[0], (), "no timing does", None)
+    harmful = Reversal(RACES[0], RACES[0].examples[0], late, "", wrong)
+    none = Reversal(RACES[0], RACES[0].examples[0], (), "no timing does", None)
     token = Token("hpz", {}, late)
     timings.write(folder, {"fix": "none"}, found, token, [harmful, none], [token, token], None, {"torch": "2.13.0"})
 

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from streamrace.detectors import Race, Values, compare
+from streamrace.detectors.witness import Witness
 from streamrace.reports.data import tables
 from streamrace.reports.data.findings import Cost, of_scenario
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.records import Begin, Frame, Stack
 from tests.detectors.story import Story
@@ -84,7 +84,7 @@ def run_folder(
         divergence=compare(reference, run),
         cost=Cost(step_ns=2_846_900_000.0 if clean else 2_836_500_000.0, blocked_ns=2_827_400_000.0),
         steps_done=steps,
-        witnesses=[KeptWitness(TOKEN, "") for _ in races],
+        witnesses=[Witness(TOKEN, "") for _ in races],
     )
     tables.write(run, reference, folder)
     lines = [{"file": FILE, "line": line, "first": line - 1, "text": text} for line, text in SOURCES.items()]

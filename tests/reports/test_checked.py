@@ -13,10 +13,10 @@ from rich.console import Console
 from streamrace.detectors import Divergence
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
-from streamrace.reports.data.checked import Seen, of_program, witnessed
+from streamrace.detectors.witness import Witness, judged
+from streamrace.reports.data.checked import Seen, of_program
 from streamrace.reports.data.findings import Findings, of_scenario
 from streamrace.reports.data.loading import load
-from streamrace.reports.data.schema import KeptWitness
 from streamrace.reports.pages import bundle, summary
 from streamrace.reports.screen import checked as screen
 from streamrace.reports.screen.console import Terminal
@@ -119,16 +119,16 @@ def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
 @pytest.mark.parametrize(
     "witness",
     [
-        witnessed(
+        judged(
             "harmful",
             "with the two the other way round, a.out differs",
             "t1,x=1",
             "streamrace check --timing t1,x=1 a.py",
         ),
-        witnessed("not confirmed", "the program differs by itself"),
+        judged("not confirmed", "the program differs by itself"),
     ],
 )
-def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: KeptWitness, tmp_path: Path) -> None:
+def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: Witness, tmp_path: Path) -> None:
     checked = ran(races=RACES, witnesses=[witness])
     assert f"Race 1 is {witness.verdict}: {witness.says}." in printed(checked)
     assert witness.command in printed(checked)
@@ -144,7 +144,7 @@ def test_no_name_begins_a_line_of_the_screen() -> None:
     name = "x\n::error::y\n.py"
     frame = Frame(name, 3, "f\n::error::z")
     race = replace(RACES[0], first=replace(RACES[0].first, kernel=name, stack=(frame,)))
-    witness = witnessed("harmful", f"it differs in {name}", "t1", f"streamrace check '{name}'")
+    witness = judged("harmful", f"it differs in {name}", "t1", f"streamrace check '{name}'")
     checked = ran(races=[race], witnesses=[witness], unexercised=[name], unseen=[name], failure=name)
     console = Terminal(file=io.StringIO())
     screen.verdict(console, checked, Path("runs/it"))

@@ -63,7 +63,7 @@ def test_a_kernel_has_two_lanes_and_the_missing_edge_alone() -> None:
 
 def test_freed_memory_misses_one_of_two() -> None:
     told = words(race(kind="freed", second=Side("free", "free", "all-gather")))
-    assert "missing: wait or record_stream" in told and told[-1] == "2. memory freed"
+    assert "missing: wait or record_stream" in told and told[-1] == "2. free of memory"
 
 
 def test_it_is_named_for_who_cannot_see_it() -> None:

@@ -113,7 +113,7 @@ def test_a_free_is_the_hosts(tmp_path: Path) -> None:
     found = moment.window(written(story, tmp_path), second, side(None, 5_500_000, 5_500_000))
     assert found is not None
     assert (found.second.lane, found.second.kind, found.second.start) == ("host", "free", 5_500_000)
-    assert "second: memory freed" in texts(moment_chart.draw(found, race("read", "free")))
+    assert "second: free of memory" in texts(moment_chart.draw(found, race("read", "free")))
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "noise", "cut", "folder"])

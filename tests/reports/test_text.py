@@ -1,11 +1,18 @@
-"""How close two accesses came, in words; and what a witness's token stands for."""
+"""How close two accesses came, and what a token stands for, in words; and who shows the sentences about a race."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from streamrace.reports.text import closeness, reversal
+import pytest
+from markupsafe import escape
+
+from streamrace.reports.data.loading import load
+from streamrace.reports.pages import bundle, markdown, run_page
+from streamrace.reports.screen.races import race_text
+from streamrace.reports.text import closeness, race, reversal
 from tests.detectors.story import Story
+from tests.reports.run_folders import run_folder
 
 
 @pytest.mark.parametrize(
@@ -33,3 +40,14 @@ def test_how_close_the_two_came(ends: int, said: str) -> None:
 )
 def test_a_token_without_a_deviation_is_said_to_be_the_recorded_timing(token: str, said: str) -> None:
     assert reversal(token) == said
+
+
+def test_each_report_shows_all_sentences_about_a_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = race.told
+    monkeypatch.setattr(race, "told", lambda *one, **given: [*said(*one, **given), "It is new."])
+    run = load(run_folder(tmp_path / "it"))
+    found = run.file.races[0]
+    screen, page, issue = str(race_text("Race 1", found)), run_page.page([run]), bundle.report([run])
+    for sentence in race.told(found):
+        assert sentence in screen and markdown.sentence(sentence) in issue
+        assert str(escape(sentence)).partition(" (")[0] in page.replace("<wbr>", "")

@@ -17,6 +17,7 @@ from streamrace.detectors.order.races import Race, Side
 from streamrace.device import naming
 from streamrace.device.overlay import Insertion
 from streamrace.repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
+from streamrace.trace import wording
 from streamrace.trace.records import HOST_STREAM, Frame
 
 How = Literal["event", "stream wait", "record_stream", "event synchronisation", "stream synchronisation",
@@ -114,9 +115,9 @@ class _Candidates:
         first, second = (side.stack[0] for side in sides)
         lacking = [frame for frame, places in ((first, self._first), (second, self._second)) if not places]
         why = "; ".join(
-            f"{frame.file}:{frame.line} is run by autograd, at no line of the program"
+            f"{_line(frame)} is run by autograd, at no line of the program"
             if by_autograd(frame)
-            else f"no line can be put beside {frame.file}:{frame.line}"
+            else f"no line can be put beside {_line(frame)}"
             for frame in lacking
         )
         spots = [Spot(frame.file, frame.line, frame.line, frame.function) for frame in (first, second)]
@@ -127,8 +128,8 @@ class _Candidates:
                 EdgeLine(spots[1], False, act, sides[1].kernel),
             )
             waits = "the current stream waits" if act == "wait" else "the host waits"
-            words = f"an event behind the work of {first.file}:{first.line}, for which {waits} in front of that of "
-            yield Candidate(how, lines, f"{words}{second.file}:{second.line}", why=why)
+            words = f"an event behind the work of {_line(first)}, for which {waits} in front of that of "
+            yield Candidate(how, lines, f"{words}{_line(second)}", why=why)
 
     # -- places ---------------------------------------------------------------------------------------
 
@@ -397,3 +398,7 @@ def _at(one: Statement) -> str:
 
 def _dotted(name: str) -> str:
     return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def _line(frame: Frame) -> str:
+    return wording.line(frame.file, frame.line, path=True)

@@ -29,6 +29,7 @@ from streamrace.repro.sessions import apart
 from streamrace.repro.sessions.chosen import Chosen
 from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
 from streamrace.repro.sessions.fixing.proved import load
+from streamrace.trace import wording
 from streamrace.trace.records import Collective, Frame, Launch, Stack, TraceError, TraceRecord
 
 _LIMIT_S = 600.0
@@ -170,7 +171,7 @@ class Trying:
             return LiveTry("unknown", other)
         if found.failure:
             return LiveTry("fails", found.failure)
-        stay = f"{len(now)} other race{'' if len(now) == 1 else 's'} of the program stay{'s' * (len(now) == 1)}"
+        stay = f"{wording.count(len(now), 'other race')} of the program {wording.plural_of(len(now), 'stays', 'stay')}"
         says = f"the race is gone, and no other comes{f'; {stay}' if now else ''}"
         return LiveTry("clean", says, end_of(records) - self.end_ns)
 

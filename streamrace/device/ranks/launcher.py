@@ -20,6 +20,7 @@ from streamrace.process.child import Child, Send, heard, how
 from streamrace.process.forks import forking
 from streamrace.process.interrupts import held
 from streamrace.process.messages import M, UnknownMessage
+from streamrace.trace import wording
 
 _GRACE_S = 0.5  # ranks that lost a peer fail at once, and their failures may arrive before its death is seen
 _COLLECTIVES = "streamrace.device.collectives"  # needs torch, which not all processes started here have
@@ -84,7 +85,7 @@ def _attend(
             raise complaint
         if not ready:
             rank = min(running.values())
-            others = f"and {len(running) - 1} others " if len(running) > 1 else ""
+            others = f"and {wording.count(len(running) - 1, 'other')} " if len(running) > 1 else ""
             raise RankFailed(rank, f"{others}did not say anything for {silence_s:g} s", log=log(rank))
         before = complaint
         ended = [running.pop(handle) for handle in ready if handle in running]

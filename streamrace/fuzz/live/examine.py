@@ -17,17 +17,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Occurrence, Race, Side
+from streamrace.detectors.witness import Witness
 from streamrace.device.timing import Delay, Place, Timing
 from streamrace.device.tokens import Stretch, rounded
 from streamrace.fuzz.live.recorded import RecordedRun, Touch, begins, load
 from streamrace.fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from streamrace.fuzz.occurrences import spread, spread_of
-
-LiveVerdict = Literal["harmful", "benign", "not confirmed"]
+from streamrace.trace import wording
 
 _MOST = 1 << 40  # nanoseconds, 18 minutes: more than any delay needed
 _NOTHING = "the program sees the same"
@@ -38,20 +38,15 @@ _Wanted = Callable[[int], bool]
 _Found = tuple[Timing, LiveOutcome]
 
 
-@dataclass(frozen=True)
-class LiveWitness:
-    """The effect of a race on the program. ``reason``: a sentence. ``pair``: ``occurrence`` in terms for other runs.
+@dataclass(frozen=True, kw_only=True)
+class LiveWitness(Witness):
+    """The effect of a race on the program. ``pair``: ``occurrence`` in terms for other runs.
 
-    ``token``: the timing in which the access issued second by the host comes first, and ``command`` runs the program in
-    it; both empty if none was found. ``outcomes``: of that run, and of the run with the program's order that it was
-    compared to; ``against``: the latter's timing, empty if its launches were waited for at once.
+    ``outcomes``: of the run in the witness's timing, and of the run with the program's order that it was compared to;
+    ``against``: the latter's timing, empty if its launches were waited for at once.
     """
 
     race: Race
-    verdict: LiveVerdict
-    reason: str
-    token: str = ""
-    command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
     against: str = ""
     occurrence: Occurrence | None = None
@@ -183,7 +178,7 @@ class Examination:
                 look(one)
                 one = replace(one, outcomes=None)
             made.append(one)
-        beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
+        beyond = f"not examined, as only {wording.count(limit, 'race is', 'races are')}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
@@ -200,8 +195,8 @@ class Examination:
         benign = [one for one in tried if one.verdict == "benign"]
         if not benign or race.occurrences == 1:
             return tried[0]
-        reason = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
-        return replace(benign[0], reason=f"{reason}, one at a time, {_NOTHING}")
+        says = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        return replace(benign[0], says=f"{says}, one at a time, {_NOTHING}")
 
     def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
         pair = self._pair(race, occurrence)
@@ -323,8 +318,8 @@ class Examination:
         numbers = sorted({at for at, race in enumerate(self._races, 1) for other, *_ in turned if other is race})
         if one.verdict != "harmful" or not numbers:
             return one
-        named = f"race{'' if len(numbers) == 1 else 's'} {' and '.join(map(str, numbers))}"
-        return replace(one, reason=f"{one.reason}; {named} could not be kept as in the other run, and may be why")
+        named = f"{wording.plural_of(len(numbers), 'race')} {wording.every(numbers)}"
+        return replace(one, says=f"{one.says}; {named} could not be kept as in the other run, and may be why")
 
     def _delayed(
         self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
@@ -358,11 +353,15 @@ class Examination:
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
-        verdict: LiveVerdict = "harmful" if other else "benign"
-        what = f"{other} differs" if other else _NOTHING
-        reason = f"with the two the other way round, {what}"
         return LiveWitness(
-            race, verdict, reason, token, self._again(token), (outcome, reference), str(against) if against else ""
+            race=race,
+            token=token,
+            reason="",
+            verdict="harmful" if other else "benign",
+            says=f"with the two the other way round, {f'{other} differs' if other else _NOTHING}",
+            command=self._again(token),
+            outcomes=(outcome, reference),
+            against=str(against) if against else "",
         )
 
 
@@ -371,7 +370,7 @@ def _past(witness: LiveWitness) -> None:
 
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:
-    return LiveWitness(race, "not confirmed", reason)
+    return LiveWitness(race=race, token="", reason=reason, verdict="not confirmed", says=reason)
 
 
 def _touch(side: Side) -> Touch:
@@ -379,4 +378,4 @@ def _touch(side: Side) -> Touch:
 
 
 def _short(place: Place) -> str:
-    return f"{place.kernel.rpartition('::')[2]} on stream {place.stream}"
+    return f"{wording.operator(place.kernel)} on stream {place.stream}"

@@ -17,6 +17,7 @@ from streamrace.detectors.base import Uninitialised, UnwrittenRead
 from streamrace.device.looks import PARAMETER, differing
 from streamrace.fuzz.live.recorded import Recorded, ValueRead
 from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
+from streamrace.trace import wording
 from streamrace.trace.records import HOST_STREAM
 
 _PADDED = 0.5  # fraction of a parameter or a copy that may be padding
@@ -68,8 +69,8 @@ def confirm(reads: Sequence[UnwrittenRead], run: Filled, limit: int) -> Confirme
 
 def unknown(reads: Sequence[UnwrittenRead], why: str) -> str:
     """Return a sentence, without a full stop, that it is unknown whether anything depends on these reads."""
-    more = f" (and so in {len(reads) - 1} more places)" if len(reads) > 1 else ""
-    return f"{reads[0].sentence()}{more}; whether any value depends on that is not known: {why}"
+    others = f" (and so in {wording.count(more, 'more place')})" if (more := len(reads) - 1) else ""
+    return f"{reads[0].sentence()}{others}; whether any value depends on that is not known: {why}"
 
 
 def reached(one: LiveOutcome, other: LiveOutcome) -> Reached | None:

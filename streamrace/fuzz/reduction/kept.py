@@ -18,6 +18,7 @@ from streamrace.fuzz.live.alone import Alone, standing
 from streamrace.fuzz.live.examine import LiveWitness
 from streamrace.fuzz.live.runs import Runner
 from streamrace.fuzz.reduction.search import Files
+from streamrace.trace import wording
 from streamrace.trace.records import TraceError
 
 
@@ -105,7 +106,7 @@ class Shows:
 
 
 def _many(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+    return wording.count(count, what) if count else f"no {what}s"
 
 
 def _last(said: str) -> str:

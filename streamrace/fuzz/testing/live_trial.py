@@ -140,7 +140,7 @@ class LiveTrial:
 
     def _of(self, witness: LiveWitness, first: Done) -> JudgedTest:
         if witness.outcomes is None:
-            return JudgedTest(witness.race, "not judged", None, witness.reason)
+            return JudgedTest(witness.race, "not judged", None, witness.says)
         outcome, reference = witness.outcomes
         assert isinstance(outcome, Done) and isinstance(reference, Done)
         words = timing_lines(Timing.parse(witness.token), first.run)

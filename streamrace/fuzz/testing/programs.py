@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streamrace.detectors import Race, Unseen, registry
+from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import find_races, read, rests_on
@@ -28,7 +29,8 @@ from streamrace.device.processor import KERNELS
 from streamrace.device.timing import Delay, Timing
 from streamrace.fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
-from streamrace.fuzz.testing.lines import race_lines
+from streamrace.fuzz.testing.report import races_so_far
+from streamrace.trace import wording
 from streamrace.trace.records import TraceError
 
 PATIENCE_S = 300.0  # limit of a run
@@ -186,11 +188,10 @@ def _told(
     first = races[0]
     lines = [f"stream race: {_line(first.second, between)} is not ordered after {_line(first.first, between)}"]
     if gone:
-        lines.append(f"The program does not come by {' and '.join(gone)} any more: what was there may be elsewhere.")
+        lines.append(f"The program does not come by {wording.every(gone)} any more: what was there may be elsewhere.")
     elif not lies_between(first, between):
-        lines.append(f"None is between {' and '.join(between)} any more, but this one was not there.")
-    for number, race in enumerate(races, 1):
-        lines += ["", f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
+        lines.append(f"None is between {wording.every(between)} any more, but this one was not there.")
+    lines += ["", *races_so_far(races)]
     if differs:
         lines += ["", f"In the timing {timing} {differs} differs."]
     elif timing.deviations:
@@ -202,8 +203,8 @@ def _line(side: Side, between: Sequence[str]) -> str:
     """Return an access in short, with the line of the given place."""
     frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
     frame = frame or meant(side.stack)
-    what = f"the {side.access} by {side.kernel.rpartition('::')[2]}" if side.access != "free" else "the free"
-    return f"{what} at {frame.file}:{frame.line} {frame.function}" if frame else what
+    what = f"the {of_accesses.access(side)}"
+    return f"{what} at {wording.frame(frame, path=True)}" if frame else what
 
 
 def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:

@@ -84,10 +84,10 @@ def report(
 
 
 def races_so_far(races: Sequence[Race]) -> list[str]:
-    """Return the races of a body that failed."""
+    """Return all races, with a blank line between two."""
     lines: list[str] = []
     for number, race in enumerate(races, 1):
-        lines += [f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
+        lines += [*[""] * bool(lines), f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
     return lines
 
 

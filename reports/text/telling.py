@@ -15,9 +15,11 @@ from streamrace.detectors.confidence.around import Around, Behind, Handed, Trace
 from streamrace.detectors.confidence.chains import Link
 from streamrace.detectors.order.races import Occurrence, Race, Side, site
 from streamrace.detectors.streams import stream_named
-from streamrace.reports.data.schema import KeptWitness
-from streamrace.reports.text import duration
+from streamrace.detectors.witness import Witness
+from streamrace.reports.text.race import harm
+from streamrace.trace import wording
 from streamrace.trace.records import HOST_STREAM, Frame
+from streamrace.trace.wording import duration
 
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory
@@ -74,7 +76,7 @@ class RaceTelling:
         """Return the race in one sentence."""
         race = self.race
         only = f"; only {self.held_by} makes it wait" if self.held_by else ""
-        first, second = named(race.first.stream), _capital(named(race.second.stream))
+        first, second = named(race.first.stream), wording.capital(named(race.second.stream))
         does = _does(race.first)
         if race.kind == "freed":
             return f"Memory that {first} still {does} is let go of, and may be handed out at once{only}."
@@ -94,7 +96,7 @@ class RaceTelling:
         """Describe both accesses, in the order in which the host issues them."""
         race, handed = self.race, self.around.handed if self.around else None
         rank = f"rank {self.one.rank}" if self.one else f"rank {race.ranks[0]}" if race.ranks else "the program"
-        told = [f"{_capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
+        told = [f"{wording.capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
         if race.kind == "freed":
             told.append(self._let_go(handed))
             told.append("From then on whoever is given the memory may write it.")
@@ -113,11 +115,11 @@ class RaceTelling:
             told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
         if race.second.issuer and race.second.issuer != race.second.stream:
             told.append(
-                f"{_capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
+                f"{wording.capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
                 "was the current one."
             )
         if race.occurrences > 1:
-            ranks = f"rank{'s' * (len(race.ranks) > 1)} {', '.join(map(str, race.ranks))}"
+            ranks = f"{wording.plural_of(len(race.ranks), 'rank')} {', '.join(map(str, race.ranks))}"
             told.append(f"So it goes {race.occurrences} times, on {ranks}; one of them is told here{self._when()}.")
         return Section("What happens", tuple(told))
 
@@ -140,13 +142,12 @@ class RaceTelling:
 
     def _memory(self) -> str:
         if names := self.race.memory:
-            more = len(names) - _NAMES
-            return ", ".join(map(_cut, names[:_NAMES])) + (f" and {more} more" if more > 0 else "")
+            return wording.few(map(_cut, names), _NAMES)
         if self.one is None:
             return "memory"
         count = self.one.hi - self.one.lo
         pinned = " of pinned memory" if self.race.second.stream == HOST_STREAM else ""
-        return f"{count:,} byte{'s' * (count != 1)}{pinned}"
+        return f"{wording.count(count, 'byte')}{pinned}"
 
     def _let_go(self, handed: Handed | None) -> str:
         before = handed.before if handed else None
@@ -201,7 +202,7 @@ class RaceTelling:
         own = [one for one in behind if not one.links]
         others = [one for one in behind if one.links]
         host = side.stream == HOST_STREAM
-        text = _capital(who)
+        text = wording.capital(who)
         if own:
             where = "before it by the host" if host else f"before it on {named(side.stream)}"
             text += f" comes behind {self._work(own[0].work)}, {where}"
@@ -237,7 +238,7 @@ class RaceTelling:
         if known is None:
             return told + none
         if known.work == work:
-            told.append(f"{_capital(self.first)} was given after that, so this does not put {second} behind it.")
+            told.append(f"{wording.capital(self.first)} was given after that, so this does not put {second} behind it.")
             return told
         why = "" if any(one.work == known.work for one in around.second) else f": {_because(known.links)}"
         told.append(
@@ -307,7 +308,7 @@ class RaceTelling:
             told.append(where)
         return Section("In which timing it shows", tuple(told))
 
-    def does(self, witness: KeptWitness | None) -> Section:
+    def does(self, witness: Witness | None) -> Section:
         """Describe the effect of the race in its witness."""
         if self.held_by:
             return Section("What it does", ("Nothing, as long as that stands: so it was not tried.",))
@@ -322,10 +323,8 @@ class RaceTelling:
                 if witness.token
                 else f"No timing was found in which it shows: {witness.reason or 'the run does not say why'}."
             )
-        elif witness.verdict == "not confirmed":
-            says = f"That is not known: {witness.says}."
         else:
-            says = f"It is {witness.verdict}: {witness.says}."
+            says = harm(witness.verdict, witness.says)
         return Section("What it does", (says,))
 
 
@@ -336,7 +335,7 @@ def _way(one: Behind) -> str:
 def _because(links: Sequence[Link]) -> str:
     told = []
     for one in links[:_LINKS]:
-        place = f" ({PurePath(one.file).name}:{one.line})" if one.file else ""
+        place = f" ({wording.line(one.file, one.line)})" if one.file else ""
         what = "the host goes on behind its own access" if one.what in _OWN else _NUMBERED.sub(r"stream \1", one.what)
         told.append(f"{what}{place}")
     left = len(links) - len(told)
@@ -345,7 +344,7 @@ def _because(links: Sequence[Link]) -> str:
 
 def short(kernel: str) -> str:
     """Return a kernel's name without its namespace."""
-    return _cut(kernel.rpartition("::")[2])
+    return _cut(wording.operator(kernel))
 
 
 def _place(frame: Frame) -> str:
@@ -359,7 +358,7 @@ def _at(side: Side) -> str:
 
 
 def _line(frame: Frame) -> str:
-    return f"{_cut(PurePath(frame.file).name)}:{frame.line}"
+    return _cut(wording.line(frame.file, frame.line))
 
 
 def named(name: str) -> str:
@@ -368,12 +367,8 @@ def named(name: str) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
+    return wording.cut(name, _LONGEST)
 
 
 def _does(side: Side) -> str:
     return {"read": "reads", "write": "writes"}.get(side.access, "frees")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

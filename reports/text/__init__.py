@@ -9,17 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from streamrace.trace.wording import duration
+
 
 def plain_text(text: str) -> str:
     """Return ``text`` with lone surrogates as their codes, as files have it (:mod:`streamrace.trace.untrusted`)."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def duration(ns: int) -> str:
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if ns >= size:
-            return f"{ns / size:.4g} {unit}"
-    return f"{ns} ns"
 
 
 def closeness(slack_ns: int) -> str:
@@ -56,11 +51,6 @@ def differing(value: float, other: float) -> tuple[str, str]:
         if texts[0] != texts[1] or value == other:
             return texts
     return repr(value), repr(other)
-
-
-def ways_of(outcomes: int) -> str:
-    """Return in how many ways training went wrong."""
-    return f"{outcomes:,} way{'' if outcomes == 1 else 's'}"
 
 
 def reversal(token: str) -> str:
