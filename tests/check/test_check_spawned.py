@@ -30,14 +30,14 @@ STARTS = """
 SENTENCE = "what it does there would not be judged: let --ranks N, or torchrun, start the ranks"
 
 
-@pytest.mark.parametrize("how", ["mp.spawn", "spawn", "fork"])
+@pytest.mark.parametrize("how", ["mp.spawn", pytest.param("spawn", marks=pytest.mark.wide), "fork"])
 def test_what_its_processes_do_on_a_gpu_is_not_called_clean(check: Any, how: str) -> None:
     done = check(check.script(STARTS), how, "spawned")
     assert done.status not in (0, 1), done.out
     assert SENTENCE in done.err and done.findings["verdict"] == "unknown"
 
 
-@pytest.mark.parametrize("how", ["mp.spawn", "fork"])
+@pytest.mark.parametrize("how", [pytest.param("mp.spawn", marks=pytest.mark.wide), "fork"])
 def test_processes_without_a_gpu_are_nobodys_affair(check: Any, how: str) -> None:
     done = check(check.script(STARTS), how, "idle")
     assert (done.status, done.findings["verdict"]) == (0, "clean"), done.err

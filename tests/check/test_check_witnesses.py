@@ -125,7 +125,7 @@ TWO = """
 """
 
 
-@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signal", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.wide)])
 def test_what_was_settled_when_it_was_interrupted_stays(check: Check, signal: str) -> None:
     """The first run is judged, the second is the control, the third is the first race's; the fourth asks to end."""
     check.script(TWO)
@@ -174,8 +174,14 @@ READS = """
 """
 
 
-@pytest.mark.parametrize("one", ["harmful", "benign"])
-@pytest.mark.parametrize("other", ["harmful", "benign"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("harmful", "benign"),
+        ("benign", "harmful"),
+        *(pytest.param(both, both, marks=pytest.mark.wide) for both in ("harmful", "benign")),
+    ],
+)
 def test_each_early_read_of_the_host_is_judged_alone(check: Check, one: str, other: str) -> None:
     """Delayed, the first read comes right, and with it the second, which is later still: that one is put back."""
     given = {"harmful": "product", "benign": "there_before"}

@@ -157,7 +157,7 @@ def runs(steps: list[Any]) -> Program:
 
 
 @pytest.mark.timeout(900)
-@examples(40)
+@examples(20)
 @given(steps=st.lists(step, min_size=1, max_size=25), timing=st.sampled_from(TIMINGS))
 def test_a_replay_is_the_live_run_in_any_timing(steps: list[Any], timing: str) -> None:
     """In every time and in all that the host read and memory holds, unless the host reads another value than then.

@@ -56,7 +56,8 @@ def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return with_simulated_gpu().run("-m", "streamrace.device", "train.py", *words, folder=folder)
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver", "fork"])
+# A fork server starts a fresh interpreter too.
+@pytest.mark.parametrize("how", [pytest.param("spawn", marks=pytest.mark.wide), "forkserver", "fork"])
 def test_each_of_them_has_a_gpu(tmp_path: Path, how: str) -> None:
     for what, total in (("ranks", 12.0), ("alone", 2.0)):
         done = ran(tmp_path, what, how)

@@ -15,7 +15,7 @@ from tests.live import plants
 from tests.live.training import EVERY, WORLDS, Job, train
 
 # One rank, partitioned optimizer states, partitioned parameters; the others are wide. What hpZ alone has, is below.
-FORMS = [form if form in ("plain", "zero2", "zero3") else pytest.param(form, marks=pytest.mark.wide) for form in WORLDS]
+FORMS = [form if form in ("plain", "zero3") else pytest.param(form, marks=pytest.mark.wide) for form in WORLDS]
 SHARDED = ("zero3", "hpz")
 WATCH = {"watch": list(WATCHABLE), "checksums": True, "bound": {"output_gradients": 1e6}}
 Plant = Callable[[Job], None]

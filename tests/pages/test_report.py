@@ -32,7 +32,7 @@ RANGES = """() => [...Bokeh.documents[0]._all_models.values()]
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
     folder = tmp_path_factory.mktemp("compared")
-    wanted = ["--steps", "4", "--size", "tiny", "--runs", str(folder), "--overwrite"]
+    wanted = ["--steps", "4", "--size", "tiny", "--ranks", "2", "--nodes", "1", "--runs", str(folder), "--overwrite"]
     done = house().run("-m", "streamrace", "compare", *wanted)
     assert done.returncode == 0, done.stderr
     return folder

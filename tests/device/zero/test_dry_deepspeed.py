@@ -29,6 +29,8 @@ CASES = {
     "hpZ and qwZ": Case(3, {**HPZ, "zero_quantized_weights": True}, BF16, ranks=4),
 }
 WIDE = {
+    "zero-2 in fp16",
+    "zero-3 without overlap, clipped",
     "zero-0 with FusedAdam",
     "zero-2, accumulated and clipped",
     "zero-3 in fp16",

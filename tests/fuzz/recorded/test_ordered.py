@@ -30,7 +30,7 @@ def test_with_a_fix_no_timing_changes_a_bit(fix: str, count: int, subject: Calla
     assert not one.races
 
 
-@pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
+@pytest.mark.parametrize("fix", ["stream-sync", "event", pytest.param("device-sync", marks=pytest.mark.wide)])
 def test_with_a_fix_none_of_the_named_timings_does(fix: str, subject: Callable[[str], Subject]) -> None:
     """The machines and slow parts that runs are tried with (``tests/runs/test_race.py``), of one recorded run."""
     one = subject(fix)
