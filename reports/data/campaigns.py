@@ -27,7 +27,7 @@ COLUMNS = {
 }
 
 
-class _Row(schema.Part):
+class _Row(schema.JsonPart):
     number: int
     deviations: str = ""
     diverged: bool
@@ -38,7 +38,7 @@ class _Row(schema.Part):
     departed: bool
 
 
-class _Campaign(schema.Part):
+class _Campaign(schema.JsonPart):
     timings: int
     own: int | None = None
     diverged: int
@@ -62,7 +62,7 @@ class _Campaign(schema.Part):
         return self
 
 
-class _Verdict(schema.Part):
+class _Verdict(schema.JsonPart):
     diverged: bool
     wrong: int = 0
     first: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class _Verdict(schema.Part):
     confirmed: bool | None = None
 
 
-class CampaignWitness(schema.Part):
+class CampaignWitness(schema.JsonPart):
     race: Annotated[Race, PlainSerializer(Race.as_dict)]
     token: str | None
     deviations: str = ""
@@ -84,7 +84,7 @@ class CampaignWitness(schema.Part):
     verdict: _Verdict | None
 
 
-class TimingsFile(schema.File):
+class TimingsFile(schema.JsonFile):
     """``timings.json``. ``smallest``: the smallest timing that diverges, in words."""
 
     NAME = "timings.json"

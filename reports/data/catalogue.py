@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from streamrace.reports.data.schema import File, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart
 from streamrace.scenarios.catalogue.entry import Kind
 from streamrace.studies.table import Cell
 
 
-class RanSide(Part):
+class RanSide(JsonPart):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``streamrace check``.
 
     ``races``: their count. ``accesses`` (such as write-read) and ``lines``: of the race that the entry describes; empty
@@ -32,7 +32,7 @@ class RanSide(Part):
     virtual_ns: int = 0
 
 
-class EntryRow(Part):
+class EntryRow(JsonPart):
     """An entry, both sides, and deviations from the expected result: ``differs``, sentences without full stops."""
 
     id: str
@@ -64,7 +64,7 @@ class EntryRow(Part):
         return self.fixed.virtual_ns / self.affected.virtual_ns - 1
 
 
-class CatalogueFile(File):
+class CatalogueFile(JsonFile):
     """``catalogue.json``. ``versions``: of the software that all entries share."""
 
     NAME = "catalogue.json"

@@ -20,13 +20,13 @@ GIB = 1 << 30
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Group(schema.Part):
+class _Group(schema.JsonPart):
     name: str
     busy: int
     exposed: int
 
 
-class _Step(schema.Part):
+class _Step(schema.JsonPart):
     """Same fields as :class:`metrics.StepTime`."""
 
     time: PositiveInt
@@ -38,13 +38,13 @@ class _Step(schema.Part):
     groups: list[_Group]
 
 
-class _Moment(schema.Part):
+class _Moment(schema.JsonPart):
     step: int
     micro_batch: int
     phase: str
 
 
-class _Memory(schema.Part):
+class _Memory(schema.JsonPart):
     """Same fields as :class:`metrics.MemoryUse`."""
 
     peak: int
@@ -52,7 +52,7 @@ class _Memory(schema.Part):
     kinds: dict[str, int]
 
 
-class Told(schema.Part):
+class Told(schema.JsonPart):
     """The command's output: verdict and sentence, and the notes below them."""
 
     verdict: str
@@ -61,7 +61,7 @@ class Told(schema.Part):
     notes: list[str]
 
 
-class DryFile(schema.File):
+class DryFile(schema.JsonFile):
     """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` builds it. Early files lack ``said``."""
 
     NAME = "dry.json"

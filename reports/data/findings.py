@@ -17,7 +17,7 @@ from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
-from streamrace.reports.data.schema import File, Judged, KeptSuppression, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart, Judged, KeptSuppression
 from streamrace.reports.text import clean
 from streamrace.trace import wording
 
@@ -64,7 +64,7 @@ STATUSES = {
 }
 
 
-class Held(Part):
+class Held(JsonPart):
     """Races that appear as soon as the incidental waits of ``sites`` are removed."""
 
     sites: tuple[WaitSite, ...] = ()
@@ -120,14 +120,14 @@ class Dry:
         return tuple(said)
 
 
-class RankEnd(Part):
+class RankEnd(JsonPart):
     """The last kept operation of a rank whose trace was cut."""
 
     rank: int
     op: int
 
 
-class Thinned(Part):
+class Thinned(JsonPart):
     """A long run of whose traces only the beginning is kept: ``operations`` of the ``of`` that were judged.
 
     ``says``: sentences for a person, without full stops.
@@ -139,7 +139,7 @@ class Thinned(Part):
     says: list[str]
 
 
-class Basis(Part):
+class Basis(JsonPart):
     """The basis of a verdict. ``held``: pairs that incidental waits alone order; ``unexamined``: number of further
     lines with such waits. ``unexercised``: features that were on and never used, sentences without a full stop.
 
@@ -180,7 +180,7 @@ def _said(found: Stale | Uncovered) -> dict[str, Any]:
     return {**found.as_dict(), "sentence": found.sentence()}
 
 
-class Findings(File):
+class Findings(JsonFile):
     """``findings.json``. ``failure``: why the run ended early, if it did. ``causes``: all that were found, not only the
     gravest: race, stale, uncovered. ``checked``: for a program of the user's own, ``rests``: for a clean scenario.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from streamrace.reports.data.schema import File, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart
 from streamrace.reports.data.waits import RacePair
 from streamrace.reports.data.whole import put
 from streamrace.studies.table import Cell, Table
@@ -21,7 +21,7 @@ TONES = {"clean": "good", "race": "bad", "fails": "bad", "unknown": "warn", "not
 _NOT = {"race": "tried: NOT", "fails": "tried: it fails", "unknown": "tried: unknown", "not tried": "by the trace"}
 
 
-class FixRow(Part):
+class FixRow(JsonPart):
     """A candidate. ``words``: its description; ``supposes``: an assumption that no trace can confirm.
 
     ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, if it does not. ``longer_ns``: by
@@ -69,7 +69,7 @@ class FixRow(Part):
         return said + ([self.says] if self.says else [])
 
 
-class FixFile(File):
+class FixFile(JsonFile):
     """``fix.json``, of race ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, whose
     live run was clean; None: none qualifies. ``no_schedule``: why no cost is known. ``untried``: why nothing was tried
     live.

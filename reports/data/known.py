@@ -24,7 +24,7 @@ from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.data.schema import File, KeptSuppression, Part, ReportError, first_problem
+from streamrace.reports.data.schema import JsonFile, JsonPart, KeptSuppression, ReportError, first_problem
 from streamrace.reports.text import plain_text
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
@@ -186,13 +186,13 @@ def _in_baseline(name: str) -> KeptSuppression:
 # -- the baseline --------------------------------------------------------------------------------------------
 
 
-class _Entry(Part):
+class _Entry(JsonPart):
     fingerprint: str
     rule: str = ""
     message: str = ""
 
 
-class _File(File):
+class _File(JsonFile):
     _indent, _ascii = 1, True
     format: Literal["stream-race-baseline"] = "stream-race-baseline"
     findings: list[_Entry]

@@ -34,13 +34,13 @@ class ReportError(Exception):
     """A folder cannot be read as a run, or runs cannot be compared. One sentence: the problem, and what to do."""
 
 
-class Part(BaseModel):
+class JsonPart(BaseModel):
     """Base of the models of files: types are strict (a number in quotes is none), and unknown keys are left out."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class File(Part):
+class JsonFile(JsonPart):
     """Base of a JSON file in a run's folder: one model writes it and reads it. ``NAME``: the file's.
 
     The defaults of ``format`` and ``version`` are those that are written, and the newest that is read.

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from streamrace import checkout
 from streamrace.detectors import Race
-from streamrace.reports.data.schema import File, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart
 from streamrace.trace.records import Frame
 
 _DEPTH = 3  # frames of each stack, the innermost
@@ -23,7 +23,7 @@ _AROUND = 6  # lines before and after
 _LONGEST = 500  # characters of a line
 
 
-class Source(Part):
+class Source(JsonPart):
     """Lines of source code around ``line`` of ``file``, as they were when the run ran.
 
     ``text[0]`` is line number ``first``; long lines are cut.
@@ -35,7 +35,7 @@ class Source(Part):
     text: tuple[str, ...]
 
 
-class SourcesFile(File):
+class SourcesFile(JsonFile):
     """``sources.json``."""
 
     NAME = "sources.json"

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from streamrace.detectors.confidence.removal import Load
 from streamrace.detectors.order.races import Race, site
-from streamrace.reports.data.schema import File, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart
 from streamrace.studies.table import Cell, Table
 from streamrace.trace import wording
 from streamrace.trace.wording import duration
@@ -16,7 +16,7 @@ TONES = {"carries load": "bad", "fragile cover": "warn", "redundant": "good", "u
 Agreement = Literal["agrees", "disagrees", "not run"]
 
 
-class RacePair(Part):
+class RacePair(JsonPart):
     """A race by its two accesses, as a line each. ``times``: count of its occurrences."""
 
     kind: str
@@ -36,7 +36,7 @@ def _access(race: Race, at: int) -> str:
     return f"{side}{where}"
 
 
-class WaitRow(Part):
+class WaitRow(JsonPart):
     """A line's waits. ``how``: the kind of call; ``count``: number of calls on all ranks, ``held_ns``: their cost
     (:mod:`streamrace.detectors.confidence.delays`).
 
@@ -79,7 +79,7 @@ class WaitRow(Part):
         return f"{instead}; only by chance: a read, a copy or a timer" if self.by_chance else instead
 
 
-class WaitsFile(File):
+class WaitsFile(JsonFile):
     """``waits.json``. ``scope``: to what all results apply. ``together``: places of redundant waits that can be removed
     at once, with a live run's result. ``others``: waits that no line requests. ``base``: the program's number of races.
     """

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainSerializer
 
 from streamrace.detectors.order.races import Occurrence, plain
-from streamrace.reports.data.schema import File, Part
+from streamrace.reports.data.schema import JsonFile, JsonPart
 from streamrace.reports.window import Window
 
 
-class SeenElsewhere(Part):
+class SeenElsewhere(JsonPart):
     """Race number ``race`` (from 1) in another timing than the run's own.
 
     ``order``: of its two accesses in that timing, ``reversed`` or as the ``program`` issues them (then the run itself
@@ -29,7 +29,7 @@ class SeenElsewhere(Part):
     window: Window
 
 
-class WitnessesFile(File):
+class WitnessesFile(JsonFile):
     """``witnesses.json``."""
 
     NAME = "witnesses.json"

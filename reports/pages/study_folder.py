@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import field_validator
 
-from streamrace.reports.data.schema import File, ReportError
+from streamrace.reports.data.schema import JsonFile, ReportError
 from streamrace.reports.data.stamp import written
 from streamrace.reports.pages import html, study_page
 from streamrace.reports.pages.study_page import StudyMetadata, StudyReport
@@ -24,7 +24,7 @@ NOTE = "study.json"
 _OTHERS = ("releases", "catalogue", "waits", "fix")  # each has a page of its own: its results are no table
 
 
-class _Note(StudyMetadata, File):
+class _Note(StudyMetadata, JsonFile):
     NAME = NOTE
     format: str = "stream-race-study-note"
     version: int = 1
