@@ -169,26 +169,19 @@ def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return a table with a row per release and run, and the evidence of each finding."""
+    """Return a table with a row per release and run, and the evidence of its findings."""
     cells: list[list[Any]] = []
     for one in frame.to_dict("records"):
         found = rows[one["release"]].get(_KEYS[one["run"]])
-        evidence = _evidence(found) if found else {}
-        evidence["wrong values"] = f"from {_wrong(one)}" if one["wrong_values"] else ""
+        evidence = [*_evidence(found).values()] if found else []
+        if one["wrong_values"]:
+            evidence.append(f"wrong from {_wrong(one)}")
         tone = "bad" if one["wrong_values"] else "warn"
-        cells.append(
-            [
-                f"{one['release']}, {one['run']}",
-                *(
-                    Cell("found", tone, evidence.get(name, ""))
-                    if one[name.replace(" ", "_")]
-                    else Cell("-" if one["ran"] else "did not run", "soft")
-                    for name in FINDINGS
-                ),
-            ]
-        )
+        no = Cell("no" if one["ran"] else "did not run", "soft")
+        states = (Cell("found", tone) if one[name.replace(" ", "_")] else no for name in FINDINGS)
+        cells.append([f"{one['release']}, {one['run']}", *states, "; ".join(evidence)])
     note = "Each release ran twice. Red: values are wrong; yellow: every value came out right."
-    return Table("What was found in which release", ["release", *FINDINGS], cells, note, brief=False)
+    return Table("What was found in which release", ["release", *FINDINGS, "evidence"], cells, note, brief=False)
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
