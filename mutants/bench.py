@@ -26,7 +26,7 @@ class Bench:
         for name in filter(None, listed.stdout.split("\0")):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)  # links to folders too
         if (ROOT / "build").is_dir():
             shutil.copytree(
                 ROOT / "build", folder / "build", ignore=shutil.ignore_patterns("bdist*", "lib", "references")
