@@ -6,7 +6,7 @@ under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages
     streamrace device --dry --trace FILE -m streamrace.scenarios.tracked_program CASE
     streamrace device -m streamrace.scenarios.tracked_program --tracked CASE
 
-The latter with ``--dry --world N`` for FSDP2 on N ranks.
+The latter with ``--dry --gpus N`` for FSDP2 on N ranks.
 
 ``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, by tracked kind, as JSON. With
 ``--tracked`` it runs under ``streamrace device`` too, whose ``torch.cuda`` makes torch choose the same work; fake

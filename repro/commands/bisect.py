@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
 from streamrace.repro.commands import flags
+from streamrace.repro.commands.programs import ScriptOptions
 
 FILE = "bisect.json"
 _UNKNOWN = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class BisectOptions(ScriptOptions):
+    """Also the package and the releases that are tried."""
+
+    package: str = flags.option(
+        "--package", required=True, metavar="NAME", help="The package whose releases are tried: deepspeed."
+    )
+    oldest: str = flags.option("--from", required=True, metavar="VERSION", help="The oldest of them.")
+    newest: str = flags.option("--to", required=True, metavar="VERSION", help="The newest of them.")
+    others: tuple[str, ...] = flags.option(
+        "--with", multiple=True, metavar="NAME==VERSION", help="With this release of another package, each time."
+    )
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--package", required=True, metavar="NAME", help="The package whose releases are tried: deepspeed.")
-@click.option("--from", "oldest", required=True, metavar="VERSION", help="The oldest of them.")
-@click.option("--to", "newest", required=True, metavar="VERSION", help="The newest of them.")
-@click.option(
-    "--with", "others", multiple=True, metavar="NAME==VERSION", help="With this release of another package, each time."
-)
-@click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
-@click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
+@flags.options(BisectOptions)
 @flags.run_folder("bisect-, its name and the time")
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
-def bisect(
-    package: str,
-    oldest: str,
-    newest: str,
-    others: tuple[str, ...],
-    module: bool,
-    ranks: int | None,
-    name: str | None,
-    runs: Path,
-    overwrite: bool,
-    program: tuple[str, ...],
-) -> None:
+def bisect(options: BisectOptions) -> None:
     """Check SCRIPT under releases of a package, and find the first one that changes the verdict or the races.
 
     Each release is installed once, into the cache, as it was released; pre-releases are left out. Exit status: 0
@@ -44,28 +40,28 @@ def bisect(
     """
     from streamrace.device.packages import names
     from streamrace.device.packages.names import PackageError
-    from streamrace.device.scripts import Program, WrongUse
+    from streamrace.device.scripts import WrongUse
     from streamrace.reports.screen.console import Terminal
     from streamrace.repro.sessions import bisected, folders, staging
     from streamrace.studies import bisection
 
-    if not program:
-        raise click.UsageError("Name a script, for example: streamrace bisect --package NAME --from A --to B train.py.")
+    program = options.named("bisect --package NAME --from A --to B train.py.")
+    package, oldest, newest, ranks = options.package, options.oldest, options.newest, options.ranks
     if not names.is_name(package):
         raise WrongUse(f"--package takes a name here, and --from and --to the versions, not '{package}'")
-    fixed = names.several(others, "--with")
+    fixed = names.several(options.others, "--with")
     if any(one.name == names.parse(f"{package}==0").name for one in fixed):
         raise PackageError(f"--with names {package}, whose releases are tried: leave it out")
-    _ = Program(program[0], module=module).folder
+    _ = program.folder
     releases = bisected.between(package, oldest, newest)
     console = Terminal()
-    words = [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if module else []), *program]
-    asked = {"package": package, "from": oldest, "to": newest, "with": list(others), "program": " ".join(words)}
+    words = [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if options.module else []), *options.program]
+    asked = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
     folder = folders.marked(
-        runs / (name or f"bisect-{package}-{datetime.now():%Y%m%d-%H%M%S}"),
+        options.runs / (options.name or f"bisect-{package}-{datetime.now():%Y%m%d-%H%M%S}"),
         FILE,
         lambda file: folders.put(file, {"asked": asked}),
-        overwrite=overwrite,
+        overwrite=options.overwrite,
     )
     console.print(f"{package}: {len(releases)} releases from {releases[0]} to {releases[-1]}", highlight=False)
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from streamrace.device.options import whole_timing
 from streamrace.device.scripts import WrongUse
+from streamrace.device.timing import Timing
 from streamrace.repro.commands import flags
-from streamrace.repro.commands.check import in_place, slowed, timed
+from streamrace.repro.commands.programs import in_place, slowed
 
 if TYPE_CHECKING:
-    from streamrace.device.timing import Timing
     from streamrace.repro.sessions.chosen import Chosen
 
 
@@ -82,7 +83,8 @@ def _timing(found: Chosen) -> Timing:
     factors = slow if isinstance(slow, dict) else {}
     if not all(isinstance(factor, (int, float)) for factor in factors.values()):
         raise WrongUse(f"{found.folder} does not say what --slow was")
-    timing = timed(str(found.asked.get("timing", "")), slowed(tuple(f"{what}={one}" for what, one in factors.items())))
+    token = str(found.asked.get("timing") or "t1")
+    timing = whole_timing(Timing.parse(token), slowed([f"{what}={factor}" for what, factor in factors.items()]))
     if timing is None:
         raise WrongUse("no token can say what --slow asked for: check the program with whole factors from 2 on")
     return timing

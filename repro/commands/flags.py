@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import field, fields
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,35 @@ Decorator = Callable[[Function], Function]
 
 PATH = click.Path(path_type=Path)
 _LONGEST = 200  # bytes: a file name has 255, and a run's files have longer names than the run
+
+
+def option(*words: str, **settings: Any) -> Any:
+    """Return a dataclass field that is an option of the command line, in the terms of ``click.option``."""
+    return field(metadata={"click": lambda name: click.option(*words, name, **settings)})
+
+
+def argument(**settings: Any) -> Any:
+    """Return a dataclass field that is an argument of the command line, in the terms of ``click.argument``."""
+    return field(metadata={"click": lambda name: click.argument(name, **settings)})
+
+
+def options(kind: type[Any]) -> Decorator:
+    """Return a decorator that adds the options of the dataclass ``kind``, and passes all its fields as one object.
+
+    Fields without an option of their own take the values of the command's other decorators, above this one.
+    """
+
+    def decorate(command: Function) -> Function:
+        @wraps(command)
+        def called(*before: Any, **values: Any) -> Any:
+            return command(*before, kind(**{each.name: values.pop(each.name) for each in fields(kind)}), **values)
+
+        for each in reversed(fields(kind)):
+            if "click" in each.metadata:
+                called = each.metadata["click"](each.name)(called)
+        return called
+
+    return decorate
 
 
 def _named(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamrace.detectors.values.answers import FOLDER
-from streamrace.device.dry import World
+from streamrace.device.options import LaunchOptions
 from streamrace.device.packages import starting
 from streamrace.device.scripts import WrongUse
-from streamrace.device.timing import Timing
 from streamrace.process.forks import relax_gc
 from streamrace.process.interrupts import held
 from streamrace.reports.text import race as sentences
@@ -35,23 +34,10 @@ LACKED = "lacked.txt"  # imports that a release failed to find, until the verdic
 _FAILED, _KILLED, _INTERRUPTED = 3, 128, 130
 
 
-def work(
-    words: tuple[str, ...],
-    module: bool,
-    ranks: int,
-    trace: Path,
-    slow: dict[str, float],
-    token: str,
-    world: World | None,
-    *,
-    record: bool,
-    aside: bool = False,
-    tell_waits: bool = False,
-    keep: int = 0,
-) -> ProgramEnd:
-    """Run the program to its end, in the child. ``aside``: its output goes to standard error.
+def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> ProgramEnd:
+    """Run the program to its end, in the child. ``folder``: of its run. ``aside``: its output goes to standard error.
 
-    ``keep``: bytes kept of each trace (0: all), if the trace is judged meanwhile; a recording is kept whole.
+    Traces are kept as ``options.keep`` says if they are judged meanwhile; a recording is kept whole.
     """
     if aside:
         os.dup2(2, 1)
@@ -60,26 +46,14 @@ def work(
     from streamrace.device.ranks import RankFailed
 
     try:
-        timing = Timing.parse(token or "t1")
-        place = trace.absolute()
-        said = place.with_name(ANSWERS)
-        said.mkdir(exist_ok=True)
-        os.environ[FOLDER] = str(said)
+        place = (folder / "trace").absolute()
+        answers = place.with_name(ANSWERS)
+        answers.mkdir(exist_ok=True)
+        os.environ[FOLDER] = str(answers)
         starting.note_in(place.with_name(LACKED))
-        status = launch.run(
-            words,
-            module=module,
-            ranks=ranks,
-            trace=place,
-            slow=slow,
-            timing=timing,
-            record=record,
-            dry=world,
-            tell_waits=tell_waits,
-            keep=0 if record else keep,
-            seeded=place.with_name(SEEDED),
-        )
-        if world:
+        keep = 0 if options.record else options.keep
+        status = launch.run(replace(options, trace=place, keep=keep, seeded=place.with_name(SEEDED)))
+        if options.dry:
             from streamrace.device import memory
             from streamrace.device.dry import steps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from streamrace.detectors import Race, Uninitialised, UnwrittenRead
 from streamrace.detectors.places import at
 from streamrace.detectors.witness import Witness, judged
 from streamrace.device.timing import Timing
-from streamrace.device.tokens import Stretch, TokenError
 from streamrace.process.interrupts import concluding
 from streamrace.repro.sessions import sentences
 from streamrace.trace import wording
@@ -26,20 +25,6 @@ if TYPE_CHECKING:
 _PATIENCE = 5  # multiple of the program's first duration, and a lower bound
 _LEAST_S = 30.0
 _NOT_ASKED = "not asked for by --witness-of"
-
-
-def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
-    """Return the timing that ``--timing`` and ``--slow`` request; None if no token can express ``--slow``.
-
-    Raises :class:`streamrace.device.tokens.TokenError` if ``token`` is invalid.
-    """
-    timing = Timing.parse(token or "t1")
-    if any(factor != int(factor) or factor < 2 for factor in slow.values()):
-        return None
-    try:
-        return Timing((*(Stretch(what, int(factor)) for what, factor in slow.items()), *timing.deviations))
-    except TokenError:
-        return None
 
 
 @dataclass

@@ -76,7 +76,7 @@ def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
     told = json.dumps(asdict(case))
     trace = folder / f"tracked-{at}.trace"
     folder.mkdir(parents=True, exist_ok=True)
-    dry = ["--dry", "--world", str(case.ranks), "--per-node", str(case.ranks)]
+    dry = ["--dry", "--gpus", str(case.ranks)]
     _run([*dry, "--trace", str(trace), "-m", "streamrace.scenarios.tracked_program", told], case)
     metric, reader = MemoryMetrics(), TraceReader(trace)
     try:

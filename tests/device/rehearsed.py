@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.device import dry, launch
+from streamrace.device.options import LaunchOptions
 from streamrace.device.scripts import Program
 from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.records import Begin, Free, Probe, Probed, Seal, Stack, TraceRecord
@@ -31,7 +32,7 @@ def rehearse(
     """Run it dry, as rank 0 of so many, in this process, which can do nothing else afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     dry.install(dry.World(ranks, per_node), real=real)
-    status = launch._run(Program(str(script), tuple(arguments)), 0, lambda rank: file_of(folder, rank))
+    status = launch.run(LaunchOptions(Program(str(script), tuple(arguments)), trace=folder))
     assert status == 0
     return folder
 

@@ -96,6 +96,18 @@ def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
     assert "AssertionError" in done.stderr
 
 
-def test_a_wrong_number_of_ranks_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--ranks", "none", "train.py"]) == 2
-    assert capsys.readouterr().err.startswith("streamrace: --ranks needs a number, not 'none'\n")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--ranks", "none"), "--ranks needs a number, not 'none'"),
+        (("--dry", "--world", "64"), "--world and --per-node are gone: say --nodes and --gpus (of each node)"),
+        (("--nodes", "2"), "--nodes, --gpus, --hardware and --network are a dry run's: add --dry"),
+        (("--dry", "--ranks", "2"), "a dry run is one process: say --nodes and --gpus"),
+        (("--dry", "--hardware", "z80"), "there is no hardware profile 'z80'"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "train.py"]) == 2
+    assert capsys.readouterr().err.startswith(f"streamrace: {sentence}")

@@ -15,8 +15,9 @@ from papers.__main__ import PAPERS
 from streamrace.detectors import NanWatch
 from streamrace.detectors.live.auto import AutoWatch
 from streamrace.detectors.live.watch import DEFAULT
+from streamrace.device.options import GPUS, NODES
 from streamrace.frameworks.deepspeed.releases import KNOWN
-from streamrace.repro.commands import check, watch
+from streamrace.repro.commands import watch
 from streamrace.repro.commands.options import Job, Scenario
 from streamrace.repro.commands.table import STREAMRACE
 from streamrace.scenarios import job, scenario
@@ -141,7 +142,7 @@ def test_the_default_that_a_help_states_is_the_one_that_the_command_has(
     command = program.load(name)
     real = done(command, *ASKED[name]) if name in ASKED else {}
     if name == "check":
-        real = {"nodes": check.NODES, "gpus": check.GPUS}
+        real = {"nodes": NODES, "gpus": GPUS}
     assert differing(of(command), real) == []
 
 

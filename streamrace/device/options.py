@@ -1,0 +1,103 @@
+"""The options with which a program runs on the simulated GPU, and what is refused of them, for all command lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streamrace.device.dry import World
+from streamrace.device.scripts import Program, WrongUse
+from streamrace.device.timing import Timing
+from streamrace.device.tokens import Stretch, TokenError
+from streamrace.trace.files import file_of
+
+NODES = GPUS = 1  # defaults of a dry run
+HELP = {
+    "module": "SCRIPT is a module's name, as for python -m.",
+    "ranks": "Start so many ranks of the script, with a simulated GPU each.",
+    "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.",
+    "nodes": f"Of a dry run: how many nodes. [default: {NODES}]",
+    "gpus": f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]",
+    "hardware": "Of a dry run: a hardware profile, or a .toml file. [default: a plain model]",
+    "network": "Of a dry run with --hardware: Gbit/s between nodes.",
+    "record": "Record what the work is, too: 'streamrace replay' executes it in other timings.",
+}
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """A program, and how it runs on the simulated GPU. Raise :class:`WrongUse` for options that exclude each other.
+
+    ``ranks``: number of processes, forked by the launch; 0: the program runs in this process, which may be a
+    launcher's rank. ``dry``: this process runs dry, as a rank of that world. ``timing``: deviations from the costs that
+    ``slow`` multiplies (:class:`streamrace.device.costs.Costs`). ``trace``: a file, or an existing folder for a trace
+    of each rank. ``record``: the traces also contain the operations, so that they can be replayed
+    (:mod:`streamrace.device.recording`). ``keep``: bytes of each trace that are kept; the rest goes into parts that a
+    reader removes (:mod:`streamrace.trace.parts`); 0: the trace is one file. ``tell_waits``: the traces also contain
+    the program's line of each wait. ``without``: places of waits that are left out
+    (:mod:`streamrace.device.overrides`). ``seed``: random generators that the program does not seed are seeded, and the
+    file ``seeded`` lists them (:mod:`streamrace.device.seeds`).
+    """
+
+    program: Program
+    ranks: int = 0
+    dry: World | None = None
+    timing: Timing = field(default_factory=Timing)
+    slow: Mapping[str, float] = field(default_factory=dict)
+    trace: Path | None = None
+    record: bool = False
+    keep: int = 0
+    tell_waits: bool = False
+    without: Sequence[str] = ()
+    seed: bool = False
+    seeded: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.dry and self.record:
+            raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
+        if self.dry and (self.ranks or launched()):
+            raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
+        if self.ranks and launched():
+            raise WrongUse(
+                "--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out"
+            )
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words after ``streamrace device`` that run the program on one rank."""
+        return [*(["-m"] if self.program.module else []), self.program.name, *self.program.arguments]
+
+    def file(self, rank: int) -> Path | None:
+        """Return the file of the rank's trace, if there is to be one."""
+        return file_of(self.trace, rank) if self.trace and self.trace.is_dir() else self.trace
+
+
+def launched() -> bool:
+    """Check whether a launcher, for example torchrun, started this process as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def whole_timing(timing: Timing, slow: Mapping[str, float]) -> Timing | None:
+    """Return both as one timing; None if no token can express ``slow``."""
+    if any(factor != int(factor) or factor < 2 for factor in slow.values()):
+        return None
+    try:
+        return Timing((*(Stretch(what, int(factor)) for what, factor in slow.items()), *timing.deviations))
+    except TokenError:
+        return None
+
+
+def dry_world(nodes: int | None, gpus: int | None, hardware: str, network: float | None, *, dry: bool) -> World | None:
+    """Return the world of a dry run; None if the run is not dry. Raise :class:`WrongUse` or ProfileError."""
+    if not dry:
+        if nodes or gpus or hardware or network:
+            raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
+        return None
+    try:
+        world = World((nodes or NODES) * (gpus or GPUS), gpus or GPUS, hardware, network)
+    except ValueError as problem:
+        raise WrongUse(str(problem)) from None
+    world.profile()
+    return world
