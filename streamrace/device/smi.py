@@ -20,13 +20,19 @@ _UNKNOWN = "[N/A]"
 
 @contextmanager
 def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[None]:
-    """Let programs started in the ``with`` block find ``nvidia-smi``, for ``count`` GPUs of this name and memory."""
+    """Let programs started in the ``with`` block find ``nvidia-smi``, for ``count`` GPUs of this name and memory.
+
+    Raises RuntimeError if it cannot be written.
+    """
     before = os.environ.get("PATH", os.defpath)
     with tempfile.TemporaryDirectory(prefix="streamrace-", ignore_cleanup_errors=True) as folder:
         words = lifetime.module(__name__, name, capability, str(mebibytes), str(count))
         script = Path(folder) / "nvidia-smi"
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
+        try:
+            script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+            script.chmod(0o755)
+        except OSError as error:
+            raise RuntimeError(f"cannot write the program's nvidia-smi, {script}: {error.strerror or error}") from error
         os.environ["PATH"] = os.pathsep.join([folder, before])
         try:
             yield
