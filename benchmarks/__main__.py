@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.figures import Figure
-from benchmarks.kept import keep
+from benchmarks.stored_rows import keep
 from streamrace.device import processor
 
 Say = Callable[[str], None]

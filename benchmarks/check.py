@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.apart import shell
+from benchmarks.device_rows import shell
 from benchmarks.figures import Figure
 
 LIMIT_S = 4.0

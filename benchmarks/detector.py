@@ -3,9 +3,10 @@
 Run: ``python -m benchmarks.detector``. The claim: at most a microsecond per launch with two reads and a write (15 in
 the Python engine, the reference), and as much for the ten-millionth as for the first thousand.
 
-:mod:`benchmarks.counted` counts instructions, which other load does not disturb. There, a launch of this sequence
-misses a cache of 1 MiB 25.1 times among the launches from 2,000 to 40,000, and as often among those from 41,000 to
-120,000; 22.9 times among those from 1,000 to 2,000, as less of the buffer is remembered, in memory that is new.
+:mod:`benchmarks.instruction_counts` counts instructions, which other load does not disturb. There, a launch of this
+sequence misses a cache of 1 MiB 25.1 times among the launches from 2,000 to 40,000, and as often among those from
+41,000 to 120,000; 22.9 times among those from 1,000 to 2,000, as less of the buffer is remembered, in memory that
+is new.
 """
 
 from __future__ import annotations

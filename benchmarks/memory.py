@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from benchmarks.apart import apart
+from benchmarks.device_rows import apart
 from benchmarks.figures import Figure
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, TrainingEnded

@@ -1,7 +1,7 @@
 """Trains a Llama of a published size, as users write such a script: ``rehearsed_llama.py SIZE FILE``.
 
 ZeRO-3 with hpZ over a node's GPUs, and gradient checkpointing. Nothing in the script knows of a simulation; for
-:mod:`benchmarks.rehearsed` it writes to FILE the seconds of its start-up, and of each step.
+:mod:`benchmarks.dry_program` it writes to FILE the seconds of its start-up, and of each step.
 """
 
 from __future__ import annotations

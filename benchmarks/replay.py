@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import apart
+from benchmarks.device_rows import apart
 from benchmarks.figures import Figure
 from streamrace.fuzz.campaign import campaign
 from streamrace.fuzz.strategy import draw_timing
@@ -26,7 +26,7 @@ from streamrace.replay.deviations import Deviation
 from streamrace.replay.sharing import SharingReplayer
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, StepDone
-from streamrace.scenarios.named import named
+from streamrace.scenarios.registry import named
 
 LIMIT_MS = 4.0  # 250 a second
 LIMIT_CAMPAIGN_S = 60.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import apart
+from benchmarks.device_rows import apart
 from benchmarks.figures import Figure
 from benchmarks.replay import recorded
 from streamrace.fuzz.search import Search

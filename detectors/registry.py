@@ -1,6 +1,6 @@
 """Lists the detectors that read every trace. A new detector is one line here.
 
-The detectors that know a framework come with the framework (``repro/sessions/judging.py`` adds them).
+The detectors that know a framework come with the framework (``repro/sessions/detector_set.py`` adds them).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
 from streamrace.detectors.confidence.exports import Exports
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
-from streamrace.detectors.values.unwritten import UnwrittenReads
+from streamrace.detectors.values.uninitialised import UnwrittenReads
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
 """Detectors that report what a clean verdict does not cover."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from streamrace.device.hardware import HardwareTiming, Profile, ProfileError, load_profile
 from streamrace.device.tokens import MOST_FACTOR
 from streamrace.frameworks.deepspeed.fixes import Fix
-from streamrace.scenarios import quantized
+from streamrace.scenarios import quantization
 from streamrace.scenarios.sharding.strategy import ShardingError, strategy
 from streamrace.scenarios.sharding.topology import groups_of
 
@@ -187,7 +187,7 @@ class Training(BaseModel):
     def _deepspeed_config(self, zero: Mapping[str, Any], *, clip: float = 1.0) -> dict[str, Any]:
         """Return the configuration for ``deepspeed.initialize``. ``zero``: its ``zero_optimization``."""
         return {
-            **quantized.communication(qgz=self.qgz),
+            **quantization.communication(qgz=self.qgz),
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": clip,

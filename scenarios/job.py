@@ -14,7 +14,7 @@ from streamrace.device.hardware import Profile
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
-from streamrace.scenarios import base, deepspeed_json, quantized
+from streamrace.scenarios import base, deepspeed_json, quantization
 from streamrace.scenarios.base import Only, ScenarioError, Training, fitted
 
 OPTIMIZERS = ("adam", "adamw")
@@ -158,7 +158,7 @@ class Job(Training):
         }
         if self.stage == 3:
             zero["zero_hpz_partition_size"] = self.hpz
-            zero |= quantized.options(qwz=self.qwz, qgz=self.qgz)
+            zero |= quantization.options(qwz=self.qwz, qgz=self.qgz)
         return self._deepspeed_config(zero)
 
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:

@@ -137,7 +137,7 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
         FullModel("gpt-1.2b", "gpt", 40, 1536, 4 * 1536, 16, 16, 51200),  # Megatron-LM's smallest (arXiv 1909.08053)
         # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, chosen such that DeepSpeed can
-        # quantize all parameters on 384 ranks (scenarios/quantized.py).
+        # quantize all parameters on 384 ranks (scenarios/quantization.py).
         FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50304),
         FullModel("gpt-49b", "gpt", 48, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-91b", "gpt", 89, 9216, 4 * 9216, 72, 72, 50304),

@@ -18,9 +18,9 @@ from torch import Tensor
 from streamrace.detectors import NanWatch
 from streamrace.detectors.live.ops import PROBES
 from streamrace.device import dry
-from streamrace.device.clocked import NOTHING
 from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming
+from streamrace.device.hardware_costs import NOTHING
 from streamrace.device.library import functions
 from streamrace.device.overrides import Override, Site, count, put
 from streamrace.device.ranks.cluster import Rank, run_ranks

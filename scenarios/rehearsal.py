@@ -24,7 +24,7 @@ from streamrace.device.ranks import is_full
 from streamrace.device.ranks.cluster import Rank, RankFailed, run_ranks
 from streamrace.frameworks.base import Trainer
 from streamrace.process.forks import relax_gc
-from streamrace.scenarios import quantized
+from streamrace.scenarios import quantization
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
 from streamrace.scenarios.job import OPTIMIZERS, Job
@@ -293,7 +293,7 @@ def _on_the_gpu(config: dict[str, Any]) -> Iterator[None]:
 
 
 def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
-    """Refuse sizes that DeepSpeed asserts or assumes not to occur (:mod:`streamrace.scenarios.quantized`)."""
+    """Refuse sizes that DeepSpeed asserts or assumes not to occur (:mod:`streamrace.scenarios.quantization`)."""
     zero = config.get("zero_optimization", {})
     qwz = zero.get("zero_quantized_weights", False)
     qgz = zero.get("zero_quantized_gradients", False)
@@ -303,7 +303,7 @@ def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
         (name, nn.Parameter(torch.empty(framework.shape_of(one), device="meta"), requires_grad=one.requires_grad))
         for name, one in model.named_parameters()
     ]
-    refused = quantized.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
+    refused = quantization.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
     if refused is not None:
         raise ScenarioError(f"{refused}: choose other sizes, or leave it out")
 

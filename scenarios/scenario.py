@@ -15,7 +15,7 @@ from streamrace.device.hardware import HardwareTiming, Scale
 from streamrace.device.tokens import MOST_PERCENT
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, installed, is_release
-from streamrace.scenarios import base, mmlu, mmlu_batches, quantized
+from streamrace.scenarios import base, mmlu, mmlu_batches, quantization
 from streamrace.scenarios.base import Only, ScenarioError, Training, fitted
 from streamrace.scenarios.mmlu_batches import ByteTokenizer
 from streamrace.scenarios.models import FULL_SIZE, SIZES, build, parameters
@@ -228,7 +228,7 @@ class Scenario(Training):
             "stage3_max_live_parameters": max(self._layer(), round(1e9 * model)),
             "stage3_param_persistence_threshold": size.hidden if self.persistence is None else self.persistence,
             "zero_hpz_partition_size": self.hpz,
-            **quantized.options(qwz=self.qwz, qgz=self.qgz),
+            **quantization.options(qwz=self.qwz, qgz=self.qgz),
         }
         return self._deepspeed_config(zero, clip=self.clip)
 
@@ -254,7 +254,7 @@ class Scenario(Training):
                 model = build(self.model, self.size, vocab_size=self.vocabulary, seed=self.seed, frozen=self.frozen)
             except ValueError as error:
                 raise ScenarioError(str(error)) from error
-            reason = quantized.refusal(model.named_parameters(), ranks=self.ranks, qwz=self.qwz, qgz=self.qgz)
+            reason = quantization.refusal(model.named_parameters(), ranks=self.ranks, qwz=self.qwz, qgz=self.qgz)
             if reason is not None:
                 raise ScenarioError(reason)
         if self.resume:

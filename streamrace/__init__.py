@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamrace.detectors.race_detector import RaceDetector
     from streamrace.fuzz.strategy import stream_timings
     from streamrace.fuzz.testing.programs import check_program
-    from streamrace.fuzz.watched import watch
+    from streamrace.fuzz.watched_values import watch
 
 __all__ = ["NanWatch", "Race", "RaceDetector", "check_program", "find_races", "stream_timings", "watch"]
 
@@ -33,7 +33,7 @@ _MODULES = {
     "check_program": "streamrace.fuzz.testing.programs",
     "find_races": "streamrace.detectors.files",
     "stream_timings": "streamrace.fuzz.strategy",
-    "watch": "streamrace.fuzz.watched",
+    "watch": "streamrace.fuzz.watched_values",
 }
 
 

@@ -74,7 +74,10 @@ def _given(sources: Path, options: tuple[str, ...]) -> list[str]:
 
 
 def used(place: Path) -> Path:
-    """Return ``place``, marked as used: libraries unused for long can be removed (:mod:`streamrace.device.kept`)."""
+    """Return ``place``, marked as used.
+
+    Libraries unused for long can be removed (:mod:`streamrace.device.cache_entries`).
+    """
     with suppress(OSError):
         os.utime(place)
     return place

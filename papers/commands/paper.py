@@ -37,7 +37,7 @@ def paper(
     """
     from papers.screen import paper as report
     from papers.studies import paper as study
-    from papers.studies.published import published
+    from papers.studies.published_figures import published
     from papers.studies.quantization import quantization
     from streamrace.reports.screen.terminal import doing
     from streamrace.repro.commands.progress import counting

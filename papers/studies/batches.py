@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from papers.studies.shortened import Shortened, shortened
-from papers.studies.varied import Variation
+from papers.studies.depth_extrapolation import Shortened, shortened
+from papers.studies.sensitivity import Variation
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE
 from streamrace.studies.memory import CARDS, GIB

@@ -1,8 +1,8 @@
 """Fits two unknown figures at once, for rows that no single one explains; the second is the time per parameter.
 
-The second is added to a step independently of everything else (:class:`papers.studies.varied.Variation`), so a pair
-needs no timing of its own. Two figures can explain more than one can, and so prove less: they are searched only within
-their plausible ranges, and a row counts as explained only where the values that the *others* need predict it.
+The second is added to a step independently of everything else (:class:`papers.studies.sensitivity.Variation`), so a
+pair needs no timing of its own. Two figures can explain more than one can, and so prove less: they are searched only
+within their plausible ranges, and a row counts as explained only where the values that the *others* need predict it.
 """
 
 from __future__ import annotations

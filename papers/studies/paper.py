@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from papers.studies.depth_extrapolation import Shortened, few_layers, shortened
 from papers.studies.live import losses_of
 from papers.studies.pairs import PARAMETER, TwoFigures, best_two, two_figures
-from papers.studies.published import Published, clusters, published, settings
-from papers.studies.shortened import Shortened, few_layers, shortened
+from papers.studies.published_figures import Published, clusters, published, settings
+from papers.studies.sensitivity import Variation
 from papers.studies.unknowns import EXPLAINED, UNKNOWNS, Curve, best, calibrating, explanations
-from papers.studies.varied import Variation
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE, FullModel
 from streamrace.scenarios.scenario import scenario
@@ -252,7 +252,8 @@ def gains(
     accumulation at which 98 % would be gained (a real number; NaN: never), the same for all rows of a model and
     micro-batch. ``peak_gib``, ``zero3_peak_gib``: of a GPU; ``fits``: whether hpZ's fits.
 
-    Raises :class:`streamrace.scenarios.base.ScenarioError`, and as :func:`papers.studies.shortened.shortened`.
+    Raises :class:`streamrace.scenarios.base.ScenarioError`, and as
+    :func:`papers.studies.depth_extrapolation.shortened`.
     """
     place = clusters()["constrained"]
     items = [

@@ -22,7 +22,7 @@ from streamrace.metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, StepDone
 from streamrace.scenarios.models import build
-from streamrace.scenarios.named import named
+from streamrace.scenarios.registry import named
 from streamrace.scenarios.scenario import Scenario
 from streamrace.scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
 from streamrace.scenarios.sharding.layout import padded

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from papers.studies.paro_timed import StepTimes, on_flow, timed
-from papers.studies.published import published
+from papers.studies.published_figures import published
 from streamrace.device.hardware import Profile, load_profile
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE

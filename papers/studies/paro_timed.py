@@ -1,7 +1,7 @@
 """Records a job of our own engine with four micro-batches in its step, and times it with more of them on other links.
 
 The program does not depend on the timing: the host reads nothing and waits for nothing within a step. So the work is
-recorded once (as in :mod:`streamrace.studies.retimed`). The first micro-batch differs from the others, as nothing runs
+recorded once (as in :mod:`streamrace.studies.retiming`). The first micro-batch differs from the others, as nothing runs
 when it begins, and so does the last, as its backward pass may wait for gradients on their way to the optimizer. The
 others are alike. So a step of s takes the time of a step of four, plus s - 4 times the time between the ends of the
 second and the third micro-batch's computation. A test compares this with whole steps, to the nanosecond.

@@ -34,7 +34,7 @@ from papers.studies.paro_paper import (
     slowed,
 )
 from papers.studies.paro_timed import RecordedSteps, StepTimes, on_flow
-from papers.studies.published import published
+from papers.studies.published_figures import published
 from streamrace.device.hardware import HardwareTiming, load_profile
 from streamrace.replay.recording import Recording
 from streamrace.scenarios.models import FULL_SIZE

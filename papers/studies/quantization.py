@@ -18,8 +18,8 @@ import pandas as pd
 from papers.studies.live import losses_of
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.scenario import scenario
+from streamrace.studies.dry_run import rehearse
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
-from streamrace.studies.rehearsed import rehearse
 
 GIB = 1 << 30
 Chosen = tuple[bool, bool, bool]

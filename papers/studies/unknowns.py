@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from papers.studies import FACTS
-from papers.studies.varied import Variation
+from papers.studies.sensitivity import Variation
 from streamrace.device.hardware.facts import facts
 
 EXPLAINED = 0.10  # relative error of a step's time, above which a row is off

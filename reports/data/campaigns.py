@@ -12,9 +12,9 @@ from pydantic import PlainSerializer, model_validator
 
 from streamrace.detectors import Race
 from streamrace.reports.data import schema, sources
+from streamrace.reports.data.differences import switched
 from streamrace.reports.data.matrix import RANDOM, Tried
 from streamrace.reports.data.sources import Source
-from streamrace.reports.data.switched import switched
 
 COLUMNS = {
     "number": "int64",
@@ -120,7 +120,7 @@ class CampaignFolder:
 
     @property
     def fix(self) -> str:
-        """The switch of the campaign: see :func:`streamrace.reports.data.switched.switched`."""
+        """The switch of the campaign: see :func:`streamrace.reports.data.differences.switched`."""
         return switched(self.data["scenario"], self.data["versions"], self.name)
 
     @property

@@ -62,10 +62,10 @@ class Told(schema.JsonPart):
 
 
 class DryFile(schema.JsonFile):
-    """``dry.json``, as :meth:`streamrace.studies.rehearsed.Rehearsed.as_dict` builds it. Early files lack ``said``."""
+    """``dry.json``, as :meth:`streamrace.studies.dry_run.Rehearsed.as_dict` builds it. Early files lack ``said``."""
 
     NAME = "dry.json"
-    format: str = "stream-race-dry-run"  # as in streamrace/studies/rehearsed.py, which needs torch
+    format: str = "stream-race-dry-run"  # as in streamrace/studies/dry_run.py, which needs torch
     job: dict[str, Any]
     parameters: int
     micro_batch: int

@@ -37,7 +37,7 @@ class Verdict(StrEnum):
     UNCOVERED = "uncovered"  # a part of a partition is read that was never written
     DIVERGED = "diverged"  # values differ, and no race explains it
     CLEAN = "clean"  # none of these
-    # For a program of the user's own, whose values have no reference (streamrace.reports.data.checked):
+    # For a program of the user's own, whose values have no reference (streamrace.reports.data.verdict):
     RACE = "race"
     FRAGILE = "fragile"  # ordered only by waits that exist for another reason
     UNKNOWN = "unknown"  # nothing was found but not all was seen, or the run was killed
@@ -226,7 +226,7 @@ class Findings(JsonFile):
 
     @property
     def suppressed(self) -> list[KeptSuppression | None]:
-        """Why a finding does not count, in the order of :func:`streamrace.reports.data.known.findings`."""
+        """Why a finding does not count, in the order of :func:`streamrace.reports.data.known_findings.findings`."""
         every: list[Any] = [*self.races, *(race for one in self.held for race in one.races)]
         every += [*self.checked.wrong, *self.checked.uninitialised] if self.checked else []
         return [one.suppressed for one in every]

@@ -19,11 +19,11 @@ from markupsafe import Markup
 
 from streamrace.detectors import Race
 from streamrace.reports.data import checksums, frames, schema, sources, tables
+from streamrace.reports.data.differences import SWITCHES, switched
 from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.schema import Judged, ReportError
 from streamrace.reports.data.sources import Source
 from streamrace.reports.data.stamp import model_of
-from streamrace.reports.data.switched import SWITCHES, switched
 from streamrace.trace import wording
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.witness import Witness
-from streamrace.reports.data import known
+from streamrace.reports.data import known_findings
 from streamrace.reports.data.findings import Basis, Findings, Verdict
 from streamrace.reports.data.schema import Judged, KeptSuppression, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
@@ -114,14 +114,16 @@ def told(found: Findings) -> CheckedRun:
     basis = found.checked
     assert basis is not None
     script = _script(found.scenario, basis.own)
-    items = [_item(one, basis.own, script, why) for one, why in zip(known.of(found), found.suppressed, strict=True)]
+    items = [
+        _item(one, basis.own, script, why) for one, why in zip(known_findings.of(found), found.suppressed, strict=True)
+    ]
     items += _unknown(found, script)
     items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
     return CheckedRun(found, basis, script, items)
 
 
 def _item(
-    one: known.Discovery,
+    one: known_findings.Discovery,
     own: Mapping[str, str],
     script: SourceLine,
     suppressed: KeptSuppression | None,
@@ -145,7 +147,7 @@ def _unknown(found: Findings, script: SourceLine) -> list[Result]:
         return []
     message = found.failure and f"The program ended early: {found.failure}. What came behind that is not known."
     message = message or "Not all that the program does was seen, so what was not found may be there."
-    return [Result(RULES["unknown"], visible(message, lines=False), known.fingerprint(["unknown"]), script)]
+    return [Result(RULES["unknown"], visible(message, lines=False), known_findings.fingerprint(["unknown"]), script)]
 
 
 def _place(frame: Frame, own: Mapping[str, str]) -> SourceLine:

@@ -10,9 +10,9 @@ from typing import Any
 from streamrace.detectors.witness import Witness
 from streamrace.reports.charts import campaign_chart
 from streamrace.reports.data.campaigns import CampaignFolder, CampaignWitness
+from streamrace.reports.data.differences import SWITCHES
 from streamrace.reports.data.loading import ReportError
 from streamrace.reports.data.matrix import matrix
-from streamrace.reports.data.switched import SWITCHES
 from streamrace.reports.pages import bundle, head, html, markdown, run_page
 from streamrace.reports.pages.words import WORDS
 from streamrace.reports.text import campaign as of_campaign

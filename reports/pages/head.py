@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamrace.reports.data.campaigns import CampaignFolder
+from streamrace.reports.data.differences import taken_away
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.stamp import model_of, written
-from streamrace.reports.data.switched import taken_away
 from streamrace.trace import wording
 
 _NAMED = 4  # runs in the title

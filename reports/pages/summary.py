@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamrace.reports.data.checked import ran_with
+from streamrace.reports.data.differences import switched
 from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
-from streamrace.reports.data.switched import switched
+from streamrace.reports.data.verdict import ran_with
 from streamrace.reports.pages.html import shortened
 from streamrace.reports.text import differing, not_exercised
 from streamrace.reports.text import race as sentences
@@ -27,7 +27,7 @@ def verdict(run: Run) -> Verdict:
 
 
 def fix(run: Run) -> str:
-    """Return the switch of the run: see :func:`streamrace.reports.data.switched.switched`."""
+    """Return the switch of the run: see :func:`streamrace.reports.data.differences.switched`."""
     return switched(run.file.scenario, run.file.versions, run.name)
 
 

@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrowPatch, Patch
 
 from streamrace.detectors.order.races import Side
 from streamrace.reports.charts.frame import BAD, FIRST, SECOND, TEXT, Chart
-from streamrace.reports.data.explained import Explained
+from streamrace.reports.data.explanation import Explained
 from streamrace.reports.pictures.figures import key, panels, plain
 from streamrace.reports.window import Kind, Slice, Window
 

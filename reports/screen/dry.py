@@ -13,7 +13,7 @@ from rich.text import Text
 from streamrace.reports.data.dry import GIB, memory_table, time_table
 from streamrace.reports.screen.races import race_text, unexercised_text
 from streamrace.reports.text import clean, reports_on, typed
-from streamrace.studies.rehearsed import Extension, Rehearsed
+from streamrace.studies.dry_run import Extension, Rehearsed
 from streamrace.studies.table import STYLES
 from streamrace.trace import wording
 from streamrace.trace.files import TraceReader

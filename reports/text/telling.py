@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
-from streamrace.detectors.confidence.around import Around, Behind, Handed, TracedWork
 from streamrace.detectors.confidence.chains import Link
+from streamrace.detectors.confidence.order_context import Around, Behind, Handed, TracedWork
 from streamrace.detectors.order.races import Occurrence, Race, Side, site
 from streamrace.detectors.streams import stream_named
 from streamrace.detectors.witness import Witness

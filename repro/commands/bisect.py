@@ -42,7 +42,7 @@ def bisect(options: BisectOptions) -> None:
     from streamrace.device.packages.names import PackageError
     from streamrace.device.scripts import WrongUse
     from streamrace.reports.screen.console import Terminal
-    from streamrace.repro.sessions import bisected, folders, staging
+    from streamrace.repro.sessions import folders, release_trial, staging
     from streamrace.studies import bisection
 
     program = options.named("bisect --package NAME --from A --to B train.py.")
@@ -53,7 +53,7 @@ def bisect(options: BisectOptions) -> None:
     if any(one.name == names.parse(f"{package}==0").name for one in fixed):
         raise PackageError(f"--with names {package}, whose releases are tried: leave it out")
     _ = program.folder
-    releases = bisected.between(package, oldest, newest)
+    releases = release_trial.between(package, oldest, newest)
     console = Terminal()
     words = [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if options.module else []), *options.program]
     asked = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
@@ -67,7 +67,7 @@ def bisect(options: BisectOptions) -> None:
 
     def run(release: str) -> bisection.Showing:
         with console.status(f"{package} {release}"):
-            shown = bisected.show([f"{package}=={release}", *map(str, fixed)], words, folder, release)
+            shown = release_trial.show([f"{package}=={release}", *map(str, fixed)], words, folder, release)
         console.print(f"  {release:<10} {shown}", highlight=False, soft_wrap=True, markup=False)
         return shown
 

@@ -8,20 +8,20 @@ from itertools import groupby
 
 import click
 
-from streamrace.device import kept
-from streamrace.device.kept import Kept
+from streamrace.device import cache_entries
+from streamrace.device.cache_entries import Kept
 from streamrace.device.scripts import WrongUse
 from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _DAY_S = 86400
 _WORDS = {
-    kept.RELEASE: "release of a package",
-    kept.TORCH: "CPU build of torch",
-    kept.NATIVE: "compiled part",
-    kept.REFERENCE: "references of scenarios",
-    kept.LEFT: "left by a command that was killed",
-    kept.OTHER: "of another version",
+    cache_entries.RELEASE: "release of a package",
+    cache_entries.TORCH: "CPU build of torch",
+    cache_entries.NATIVE: "compiled part",
+    cache_entries.REFERENCE: "references of scenarios",
+    cache_entries.LEFT: "left by a command that was killed",
+    cache_entries.OTHER: "of another version",
 }
 
 
@@ -40,7 +40,7 @@ def cache(older_than: float | None, what: tuple[str, ...]) -> None:
         raise click.UsageError(f"'{what[0]}' is nothing that can be done with the cache: say clear, or nothing.")
     if older_than is not None and not what:
         raise click.UsageError("--older-than says what to clear: streamrace cache clear --older-than DAYS")
-    every = kept.everything()
+    every = cache_entries.everything()
     if what:
         _clear(_named(every, what[1:]), older_than)
     else:
@@ -54,14 +54,14 @@ def _list(every: Sequence[Kept]) -> None:
     console = Terminal()
     rows = []
     for (kind, name, where), group in groupby(
-        sorted(every, key=lambda one: (kept.KINDS.index(one.kind), one.name, _where(one))),
+        sorted(every, key=lambda one: (cache_entries.KINDS.index(one.kind), one.name, _where(one))),
         key=lambda one: (one.kind, one.name, _where(one)),
     ):
         ones = [*group]
         state = "in use" if any(one.in_use for one in ones) else _ago(max(one.last for one in ones))
         words = f"{_WORDS[kind]}{where}" + (f", {len(ones)} files" if len(ones) > 1 else "")
         rows.append([name, words, _megabytes(sum(one.size for one in ones)), state])
-    places = wording.every(kept.folders())
+    places = wording.every(cache_entries.folders())
     if not rows:
         console.print(f"Nothing is kept in {places}.", highlight=False, soft_wrap=True)
         return
@@ -75,7 +75,7 @@ def _list(every: Sequence[Kept]) -> None:
 def _clear(wanted: Sequence[Kept], older_than: float | None) -> None:
     before = None if older_than is None else time.time() - older_than * _DAY_S
     old = [one for one in wanted if before is None or one.last < before]
-    gone = [one for one in old if kept.remove(one)]
+    gone = [one for one in old if cache_entries.remove(one)]
     stay = [one for one in old if one not in gone]
     if gone:
         names = ", ".join(dict.fromkeys(one.name for one in gone))
@@ -88,7 +88,7 @@ def _clear(wanted: Sequence[Kept], older_than: float | None) -> None:
 
 
 def _named(every: Sequence[Kept], names: Sequence[str]) -> Sequence[Kept]:
-    known = {*kept.KINDS, *(one.name for one in every)}
+    known = {*cache_entries.KINDS, *(one.name for one in every)}
     if unknown := [name for name in names if name not in known]:
         raise WrongUse(f"nothing of the name '{unknown[0]}' is kept: 'streamrace cache' lists what is")
     return [one for one in every if not names or {one.name, one.kind} & {*names}]
@@ -96,7 +96,7 @@ def _named(every: Sequence[Kept], names: Sequence[str]) -> Sequence[Kept]:
 
 def _where(one: Kept) -> str:
     """Return the Python version that a release is installed for, from its folder."""
-    return f", {one.place.parent.name.replace('python', 'Python ')}" if one.kind == kept.RELEASE else ""
+    return f", {one.place.parent.name.replace('python', 'Python ')}" if one.kind == cache_entries.RELEASE else ""
 
 
 def _megabytes(size: int) -> str:

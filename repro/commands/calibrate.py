@@ -29,7 +29,7 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     be placed, and writes a profile that --hardware takes.
     """
     from streamrace.device.hardware import load_profile
-    from streamrace.reports.screen import calibrated
+    from streamrace.reports.screen import calibration as screen
     from streamrace.scenarios.base import ScenarioError
     from streamrace.studies import calibration
 
@@ -51,5 +51,5 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
         raise ScenarioError(f"cannot write {out}: {error.strerror or error}") from error
     load_profile(str(out))
     console = Terminal()
-    calibrated.show(console, recorded, found)
+    screen.show(console, recorded, found)
     console.print(f"File: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -51,7 +51,7 @@ def catalogue(
     from streamrace.reports.data.catalogue import CatalogueFile, EntryRow
     from streamrace.reports.pages.catalogue_page import judged
     from streamrace.reports.screen import catalogue as screen
-    from streamrace.repro.sessions import catalogued, folders, staging, studied
+    from streamrace.repro.sessions import catalogue_run, folders, staging, studied
     from streamrace.scenarios.catalogue import entry as entries
     from streamrace.studies.process_pool import cores
 
@@ -81,14 +81,14 @@ def catalogue(
         console=console, transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
         task = progress.add_task("catalogue", total=len(chosen))
-        for row in catalogued.run(
+        for row in catalogue_run.run(
             chosen, folder, workers=count, began=lambda one: progress.update(task, description=one.id)
         ):
             rows[row.id] = row
             progress.advance(task)
             console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
     found = [rows[one.id] for one in chosen]
-    catalogued.forget_traces(folder)
+    catalogue_run.forget_traces(folder)
     CatalogueFile(versions=installed("streamrace", "torch", "deepspeed"), entries=found).write(folder)
     folder = staging.commit(folder)
     console.print(screen.table(found))

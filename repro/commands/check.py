@@ -15,9 +15,9 @@ from streamrace.device.options import HELP, dry_world, whole_timing
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ProgramOptions
-from streamrace.repro.sessions import checking, child, folders, launched, staging
+from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging
 from streamrace.repro.sessions.child import ProgramEnd
-from streamrace.repro.sessions.witnessed import WitnessRequest
+from streamrace.repro.sessions.witness_runs import WitnessRequest
 
 KEPT_MIB = 16.0
 
@@ -93,7 +93,7 @@ class CheckOptions(ProgramOptions):
         """Return the world of a dry run. Raise :class:`WrongUse`."""
         return dry_world(self.nodes, self.gpus, self.hardware, self.network, dry=self.dry)
 
-    def telling(self) -> checking.Telling:
+    def telling(self) -> check_run.Telling:
         """Check the output options, so that mistakes are reported before the program runs."""
         for option, file in (("--output", self.output), ("--write-baseline", self.keep_in)):
             if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
@@ -101,10 +101,10 @@ class CheckOptions(ProgramOptions):
                 raise WrongUse(f"{option} {file} {what}: name a file")
         before = None
         if self.baseline is not None:
-            from streamrace.reports.data.known import load
+            from streamrace.reports.data.known_findings import load
 
             before = load(self.baseline)
-        return checking.Telling(self.form, self.output, self.report, before, self.keep_in)
+        return check_run.Telling(self.form, self.output, self.report, before, self.keep_in)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -123,7 +123,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
     seen, but not all of the script was), 5 no race, and values that the script says are wrong or that
     nobody wrote, 130 interrupted.
     """
-    me = launched.launcher_context()
+    me = launcher_rank.launcher_context()
     if options.dry or me:  # defaults from pyproject.toml are not meant for these
         options = replace(
             options,
@@ -140,18 +140,18 @@ def check(argument: str | None, options: CheckOptions) -> None:
     began = me.began if me else datetime.now()
     folder = options.runs / (options.name or f"{folders.name_of(options.program)}-{began:%Y%m%d-%H%M%S}")
     if me and me.rank:
-        folder = launched.join([folder, staging.staging_path(folder)], me)
+        folder = launcher_rank.join([folder, staging.staging_path(folder)], me)
     else:
         folder = folders.make(folder, what, overwrite=options.overwrite, key=me.key if me else "")
 
     def work() -> ProgramEnd:
         staging.cleanup()
-        return checking.work(launch, folder, aside=telling.aside)
+        return check_run.work(launch, folder, aside=telling.aside)
 
     started = time.monotonic()
-    meanwhile = checking.Meanwhile(folder, what, dry=dry is not None)
+    meanwhile = check_run.Meanwhile(folder, what, dry=dry is not None)
     ended = (
-        checking.as_a_rank(work, folder, me, meanwhile.poll) if me else child.attended(work, meanwhile=meanwhile.poll)
+        check_run.as_a_rank(work, folder, me, meanwhile.poll) if me else child.attended(work, meanwhile=meanwhile.poll)
     )
     if ended is None:
         return
@@ -171,7 +171,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
             packages=options.packages,
         )
     )
-    checking.conclude(ended, folder, meanwhile, beside, again, telling)
+    check_run.conclude(ended, folder, meanwhile, beside, again, telling)
 
 
 def _by_file(option: str) -> bool:

@@ -19,7 +19,7 @@ from streamrace.trace.untrusted import visible
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from streamrace.detectors.values.recorded import RecordedDivergence
+    from streamrace.detectors.values.recording_comparison import RecordedDivergence
 
 _ROWS = 12  # steps shown in full
 _BLUE, _ORANGE, _GREY, _RED = "#0060a8", "#c05a00", "#6b6b6b", "#b3001b"
@@ -44,7 +44,7 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
     Says whether sums in another order can explain the first difference, and how differences grow.
     Exit status: 0 no difference, 1 the runs differ, 2 a folder that cannot be read or compared.
     """
-    from streamrace.detectors.values.recorded import compare
+    from streamrace.detectors.values.recording_comparison import compare
     from streamrace.detectors.values.recordings import load
 
     recordings = {folder: load(folder) for folder in (reference, run)}

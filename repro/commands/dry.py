@@ -51,8 +51,8 @@ def dry(
     from streamrace.reports.timelines import perfetto
     from streamrace.repro.sessions import folders, staging
     from streamrace.scenarios import rehearsal
+    from streamrace.studies.dry_run import Rehearsed
     from streamrace.studies.layers import extend
-    from streamrace.studies.rehearsed import Rehearsed
 
     console = Terminal()
     become([*packages, *([] if made.sharding else [f"deepspeed=={made.deepspeed}"])])

@@ -15,7 +15,7 @@ from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import in_place, slowed
 
 if TYPE_CHECKING:
-    from streamrace.repro.sessions.chosen import Chosen
+    from streamrace.repro.sessions.race_selection import Chosen
 
 
 @click.command("emit-test")
@@ -46,23 +46,23 @@ def emit_test(
     shows the race, and the race does what it did. The test needs pytest, this package and the library, and no GPU.
     Exit status: 0 written, 2 it cannot be made, and why, 130 interrupted.
     """
-    from streamrace.reports.formats import emitted as form
+    from streamrace.reports.formats import regression_test as form
     from streamrace.reports.formats.writing import write
     from streamrace.reports.screen.console import Terminal
     from streamrace.reports.text import typed
-    from streamrace.repro.sessions import emitted
-    from streamrace.repro.sessions.chosen import chosen
+    from streamrace.repro.sessions import regression_test
+    from streamrace.repro.sessions.race_selection import chosen
 
     found = chosen(folder, race, traced=False)
-    asked = emitted.AskedTest.of(found)
+    asked = regression_test.AskedTest.of(found)
     timing = _timing(found)
     file = output or folder / f"test_race_{found.number}.py"
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise WrongUse(f"--output {file} {'is a folder' if file.is_dir() else 'lies in no folder'}: name a file")
-    in_place(tuple(emitted.there(asked.packages, packages)))
+    in_place(tuple(regression_test.there(asked.packages, packages)))
     console = Terminal(stderr=True)
     with console.status("the program by itself") as status:
-        made = emitted.emit(found, asked, timing, race, trials, status.update, fixed=fixed)
+        made = regression_test.emit(found, asked, timing, race, trials, status.update, fixed=fixed)
     write(form.text(made), file)
     told = Terminal()
     before, after = made.lines

@@ -27,19 +27,19 @@ def explain(folder: Path, race: str, form: str, report: bool, output: Path | Non
     Exit status: 0 done, 2 there is no such run or race.
     """
     from streamrace.device.scripts import WrongUse
-    from streamrace.reports.screen import explained as screen
+    from streamrace.reports.screen import explanation as screen
     from streamrace.reports.screen.console import Terminal
-    from streamrace.repro.sessions.chosen import chosen
-    from streamrace.repro.sessions.explained import explain as explained
+    from streamrace.repro.sessions.explanation import explain as explained
+    from streamrace.repro.sessions.race_selection import chosen
 
     if output is not None and not report:
         raise WrongUse("--output is the folder of the page: add --report")
     found = explained(chosen(folder, race, traced=False, held=True))
     page = None
     if report:
-        from streamrace.reports.pages import explained_page
+        from streamrace.reports.pages import explanation_page
 
-        page = explained_page.write(found, output or folder / f"explain-{found.number}")
+        page = explanation_page.write(found, output or folder / f"explain-{found.number}")
     if form == "json":
         from streamrace.reports.formats import writing
 

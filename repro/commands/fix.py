@@ -43,8 +43,8 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     from streamrace.reports.screen import fixes as screen
     from streamrace.reports.screen.console import Terminal
     from streamrace.repro.sessions import studied
-    from streamrace.repro.sessions.chosen import chosen
-    from streamrace.repro.sessions.fixing.fixed import fix as fixed
+    from streamrace.repro.sessions.fixing.session import fix as fixed
+    from streamrace.repro.sessions.race_selection import chosen
 
     console = Terminal()
     it = chosen(folder, race)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.options import Sections, chosen, scenario_options
-from streamrace.scenarios.named import NAMED, named
+from streamrace.scenarios.registry import NAMED, named
 
 
 @click.command(cls=Sections)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from streamrace import checkout
-from streamrace.device import kept, processor
+from streamrace.device import cache_entries, processor
 from streamrace.process.frames import roomy
 from streamrace.repro.commands import config
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
@@ -72,7 +72,7 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
         from streamrace.device.substitute import go_there
 
         go_there(program.module, [*([launched] if launched else []), *arguments])
-    kept.hold()
+    cache_entries.hold()
     # A recording needs the CPU kernels that computed it, and torch selects them at import.
     recorded = None
     if arguments[:1] == ["replay"]:

@@ -41,7 +41,7 @@ def _profiles() -> Table:
 
 
 def _scenarios() -> Table:
-    from streamrace.scenarios.named import NAMED
+    from streamrace.scenarios.registry import NAMED
 
     rows = [[name, one.description] for name, one in NAMED.items()]
     return Table("", ["scenarios", "what it is"], rows, "For fuzz; a token begins with one.")

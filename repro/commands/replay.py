@@ -31,7 +31,7 @@ def replay(
     1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
     if os.path.isdir(token):  # isdir: a token may be too long for a path
-        from streamrace.repro.sessions.replayed import again
+        from streamrace.repro.sessions.program_replay import again
 
         if live:
             raise click.UsageError(

@@ -12,7 +12,7 @@ from streamrace.device.options import whole_timing
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ProgramOptions
-from streamrace.repro.sessions import checking, child, folders, launched, staging
+from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging
 from streamrace.repro.sessions.child import ProgramEnd
 
 _PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
@@ -59,7 +59,7 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
     fragile cover (a read, a copy or a timer that something rests on). Exit status: 0 done, 1 a live run disagrees with
     the trace, 2 wrong usage, 3 the script failed, 4 unknown (nothing was given to the device), 130 interrupted.
     """
-    if launched.launcher_context():
+    if launcher_rank.launcher_context():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")
     launch = options.launch("waits", argument, tell_waits=True)
     what = options.asked(launch, options.ranks or 1)
@@ -71,7 +71,7 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
 
     def work() -> ProgramEnd:
         staging.cleanup()
-        return checking.work(launch, folder)
+        return check_run.work(launch, folder)
 
     started = time.monotonic()
     ended = child.attended(work)
@@ -83,8 +83,8 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
 
     from streamrace.reports.screen import waits as screen
     from streamrace.reports.screen.console import Terminal
-    from streamrace.repro.sessions import studied, waited
-    from streamrace.repro.sessions.checked import judge
+    from streamrace.repro.sessions import studied, wait_removal
+    from streamrace.repro.sessions.verdict import judge
 
     console = Terminal()
     found = judge(folder, what, failure=ended.why or None, beside=launch.program.folder)
@@ -93,7 +93,7 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
         staging.commit(folder)
         console.print(screen.nothing(found), highlight=False, soft_wrap=True, markup=False)
         raise SystemExit(_FAILED if ended.status else _UNKNOWN)
-    again = waited.RunAgain(
+    again = wait_removal.RunAgain(
         launch.words,
         launch.ranks,
         whole_timing(launch.timing, launch.slow),
@@ -102,7 +102,7 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
         options.witnesses,
     )
     with console.status("each wait taken away alone") as status:
-        made = waited.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))
+        made = wait_removal.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))
     made.write(folder)
     folder = staging.commit(folder)
     screen.show(console, made)

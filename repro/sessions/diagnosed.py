@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple
 
 from streamrace import checkout, compiling
 from streamrace.compiling import BuildError, cache
-from streamrace.device import build, extras, kept, substitute
-from streamrace.device.torches.tried import not_tried
+from streamrace.device import build, cache_entries, extras, substitute
+from streamrace.device.torches.releases import not_tried
 from streamrace.trace import wording
 
 Tone = Literal["good", "absent", "warn", "bad"]
@@ -136,8 +136,8 @@ def _torch() -> Iterator[Diagnosis]:
 def _cpu_build(version: str) -> Path | None:
     """Return the cached CPU build of this version for this Python, or None."""
     begin, python = f"{version.partition('+')[0]}-", f"{sys.version_info.major}{sys.version_info.minor}"
-    for kind, _, place in kept.places():
-        if kind == kept.TORCH and place.name.startswith(begin) and f"-{python}-" in f"{place.name}-":
+    for kind, _, place in cache_entries.places():
+        if kind == cache_entries.TORCH and place.name.startswith(begin) and f"-{python}-" in f"{place.name}-":
             return place
     return None
 

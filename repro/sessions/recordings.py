@@ -22,7 +22,7 @@ from streamrace.replay.recording import Recording
 from streamrace.replay.tokens import Token
 from streamrace.reports.screen.terminal import doing
 from streamrace.repro.sessions import staging
-from streamrace.scenarios.named import from_text, named
+from streamrace.scenarios.registry import from_text, named
 from streamrace.scenarios.scenario import Scenario, save
 
 _FOLDER = "recordings"

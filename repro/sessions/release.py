@@ -13,7 +13,7 @@ from streamrace import checkout
 from streamrace.device.extras import installed
 from streamrace.device.packages import environment_of, names, running
 from streamrace.device.packages.names import Package, PackageError
-from streamrace.device.torches.tried import not_tried
+from streamrace.device.torches.releases import not_tried
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
 from streamrace.process.lifetime import command, module
 

@@ -30,7 +30,7 @@ from streamrace.reports.data import sources, tables
 from streamrace.reports.data.findings import Cost, Findings, Verdict, of_scenario
 from streamrace.reports.screen.terminal import Progress
 from streamrace.repro.sessions import witnesses
-from streamrace.repro.sessions.judging import detectors
+from streamrace.repro.sessions.detector_set import detectors
 from streamrace.repro.sessions.release import versions
 from streamrace.scenarios import program
 from streamrace.scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound

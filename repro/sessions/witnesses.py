@@ -12,7 +12,7 @@ from streamrace.replay.faults import ReplayError
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
 from streamrace.replay.tokens import Token
-from streamrace.scenarios.named import NAMED, difference
+from streamrace.scenarios.registry import NAMED, difference
 from streamrace.scenarios.scenario import Scenario
 
 

@@ -22,7 +22,7 @@ ADAPTERS = {
 BEFORE = {"deepspeed": "streamrace.frameworks.deepspeed"}
 """Packages whose adapter's ``prepare()`` is called before any of their code runs (needed by old releases)."""
 
-POSTPONED = {"deepspeed.compile.backend": "streamrace.frameworks.deepspeed.postponed"}
+POSTPONED = {"deepspeed.compile.backend": "streamrace.frameworks.deepspeed.lazy_compiler"}
 """Modules imported without being used, and the module whose ``Postponed(loader)`` executes them on first use."""
 
 OPERATORS = {

@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from streamrace.device import costs, recording, streams, tracing, unwritten, versions, work
+from streamrace.device import costs, recording, streams, tracing, uninitialised, versions, work
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
-from streamrace.device.ranks import agreed
+from streamrace.device.ranks import mismatches
 from streamrace.device.ranks.exchange import NEVER, PipeExchange
 from streamrace.trace.records import Transfer
 
@@ -204,7 +204,7 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     said = _expect(job)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
-    looks = unwritten.taken(job.kernel, job.reads)
+    looks = uninitialised.taken(job.kernel, job.reads)
     state: list[Any] = []
     # not the job: its tensors would live until the collective's end, which differs from timing to timing
     members, move = job.members, job.move
@@ -234,7 +234,7 @@ def _expect(job: CollectiveCall) -> str:
     exchange, size = _exchange[0], len(job.members)
     if size == 1:
         return ""
-    call = agreed.call(
+    call = mismatches.call(
         job.kernel, job.reads, job.writes, size=size, op=job.op, root=job.root, place=tracing.place(), splits=job.splits
     )
     exchange.expect(job.group, job.number, job.members, call)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from streamrace.device import collectives, costs, cuda, dry, probes, recording, tracing, work
 from streamrace.device import timing as deviations
-from streamrace.device.clocked import NOTHING, clocked
 from streamrace.device.hardware import HardwareTiming
+from streamrace.device.hardware_costs import NOTHING, clocked
 from streamrace.device.library import functions
 from streamrace.device.overrides import Override, overrides
 from streamrace.device.tokens import Jitter
@@ -57,7 +57,8 @@ class Device:
         """Start timing and tracing work.
 
         ``file`` takes the trace, which begins with ``info``. ``skipped`` and ``record``: see
-        :class:`streamrace.device.tracing.Tracer`. ``weightless``: see :class:`streamrace.device.clocked.Clocked`.
+        :class:`streamrace.device.tracing.Tracer`. ``weightless``: see
+        :class:`streamrace.device.hardware_costs.Clocked`.
         """
         timing = self._timing
         cuda.see(self._devices)

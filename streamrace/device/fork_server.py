@@ -4,7 +4,7 @@
 message to it is a run: ``arguments``, as they follow ``streamrace device``; ``at_once``: wait for each launch
 (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time limit; ``folder``: working folder (empty: the current one); ``printed``:
 the file that takes the program's output (empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned``
-and ``copies`` of :func:`streamrace.device.unwritten.begin`. Each run is answered by its exit status, ``null`` if it
+and ``copies`` of :func:`streamrace.device.uninitialised.begin`. Each run is answered by its exit status, ``null`` if it
 exceeded the time limit, or a sentence if its trace could not be written, in which case its results do not count. A
 program gets an empty standard input. Random generators that the program does not seed are seeded, identically in each
 run (:mod:`streamrace.device.seeds`). ``MODULE`` is imported once for all runs, which saves each the seconds of
@@ -65,9 +65,9 @@ def _program(job: dict[str, Any], channel: Channel, send: Send) -> int:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
         functions().deferred(0)
     if job["unwritten"] is not None:
-        from streamrace.device import unwritten
+        from streamrace.device import uninitialised
 
-        unwritten.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
+        uninitialised.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
     if job["folder"]:
         os.chdir(job["folder"])
     return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)), seed=True)

@@ -23,7 +23,7 @@ from streamrace.device import seeds, smi
 from streamrace.device.hardware import ProfileError
 from streamrace.device.options import HELP, LaunchOptions, dry_world, launched
 from streamrace.device.packages import starting
-from streamrace.device.ranks import RankFailed, spawned
+from streamrace.device.ranks import RankFailed, spawn
 from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
 from streamrace.device.tokens import TokenError
@@ -43,13 +43,13 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
     Raise RuntimeError or :class:`streamrace.compiling.BuildError`.
     """
-    from streamrace.device import kept, library, overlay, substitute
+    from streamrace.device import cache_entries, library, overlay, substitute
 
     overlay.install()
     if library.active():
         return
     substitute.stand_in_front()
-    kept.hold()
+    cache_entries.hold()
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
@@ -61,9 +61,8 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         c10d,
         costs,
         cuda,
+        dlpack,
         extensions,
-        foreign,
-        hidden,
         host,
         imports,
         one_gpu,
@@ -72,18 +71,31 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         rnn,
         storage,
         tensor_types,
+        undeclared_writes,
         versions,
-        wider,
+        wider_types,
         work,
     )
 
     processor.settle()
     versions.install()
     cuda.install(count=devices)
-    for part in (storage, spawned, tensor_types, one_gpu):
+    for part in (storage, spawn, tensor_types, one_gpu):
         part.install()
     costs.use(costs.Costs())
-    for part in (work, hidden, wider, rnn, foreign, host, refusals, imports, extensions, c10d, adapters):
+    for part in (
+        work,
+        undeclared_writes,
+        wider_types,
+        rnn,
+        dlpack,
+        host,
+        refusals,
+        imports,
+        extensions,
+        c10d,
+        adapters,
+    ):
         part.install()
     atexit.register(f.python_ends)
     switch_on()
@@ -181,7 +193,7 @@ def traced(
             probes.begin()
     done = False
     try:
-        with spawned.watched(trace) if trace is not None else nullcontext():
+        with spawn.watched(trace) if trace is not None else nullcontext():
             yield
             _join_threads()
         done = True

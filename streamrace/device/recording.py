@@ -50,7 +50,7 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
     ``token``: of the timing. ``record``: the operations will be recorded, too.
     """
     now = costs.current()
-    clock = getattr(now, "clock", None)  # streamrace.device.clocked
+    clock = getattr(now, "clock", None)  # streamrace.device.hardware_costs
     return {
         "device": DEVICE,
         "recorded": record,

@@ -1,7 +1,7 @@
 """Adapts the simulated GPU to other versions of torch: supplies functions that they lack or name differently.
 
 The device is written for torch 2.13. This module and ``csrc/versions.h`` contain the differences, and nothing else: the
-order of work is that of each torch. Tried versions: :mod:`streamrace.device.torches.tried`.
+order of work is that of each torch. Tried versions: :mod:`streamrace.device.torches.releases`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from streamrace.device import streams
 from streamrace.device.library import functions
-from streamrace.device.torches import tried
+from streamrace.device.torches import releases
 
 _STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
                "inactive_split_bytes", "requested_bytes")  # fmt: skip
@@ -32,7 +32,7 @@ _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 def install() -> None:
     """Give ``torch._C`` the functions that it lacks. Called once, before anything else of the simulated GPU."""
-    tried.tell(torch.__version__)
+    releases.tell(torch.__version__)
     c: Any = torch._C
     for name, function in _LACKING.items():
         if not hasattr(c, name):

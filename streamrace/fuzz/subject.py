@@ -12,7 +12,7 @@ from streamrace.detectors.order.races import Occurrence, Race
 from streamrace.detectors.race_detector import EXAMPLES
 from streamrace.device.hardware import HardwareTiming
 from streamrace.fuzz.verdict import ReplayVerdict, judge
-from streamrace.replay.beginning import beginning
+from streamrace.replay.common_prefix import beginning
 from streamrace.replay.deviations import Deviation, Stretch
 from streamrace.replay.device_timing import DeviceTiming
 from streamrace.replay.names import OperationName, UnknownOperation

@@ -7,8 +7,8 @@ Each metric takes one rank's records as they come, ``feed(records)``, and return
 from __future__ import annotations
 
 from streamrace.metrics.busy import Busy, BusyMetrics, GroupTime, StepTime
-from streamrace.metrics.ends import EndMetrics
 from streamrace.metrics.memory import Excess, MemoryMetrics, MemoryMoment, MemoryUse, PhasePeak
+from streamrace.metrics.step_ends import EndMetrics
 from streamrace.metrics.traffic import Flow, Traffic, TrafficMetrics
 
 __all__ = [

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrace.metrics.painted import Painted
+from streamrace.metrics.byte_kinds import Painted
 from streamrace.trace.records import Alloc, Free, Label, Phase, TraceRecord
 
 GRANULE = 512

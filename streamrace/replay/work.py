@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from streamrace.device import wider
+from streamrace.device import wider_types
 from streamrace.device.values import ValueFault, checksum, decoded, dtype_of, operator, taking_numbers
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.memory import Arena
@@ -56,7 +56,7 @@ def kernel(call: Call, rank: int, arena: Arena) -> Action:
         run = partial(func, *args, **kwargs)
     elif call.function in _COPIES:
         run = partial(outputs[0].copy_, args[0])
-    elif call.function in _INTO and not isinstance(func, wider.Wider):
+    elif call.function in _INTO and not isinstance(func, wider_types.Wider):
         run = partial(_INTO[call.function], *args, **kwargs, out=outputs[0])
     elif len(outputs) == 1 and call.places == (0,) and not _returns_several(call):
         run = _single(outputs[0], func, args, kwargs)
@@ -127,7 +127,7 @@ def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[st
         kwargs = {str(name): decoded(one, partial(arena.view, rank), generator) for name, one in call.kwargs.items()}
     except ValueFault as error:
         raise ReplayError(f"rank {rank}, operation {call.op}: {error}") from error
-    return wider.called(func, args, kwargs), args, kwargs, generator
+    return wider_types.called(func, args, kwargs), args, kwargs, generator
 
 
 def _returns_several(call: Call) -> bool:

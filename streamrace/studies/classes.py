@@ -5,8 +5,8 @@ node and in the groups of hpZ (or of our own engine); how much of each parameter
 divide evenly (ZeRO-3's shards are ceil(n / ranks) elements, the last shards are padding or nothing:
 deepspeed/runtime/zero/partition_parameters.py, ``_partition_param``); and whether a timing slows them. One
 representative of each class runs, and so does a second member, drawn at random. If their traces are equal in the normal
-form (:mod:`streamrace.metrics.alike`) the class was checked, not assumed; if not, the first operation that differs is
-reported.
+form (:mod:`streamrace.metrics.rank_comparison`) the class was checked, not assumed; if not, the first operation that
+differs is reported.
 
 These runs use a model with few layers, if its number of layers can be set: the behaviour of a rank in a layer does not
 depend on the number of layers. A class of a single rank has no second member to compare.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from streamrace.metrics import BusyMetrics, MemoryMetrics
-from streamrace.metrics.alike import LikenessMetrics, described
+from streamrace.metrics.rank_comparison import LikenessMetrics, described
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.messages import ModelBuilt, RehearsalReport

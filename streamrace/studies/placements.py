@@ -19,8 +19,8 @@ from streamrace.device.ranks.cluster import RankFailed
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
-from streamrace.studies.rehearsed import Rehearsed, rehearse
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import HostWait, Phase, Stack
 

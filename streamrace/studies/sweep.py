@@ -1,7 +1,7 @@
 """Sweeps one model over networks and micro-batches: where the race shows, and where hpZ pays.
 
 The work of each configuration and micro-batch is recorded once, and timed for each network
-(:mod:`streamrace.studies.retimed`). The reviewers of arXiv 2407.01614 request this: "a sweep of the network from 1 to
+(:mod:`streamrace.studies.retiming`). The reviewers of arXiv 2407.01614 request this: "a sweep of the network from 1 to
 100 Gbps with the bandwidth below or above which the sync matters".
 
 The pinned DeepSpeed release runs with each fix and without one. Another release runs as released, in a process of its
@@ -23,9 +23,9 @@ import pandas as pd
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.scenarios.job import Job
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
-from streamrace.studies.rehearsed import Rehearsed, rehearse
-from streamrace.studies.retimed import Retimer
+from streamrace.studies.retiming import Retimer
 
 FIXES = (Fix.NONE, Fix.STREAM_SYNC, Fix.EVENT, Fix.DEVICE_SYNC)
 NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
@@ -88,7 +88,7 @@ def sweep(
     ``slack_us``: slack of the closest pair (below 0: reversed). ``harmful``: pairs whose other order reads another
     value (:mod:`streamrace.studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as
     above. ``memory_gib``: peak per GPU. ``asking_us``: upper bound on the change of the step if queries are answered
-    (:mod:`streamrace.studies.retimed`), as in a dry run of that row alone. ``unexercised``: features that were on in
+    (:mod:`streamrace.studies.retiming`), as in a dry run of that row alone. ``unexercised``: features that were on in
     the run and never happened.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.

@@ -28,9 +28,9 @@ from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.scenarios.job import Job, job
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
-from streamrace.studies.rehearsed import Rehearsed, rehearse
-from streamrace.studies.retimed import Retimed, Retimer, TimedPair
+from streamrace.studies.retiming import Retimed, Retimer, TimedPair
 
 AFFECTED = "0.13.4"
 RELEASES = ("0.13.2", AFFECTED, "0.13.5", PINNED)
@@ -50,7 +50,7 @@ COLUMNS = {
 class Flip:
     """One changed assumption. Changes outside of ``job`` only time the same work anew.
 
-    ``direct``: timed by the dry run itself, with answered queries (:mod:`streamrace.studies.retimed`).
+    ``direct``: timed by the dry run itself, with answered queries (:mod:`streamrace.studies.retiming`).
     """
 
     assumption: str

@@ -16,7 +16,7 @@ from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import between
 from streamrace.reports.data.catalogue import CatalogueFile, RanSide
 from streamrace.reports.data.schema import ReportError
-from streamrace.repro.sessions.catalogued import differs, unclean
+from streamrace.repro.sessions.catalogue_run import differs, unclean
 from streamrace.scenarios.catalogue.entry import Entry
 from tests.catalogue.test_entries import HEAD, written
 from tests.warm import ROOT

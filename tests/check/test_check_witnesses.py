@@ -12,7 +12,7 @@ import pytest
 from streamrace.detectors import Race
 from streamrace.device.timing import Timing
 from streamrace.fuzz.live.runs import UnwrittenTrace
-from streamrace.repro.sessions.witnessed import WitnessRequest
+from streamrace.repro.sessions.witness_runs import WitnessRequest
 from tests.check.conftest import Check, Done
 
 RACE = """
@@ -89,7 +89,7 @@ def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
     def examine(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("streamrace.fuzz.live.examine.examine", examine)
+    monkeypatch.setattr("streamrace.fuzz.live.harm.examine", examine)
     again = WitnessRequest(["train.py"], Timing(), limit=1, took_s=1.0)
     (one, other) = again(tmp_path / "trace", [cast(Race, object())] * 2)
     assert one == other and one.verdict == "not confirmed"

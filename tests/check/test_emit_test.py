@@ -17,13 +17,13 @@ import pytest
 
 from streamrace.detectors.identity import LastingKey
 from streamrace.device.timing import Timing
-from streamrace.fuzz.live.alone import Alone, standing
 from streamrace.fuzz.live.runs import Runner
-from streamrace.fuzz.reduction.kept import Shows
+from streamrace.fuzz.live.standalone import Alone, standing
+from streamrace.fuzz.reduction.race_predicate import Shows
 from streamrace.fuzz.testing import programs
 from streamrace.fuzz.testing.programs import Judgement, StreamRaceWarning, judged
 from streamrace.repro.__main__ import main
-from streamrace.repro.sessions import emitted
+from streamrace.repro.sessions import regression_test
 from tests.check.conftest import Checking
 from tests.warm import shell
 
@@ -185,7 +185,7 @@ def test_a_checked_race_becomes_a_test_of_what_shows_it(
     def shared(*_: Any, **__: Any) -> Iterator[Runner]:
         yield runner
 
-    monkeypatch.setattr(emitted, "Runner", shared)
+    monkeypatch.setattr(regression_test, "Runner", shared)
     monkeypatch.setattr(programs, "Runner", shared)
     check.script(PROGRAM)
     check.script(LIBRARY.replace("WAIT", "pass"), "near.py")

@@ -18,8 +18,8 @@ from streamrace.device.packages import folder_of_releases, names
 from streamrace.device.scripts import WrongUse
 from streamrace.reports.data.fixes import FixFile
 from streamrace.reports.data.loading import load
-from streamrace.repro.sessions.chosen import chosen
-from streamrace.repro.sessions.fixing.fixed import fix as look
+from streamrace.repro.sessions.fixing.session import fix as look
+from streamrace.repro.sessions.race_selection import chosen
 from streamrace.scenarios.catalogue.entry import Entry, entries
 from tests.warm import ROOT, shell, with_simulated_gpu
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from streamrace.detectors.confidence.around import Around, Behind, OrderAround
+from streamrace.detectors.confidence.order_context import Around, Behind, OrderAround
 from tests.detectors.story import Story
 from tests.detectors.test_oracle import OPERATION, SIZE, Graph, Oracle, tell
 from tests.examples import examples

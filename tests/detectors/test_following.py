@@ -15,7 +15,7 @@ from streamrace.detectors import Race, RaceDetector, find_races
 from streamrace.detectors.confidence.incidental import WithoutIncidentalWaits
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Following, read, rests_on
-from streamrace.repro.sessions.checked import Judging, judge
+from streamrace.repro.sessions.verdict import Judging, judge
 from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.parts import PartReader, PartWriter, part_of
 from streamrace.trace.records import End, Launch, Onward, TraceError, TraceRecord

@@ -18,7 +18,7 @@ from streamrace.detectors.base import Detector, Found
 from streamrace.detectors.files import Following
 from streamrace.detectors.native.engine import NativeHappensBefore
 from streamrace.process.interrupts import concluding
-from streamrace.repro.sessions import checked, checking
+from streamrace.repro.sessions import check_run, verdict
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.trace.encoding import Encoded, encode
 from streamrace.trace.records import Record, TraceRecord
@@ -123,13 +123,13 @@ def test_the_native_engine_tells_soon_what_it_found() -> None:
 @pytest.fixture
 def interrupting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who judges is interrupted early in the trace."""
-    monkeypatch.setattr(checked, "detectors", lambda: [RaceDetector(), Counts(100, ctrl_c)])
+    monkeypatch.setattr(verdict, "detectors", lambda: [RaceDetector(), Counts(100, ctrl_c)])
 
 
 def conclude(folder: Path, ended: ProgramEnd) -> dict[str, Any]:
-    meanwhile = checking.Meanwhile(folder, {"program": "it"}, dry=False)
+    meanwhile = check_run.Meanwhile(folder, {"program": "it"}, dry=False)
     with pytest.raises(KeyboardInterrupt):
-        checking.conclude(ended, folder, meanwhile, folder, None, checking.Telling())
+        check_run.conclude(ended, folder, meanwhile, folder, None, check_run.Telling())
     found: dict[str, Any] = json.loads((folder / "findings.json").read_text())
     return found
 
@@ -148,8 +148,8 @@ def test_of_a_program_that_was_interrupted_no_more_is_judged_than_there_is_time_
 ) -> None:
     racing(tmp_path / "trace")
     counts = Counts()
-    monkeypatch.setattr(checked, "detectors", lambda: [RaceDetector(), counts])
-    monkeypatch.setattr(checked, "_seconds", lambda: len(counts.records) / 1000)  # a slow machine
+    monkeypatch.setattr(verdict, "detectors", lambda: [RaceDetector(), counts])
+    monkeypatch.setattr(verdict, "_seconds", lambda: len(counts.records) / 1000)  # a slow machine
     found = conclude(tmp_path, ProgramEnd(130, interrupted=True))
     assert (found["verdict"], len(found["races"])) == ("race", 1)
     assert found["failure"] == "it was interrupted, and its end was not judged"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.values import recordings
-from streamrace.detectors.values.recorded import compare
+from streamrace.detectors.values.recording_comparison import compare
 from streamrace.detectors.values.recordings import Recorder, RecordingError, StepRecord, UseRecord, WatchRecording, load
 from streamrace.detectors.values.rounding import rounding_bound
 from streamrace.repro.__main__ import main

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamrace.detectors import Detector, Race, Unseen, registry
-from streamrace.repro.sessions.checked import judge
+from streamrace.repro.sessions.verdict import judge
 from streamrace.trace.records import End, Launch, TraceRecord
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from streamrace.device import costs, hardware
-from streamrace.device.clocked import clocked
+from streamrace.device.hardware_costs import clocked
 from streamrace.device.launch import traced
 from streamrace.device.ranks import processes
 from streamrace.device.timing import Timing, timed

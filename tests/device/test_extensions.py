@@ -10,7 +10,7 @@ import pytest
 import torch
 from judged import story
 
-from streamrace.device.packages.beside import built_for
+from streamrace.device.packages.requirements import built_for
 
 WANTED = "namespace c10::cuda { signed char current_device(); } "
 

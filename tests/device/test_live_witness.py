@@ -12,7 +12,7 @@ import pytest
 from streamrace.detectors import find_races
 from streamrace.detectors.order.races import Race
 from streamrace.device.timing import Delay, Timing
-from streamrace.fuzz.live.examine import LiveWitness, examine
+from streamrace.fuzz.live.harm import LiveWitness, examine
 from streamrace.fuzz.live.runs import Runner, UnwrittenTrace
 from streamrace.trace.files import file_of
 from tests.warm import ROOT, with_simulated_gpu

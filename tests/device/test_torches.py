@@ -242,7 +242,7 @@ def test_without_a_compiler_it_says_what_to_install(
 
 
 def test_a_version_that_was_not_tried_is_said_to_be() -> None:
-    from streamrace.device.torches.tried import not_tried
+    from streamrace.device.torches.releases import not_tried
 
     assert [not_tried(one) for one in ("2.8.0", "2.13.0+cpu", "2.15.1")] == [""] * 3
     assert not_tried("2.99.0").startswith("torch 2.99.0 was not tried on the simulated GPU (2.5 to 2.15 were)")

@@ -11,8 +11,8 @@ from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBas
 from streamrace.detectors.order.races import Name
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import judged
-from streamrace.reports.data.checked import Seen, of_program
 from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.verdict import Seen, of_program
 from streamrace.trace.records import Frame
 
 LIBRARY = Frame("deepspeed/runtime/zero/stage3.py", 120, "Optimizer.step")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.order.races import Side
-from streamrace.reports.formats.emitted import EmittedTest, literal, name_of, text
+from streamrace.reports.formats.regression_test import EmittedTest, literal, name_of, text
 from streamrace.trace.records import Frame
 from tests.examples import examples
 from tests.formats.checked_runs import race

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrace.detectors.witness import judged
-from streamrace.reports.data import known
+from streamrace.reports.data import known_findings
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.data.known import Known
+from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.loading import load
 from streamrace.reports.data.schema import KeptSuppression, ReportError
 from streamrace.reports.formats import items, sarif, writing
@@ -95,7 +95,7 @@ def runs(draw: st.DrawFn) -> Findings:
         "own": own,
     }
     suppressed = st.none() | st.builds(KeptSuppression, KINDS, TEXT, TEXT, st.just(3))
-    why = [draw(suppressed) for _ in known.of(run(**fields))]
+    why = [draw(suppressed) for _ in known_findings.of(run(**fields))]
     return run(**fields, known=Known(why, (), draw(st.none() | st.lists(TEXT, max_size=1))))
 
 
@@ -106,7 +106,7 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Findings, tmp_pat
     if "\\ud" not in made.text():  # half a character is read as its code
         assert all(writing.text(made, one) == writing.text(again, one) for one in ("json", "sarif", "junit", "github"))
     count = len(told.items)
-    assert count >= len(known.of(made))
+    assert count >= len(known_findings.of(made))
 
     text = writing.text(made, "sarif")
     assert text.isascii()

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from streamrace.device import collectives, costs, cuda, probes, recording, tracing
-from streamrace.device.clocked import clocked
 from streamrace.device.hardware import HardwareTiming
+from streamrace.device.hardware_costs import clocked
 from streamrace.device.tracing import Tracer
 from streamrace.process.forks import forking
 from streamrace.replay.record import plain_timing

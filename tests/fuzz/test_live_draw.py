@@ -6,7 +6,7 @@ from random import Random
 
 from streamrace.device.timing import Delay, Stretch, Timing
 from streamrace.fuzz.live.draw import draw
-from streamrace.fuzz.live.recorded import Recorded
+from streamrace.fuzz.live.run_record import Recorded
 from streamrace.trace.records import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
 

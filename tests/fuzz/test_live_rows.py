@@ -12,8 +12,8 @@ import pytest
 from streamrace.detectors import find_races
 from streamrace.detectors.identity import identity
 from streamrace.device.timing import Place
-from streamrace.fuzz.live.recorded import HostWaited, Recorded, Works, begins
 from streamrace.fuzz.live.rows import Rows, Spill
+from streamrace.fuzz.live.run_record import HostWaited, Recorded, Works, begins
 from streamrace.fuzz.occurrences import spread, spread_of
 from streamrace.repro.sessions.sentences import no_place
 from streamrace.trace.records import Launch

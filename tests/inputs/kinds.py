@@ -14,8 +14,8 @@ from streamrace.detectors.values.recordings import Recorder
 from streamrace.device.hardware import load_profile
 from streamrace.device.hardware.profile import _PROFILES
 from streamrace.replay.record import record
-from streamrace.reports.data import known
-from streamrace.reports.data.known import Known
+from streamrace.reports.data import known_findings
+from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.scenarios.models import build
 from streamrace.scenarios.scenario import Scenario, save
@@ -117,8 +117,8 @@ _RACES = "import torch\n"
 
 def _baseline(folder: Path) -> None:
     folder.mkdir()
-    found = known.of(checked_runs.run(answers=[checked_runs.wrong()]))
-    (folder / "known.json").write_text(known.text(found, [None] * len(found)))
+    found = known_findings.of(checked_runs.run(answers=[checked_runs.wrong()]))
+    (folder / "known.json").write_text(known_findings.text(found, [None] * len(found)))
     (folder / "train.py").write_text(_RACES)
 
 

@@ -20,22 +20,22 @@ from streamrace.fuzz.witness import Reversal
 from streamrace.replay.deviations import Stretch
 from streamrace.replay.replayer import UsedValue
 from streamrace.replay.tokens import Token
-from streamrace.reports.data import known, sources
+from streamrace.reports.data import known_findings, sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
-from streamrace.reports.data.checked import Seen, thinned
 from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
 from streamrace.reports.data.fixes import FixFile
-from streamrace.reports.data.known import Known
+from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.data.sources import SourcesFile
+from streamrace.reports.data.verdict import Seen, thinned
 from streamrace.reports.data.waits import WaitsFile
 from streamrace.reports.data.witnesses import SeenElsewhere, WitnessesFile
 from streamrace.reports.screen import timings
 from streamrace.reports.window import Slice, Window
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, unwritten, wrong
 from tests.reports.study_folders import REDUNDANT, fix_folder, fix_row, wait_row, waits_folder
-from tests.reports.test_checked import RACES
+from tests.reports.test_verdict import RACES
 
 WRITTEN = Path(__file__).parent / "written"
 _SENTENCE = re.compile(r'"(sentence|says|message|missing_wait)": ".*"')
@@ -149,8 +149,10 @@ def _sources(folder: Path) -> None:
 
 
 def _baseline(folder: Path) -> None:
-    found = known.findings([race()], [(one.sites, one.races) for one in fragile().held], [wrong()], OWN, [unwritten()])
-    (folder / "known.json").write_text(known.text(found, [None, None, _MEANT, _BEFORE]), encoding="utf-8")
+    found = known_findings.findings(
+        [race()], [(one.sites, one.races) for one in fragile().held], [wrong()], OWN, [unwritten()]
+    )
+    (folder / "known.json").write_text(known_findings.text(found, [None, None, _MEANT, _BEFORE]), encoding="utf-8")
 
 
 def _campaign(folder: Path) -> None:

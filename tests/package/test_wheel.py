@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from streamrace.reports.formats.emitted import EmittedTest, text
+from streamrace.reports.formats.regression_test import EmittedTest, text
 from tests.formats.checked_runs import race
 from tests.package.conftest import ROOT, EnvironmentOf
 from tests.packages import as_installed, tracked

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from streamrace.reports.pages import explained_page, folders, html
+from streamrace.reports.pages import explanation_page, folders, html
 from streamrace.reports.pages.serve import listed
 from streamrace.repro.__main__ import main
-from streamrace.repro.sessions.chosen import chosen
-from streamrace.repro.sessions.explained import explain
+from streamrace.repro.sessions.explanation import explain
+from streamrace.repro.sessions.race_selection import chosen
 from tests.live.test_incident import save
-from tests.pages.test_checked_page import told
+from tests.pages.test_verdict_page import told
 from tests.reports import study_folders as make
 from tests.reports.campaign_folders import campaign
 from tests.reports.dry_folders import dry_folder
@@ -133,7 +133,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target / "both.html",
     )
     main(["report", str(save(runs / "incident", names=PARAMETERS)), "--output", str(target / "incident.html")])
-    html.write(explained_page.page(explain(chosen(checked(runs / "explained"), "1"))), target / "explained.html")
+    html.write(explanation_page.page(explain(chosen(checked(runs / "explained"), "1"))), target / "explained.html")
     template = html.environment().get_template("index.html")
     html.write(template.render(folder="runs", runs=listed(runs)), target / "index.html")
     return target

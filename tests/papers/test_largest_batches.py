@@ -10,8 +10,8 @@ import pytest
 
 from papers.studies import batches
 from papers.studies.batches import crossings, gains, study
-from papers.studies.shortened import Line, Shortened
-from papers.studies.varied import Variation
+from papers.studies.depth_extrapolation import Line, Shortened
+from papers.studies.sensitivity import Variation
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.models import FULL_SIZE
 from streamrace.studies.memory import GIB

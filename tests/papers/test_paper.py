@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from papers.commands.paper import paper as command
 from papers.studies import paper
-from papers.studies.published import published, settings
-from papers.studies.shortened import few_layers, shortened
+from papers.studies.depth_extrapolation import few_layers, shortened
+from papers.studies.published_figures import published, settings
+from papers.studies.sensitivity import Variation
 from papers.studies.unknowns import UNKNOWNS
-from papers.studies.varied import Variation
 from streamrace.scenarios.full_size import config_of
 from streamrace.scenarios.job import job
 from streamrace.scenarios.models import FULL_SIZE
-from streamrace.studies.rehearsed import rehearse
+from streamrace.studies.dry_run import rehearse
 
 WITHIN = 0.25
 

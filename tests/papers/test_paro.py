@@ -23,7 +23,7 @@ from streamrace.device.hardware.facts import fact
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FULL_SIZE
-from streamrace.scenarios.named import named
+from streamrace.scenarios.registry import named
 from tests.sharding.training import forked
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.studies.published import PublishedError, clusters, published, read
+from papers.studies.published_figures import PublishedError, clusters, published, read
 
 _WHOLE = """
 rows = [{ cluster = "here", model = "llama-2-7b", network = 100, quantity = "seconds", value = 2.0, setting = "one" }]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from papers.studies.sensitivity import joined, length
 from papers.studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations, predicted
-from papers.studies.varied import joined, length
 
 
 def curves(network: float, computing: float) -> dict[str, Curve]:

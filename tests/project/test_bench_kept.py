@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks.figures import Figure
-from benchmarks.kept import keep
+from benchmarks.stored_rows import keep
 
 FIRST, SECOND = {"date": "2026-01-01", "processor": "one"}, {"date": "2026-02-02", "processor": "another"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamrace.compiling import cache as folder_of_cache
-from streamrace.device import kept
+from streamrace.device import cache_entries
 from streamrace.device.packages import folder_of_releases
 from streamrace.repro.__main__ import main
 from tests.warm import ROOT
@@ -24,7 +24,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two releases, one of them not used for long, a CPU build of torch, and what a kill has left."""
     monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(kept.checkout, "root", lambda: None)  # what is compiled there is of use to the other tests
+    monkeypatch.setattr(
+        cache_entries.checkout, "root", lambda: None
+    )  # what is compiled there is of use to the other tests
     for name in ("leaf-7.0", "stem-1.0", ".stem-1.1.x7.part"):
         (folder_of_releases() / name).mkdir(parents=True)
         (folder_of_releases() / name / "code.py").write_text("VERSION = 1\n" * 1000)
@@ -62,7 +64,7 @@ def test_all_that_is_kept_is_listed_with_its_size_and_last_use(cache: Path, caps
 def test_what_was_not_used_for_long_goes_and_the_rest_stays(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "clear", "release", "--older-than", "30")
     assert (status, out) == (0, "Removed, 0.0 MB: leaf-7.0.\n")
-    assert sorted(one.name for one in kept.everything()) == [
+    assert sorted(one.name for one in cache_entries.everything()) == [
         "libsimgpu", "stem-1.0", "stem-1.1.x7.part", "torch-2.13.0-cpython-311",
     ]  # fmt: skip
     assert run(capsys, "clear", "--older-than", "30")[1] == "There is nothing to remove.\n"
@@ -71,14 +73,14 @@ def test_what_was_not_used_for_long_goes_and_the_rest_stays(cache: Path, capsys:
 def test_a_name_goes_alone_and_without_one_all_goes(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "clear", "stem-1.0")[:2] == (0, "Removed, 0.0 MB: stem-1.0.\n")
     assert run(capsys, "clear")[0] == 0
-    assert kept.everything() == []
+    assert cache_entries.everything() == []
     assert run(capsys)[1] == f"Nothing is kept in {cache}.\n"
 
 
 def test_what_a_running_command_uses_stays(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command imports one release; the other goes, and so does that one when the command has ended."""
     used = folder_of_releases() / "stem-1.0"
-    code = "from streamrace.device.kept import hold; hold(); print(flush=True); input()"
+    code = "from streamrace.device.cache_entries import hold; hold(); print(flush=True); input()"
     user = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join([str(used), str(ROOT)])},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -108,10 +110,10 @@ def test_what_is_being_installed_is_not_taken_for_what_a_kill_has_left(
 
 def test_to_use_a_release_is_its_last_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = folder_of_releases() / "leaf-7.0"
-    monkeypatch.setattr(kept, "_held", {})
+    monkeypatch.setattr(cache_entries, "_held", {})
     monkeypatch.syspath_prepend(place)
-    kept.hold()
-    (one,) = (one for one in kept.everything() if one.name == "leaf-7.0")
+    cache_entries.hold()
+    (one,) = (one for one in cache_entries.everything() if one.name == "leaf-7.0")
     assert one.in_use and time.time() - one.last < DAY_S
 
 

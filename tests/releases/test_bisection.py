@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamrace.device.packages import index
 from streamrace.device.packages.names import PackageError
 from streamrace.repro.commands.bisect import bisect as command
-from streamrace.repro.sessions import bisected
+from streamrace.repro.sessions import release_trial
 from streamrace.studies.bisection import Showing, bisect
 from tests.examples import examples
 
@@ -99,9 +99,9 @@ def test_other_races_are_a_change_too_and_one_that_is_not_the_last_says_so() -> 
 def test_a_range_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, ends: tuple[str, str], sentence: str) -> None:
     monkeypatch.setattr(index, "releases", lambda name: ["0.9", "1.0", "1.2", "2.0"])
     with pytest.raises(PackageError) as error:
-        bisected.between("stem", *ends)
+        release_trial.between("stem", *ends)
     assert str(error.value) == sentence
-    assert bisected.between("stem", "1.0", "2.0") == ["1.0", "1.2", "2.0"]
+    assert release_trial.between("stem", "1.0", "2.0") == ["1.0", "1.2", "2.0"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from streamrace.frameworks.deepspeed import needs
+from streamrace.frameworks.deepspeed import old_releases
 
 
 class Old:
@@ -26,8 +26,8 @@ class Old:
 
 
 def test_the_constructors_that_only_a_cuda_build_has_are_those_of_later_releases() -> None:
-    assert needs.constructors(Old) == ["ByteTensor", "FloatTensor"]
+    assert old_releases.constructors(Old) == ["ByteTensor", "FloatTensor"]
     made = Old().FloatTensor
     assert (made.func, made.keywords) == (torch.tensor, {"dtype": torch.float, "device": "cuda"})
     assert Old().ByteTensor.keywords["dtype"] == torch.uint8 and Old().IntTensor == "its own"
-    assert needs.constructors(Old) == []
+    assert old_releases.constructors(Old) == []

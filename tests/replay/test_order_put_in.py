@@ -6,7 +6,7 @@ import pytest
 
 from streamrace.detectors.confidence.edges import EdgeLine, Spot, put_in
 from streamrace.device.costs import Costs
-from streamrace.replay.retimed import Deadlock, Schedule
+from streamrace.replay.retiming import Deadlock, Schedule
 from tests.detectors.story import Story
 
 COPY, CAT = "aten::copy_", "aten::cat"

@@ -10,8 +10,8 @@ import pytest
 
 from streamrace.frameworks.deepspeed.fixes import STOCK
 from streamrace.reports.data import campaigns
+from streamrace.reports.data.differences import taken_away
 from streamrace.reports.data.loading import load
-from streamrace.reports.data.switched import taken_away
 from streamrace.reports.pages import bundle, head, run_page
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder

@@ -16,7 +16,7 @@ from streamrace.repro.__main__ import main
 from streamrace.repro.commands.options import SECTIONS
 from streamrace.scenarios.job import Job
 from streamrace.scenarios.models import FULL_SIZE
-from streamrace.scenarios.named import NAMED
+from streamrace.scenarios.registry import NAMED
 from streamrace.scenarios.scenario import Scenario, load
 from streamrace.scenarios.sharding.strategy import legal
 from streamrace.trace.files import TraceReader

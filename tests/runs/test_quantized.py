@@ -12,12 +12,12 @@ from torch import Tensor
 
 from streamrace.detectors import Race
 from streamrace.reports.data.findings import Findings, Verdict
-from streamrace.scenarios import quantized
+from streamrace.scenarios import quantization
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.messages import Report, StepDone
 from streamrace.scenarios.mmlu_batches import ByteTokenizer
-from streamrace.scenarios.named import difference, from_text, named
 from streamrace.scenarios.program import run as run_program
+from streamrace.scenarios.registry import difference, from_text, named
 from streamrace.scenarios.scenario import scenario
 
 Run = Callable[..., Findings]
@@ -170,7 +170,7 @@ def test_bfloat16_gradients_are_read_as_other_numbers(tmp_path: Path, monkeypatc
 
     The smaller a gradient is, the more it grows: here 50 to 18,000 times. The scenario asks for float16 instead.
     """
-    monkeypatch.setattr(quantized, "communication", lambda qgz: {})
+    monkeypatch.setattr(quantization, "communication", lambda qgz: {})
     found = ratios(tmp_path, monkeypatch)
     assert len(found) > 10
     assert min(found) > 20

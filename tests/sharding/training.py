@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from streamrace.device import costs, dry
-from streamrace.device.clocked import clocked
 from streamrace.device.device import COMPUTE, Device
+from streamrace.device.hardware_costs import clocked
 from streamrace.device.tracing import Tracer
 from streamrace.scenarios.sharding.engine import ShardedEngine
 from streamrace.scenarios.sharding.lanes import NoStreams, TracedStreams

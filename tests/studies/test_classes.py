@@ -10,8 +10,8 @@ import pytest
 from streamrace.scenarios.job import Job, job
 from streamrace.studies import classes
 from streamrace.studies.classes import CheckedClasses
+from streamrace.studies.dry_run import rehearse
 from streamrace.studies.layers import extend
-from streamrace.studies.rehearsed import rehearse
 from tests.studies.small import small
 
 PROGRAM = """

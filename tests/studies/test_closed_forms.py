@@ -21,7 +21,7 @@ from streamrace.metrics.memory import rounded
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.full_size import subject
 from streamrace.scenarios.job import Job
-from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Alloc, Free
 

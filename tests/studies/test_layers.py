@@ -10,9 +10,9 @@ from streamrace.metrics import MemoryUse
 from streamrace.scenarios import rehearsal
 from streamrace.scenarios.job import Job
 from streamrace.studies.classes import Comparison
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from streamrace.studies.layers.extend import extended
 from streamrace.studies.layers.pattern import Irregular
-from streamrace.studies.rehearsed import Rehearsed, rehearse
 from tests.studies.small import model, small
 
 DEPTH = 9

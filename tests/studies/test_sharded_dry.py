@@ -13,7 +13,7 @@ from streamrace.scenarios.sharding.formulas import Size, exchanges, padded_memor
 from streamrace.scenarios.sharding.layout import padded
 from streamrace.scenarios.sharding.schemes import Cluster, scheme
 from streamrace.scenarios.sharding.units import units_of
-from streamrace.studies.rehearsed import Rehearsed, rehearse
+from streamrace.studies.dry_run import Rehearsed, rehearse
 from tests.studies.small import MODEL, model
 
 CLUSTER = Cluster(ranks=16, group=8, gpus=8)

@@ -16,9 +16,9 @@ from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies import sweep as sweep_study
 from streamrace.studies import why as study
+from streamrace.studies.dry_run import rehearse
 from streamrace.studies.harm import pairs_of
-from streamrace.studies.rehearsed import rehearse
-from streamrace.studies.retimed import Retimed, Retimer
+from streamrace.studies.retiming import Retimed, Retimer
 from streamrace.trace.records import Access, Label, Launch, Phase, TraceRecord
 from tests.studies.small import small
 

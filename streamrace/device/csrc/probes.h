@@ -4,7 +4,7 @@
 //
 // In a run that checks for dependence on unwritten memory (unwritten.h), the checksum of a read consists of seven of eight
 // bits, each for a seventh of its elements, and in the highest byte the number of non-empty sevenths: this shows whether
-// most of the value differs, or only a padding (streamrace/device/looks.py).
+// most of the value differs, or only a padding (streamrace/device/value_checksums.py).
 //
 // Only bytes that work has written count: other bytes of a block are left from another owner, and differ with the
 // timing in sound programs, too. A program ends with its last kernel, so memory that it releases after that counts.

@@ -1,4 +1,4 @@
-// Types that CUDA's kernels support and the CPU's lack (streamrace/device/wider.py lists them): such a call is still
+// Types that CUDA's kernels support and the CPU's lack (streamrace/device/wider_types.py lists them): such a call is still
 // one launch. Within it arguments are converted to a wider type, in which CUDA's kernels compute too, the CPU's kernel
 // runs on them, and results and written arguments are converted back to the narrow type.
 #pragma once

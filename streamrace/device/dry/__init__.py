@@ -142,7 +142,7 @@ def _use(profile: Profile, world: World) -> None:
     import torch
 
     from streamrace.device import costs, cuda, memory
-    from streamrace.device.clocked import clocked
+    from streamrace.device.hardware_costs import clocked
 
     costs.use(clocked(HardwareTiming(profile, tuple(rank // world.local for rank in range(world.ranks))), world.rank))
     os.environ.setdefault("STREAMRACE_MEMORY", f"{profile.capacity}B")

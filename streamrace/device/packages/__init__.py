@@ -31,10 +31,10 @@ def environment_of(
     each slow step, and for packages installed in addition. Several processes may call this at once. Raise
     :class:`streamrace.device.packages.names.PackageError`.
     """
-    from streamrace.device.packages import beside, names
+    from streamrace.device.packages import names, requirements
 
     wanted = names.several(packages)
-    places = [str(place) for place in beside.places(wanted, folder or folder_of_releases(), tell)]
+    places = [str(place) for place in requirements.places(wanted, folder or folder_of_releases(), tell)]
     if not places:
         return {**os.environ}
     behind = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in places]

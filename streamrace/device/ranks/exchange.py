@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from torch.distributed import Store
 
-from streamrace.device.ranks import agreed
+from streamrace.device.ranks import mismatches
 from streamrace.device.work import arrived, broken, promised
 
 _RECORD = struct.Struct("<iiqqH")  # the last field is the number of bytes that follow
@@ -46,7 +46,9 @@ class PipeExchange:
         self._promised = 0
         self._taken = False  # True: messages were read while sending, and receive() has not returned since
         self._half = b""  # the beginning of a record whose rest was not read yet
-        self._mine: dict[_Key, tuple[tuple[int, ...], agreed.AgreedCall]] = {}  # collectives that lack some arrivals
+        self._mine: dict[
+            _Key, tuple[tuple[int, ...], mismatches.AgreedCall]
+        ] = {}  # collectives that lack some arrivals
         self._theirs: dict[_Key, dict[int, bytes]] = {}
         self._posted: set[_Key] = set()
         self._ended: set[int] = set()
@@ -71,7 +73,7 @@ class PipeExchange:
                 ) from None
             self._ready.register(self._writers[rank], 0)  # reports only that the pipe has no reader
 
-    def expect(self, group: int, number: int, members: tuple[int, ...], call: agreed.AgreedCall) -> None:
+    def expect(self, group: int, number: int, members: tuple[int, ...], call: mismatches.AgreedCall) -> None:
         """Announce that this rank will post a collective. Raise RuntimeError if another rank's call does not fit."""
         key = group, number
         self._mine[key] = members, call
@@ -85,7 +87,7 @@ class PipeExchange:
         _, call = self._mine.get((group, number), ((), None))
         for place, member in enumerate(members):
             if member != self.rank:
-                said = agreed.packed(call.to(place)) if call is not None else b""
+                said = mismatches.packed(call.to(place)) if call is not None else b""
                 self._send([member], group, number, arrival, said)
         if call is not None:
             self._posted.add((group, number))
@@ -154,11 +156,11 @@ class PipeExchange:
         if key not in self._mine or not said:
             return True
         members, call = self._mine[key]
-        mine, theirs = call.to(members.index(sender)), agreed.unpacked(said)
-        if not agreed.differences(mine, theirs):
+        mine, theirs = call.to(members.index(sender)), mismatches.unpacked(said)
+        if not mismatches.differences(mine, theirs):
             return True
         if not self.problem:
-            self._break(agreed.mismatch((self.rank, mine), (sender, theirs), _which(key, members)))
+            self._break(mismatches.mismatch((self.rank, mine), (sender, theirs), _which(key, members)))
             self._send([sender], _BROKEN, 0, 0, self.problem.encode()[:_LONGEST])  # that rank may wait for another
         return False
 

@@ -8,7 +8,8 @@ DeepSpeed is not edited. Its needs beyond torch's device are supplied when a pro
 * frames that only pass a call on are left out of call sites (:data:`PASSING`);
 * a dry run answers DeepSpeed's checks whether all went well (:data:`streamrace.device.dry.TRUSTED`).
 
-The trace shows whether hpZ's secondary partitions were ever read (:mod:`streamrace.frameworks.deepspeed.exercised`).
+The trace shows whether hpZ's secondary partitions were ever read
+(:mod:`streamrace.frameworks.deepspeed.secondary_reads`).
 
 With ``DS_ACCELERATOR=cpu`` DeepSpeed does not use the GPU, and nothing is supplied.
 """
@@ -33,19 +34,19 @@ _ALL_WENT_WELL = {"deepspeed/": 1.0, "streamrace/frameworks/deepspeed/": 1.0}
 
 def prepare() -> None:
     """Supply the names that the release about to be imported needs, and that no longer exist."""
-    from streamrace.frameworks.deepspeed import needs
+    from streamrace.frameworks.deepspeed import old_releases
     from streamrace.frameworks.deepspeed.releases import installed
 
-    needs.supply(installed() or "0", cpu=os.environ.get("DS_ACCELERATOR") == "cpu")
+    old_releases.supply(installed() or "0", cpu=os.environ.get("DS_ACCELERATOR") == "cpu")
 
 
 def adapt(module: ModuleType) -> None:
     """Supply the needs of DeepSpeed's ``module``, which has just been imported."""
     from streamrace.device import callsites
     from streamrace.device.dry import TRUSTED
-    from streamrace.frameworks.deepspeed import builders, needs
+    from streamrace.frameworks.deepspeed import builders, old_releases
 
     callsites.PASSING.update(PASSING)
     TRUSTED.update(_ALL_WENT_WELL)
     builders.supply(module.CUDA_Accelerator)
-    needs.constructors(module.CUDA_Accelerator)
+    old_releases.constructors(module.CUDA_Accelerator)

@@ -12,7 +12,7 @@ and a value x becomes x / s, rounded to the nearest (ties to even) and clamped t
 Behaviour of the compiled module that is repeated here, as training depends on it:
 
 * It reads its input's *memory* as float16, whatever the tensor's dtype is (pt_binding.cpp casts the pointer).
-  qwZ converts first; qgZ does not, so bfloat16 gradients are misread. See scenarios/quantized.py.
+  qwZ converts first; qgZ does not, so bfloat16 gradients are misread. See scenarios/quantization.py.
 * A NaN is no larger than anything (__hmax2) and becomes 0 (__float2int_rn): quantization hides it. An infinity makes
   its block's step infinite, and the whole block comes back as NaN.
 * :func:`quantized_reduction` adds, and does not divide: DeepSpeed divides by the number of nodes alone.

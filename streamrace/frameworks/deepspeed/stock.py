@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streamrace.frameworks.deepspeed import needs
+from streamrace.frameworks.deepspeed import old_releases
 from streamrace.frameworks.deepspeed.releases import installed
 
-needs.supply(installed() or "0")
+old_releases.supply(installed() or "0")
 
 import deepspeed  # noqa: E402 - after what it needs
 import deepspeed.ops.op_builder  # noqa: E402

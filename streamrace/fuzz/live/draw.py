@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from streamrace.device.timing import Delay, Deviation, Jitter, Stretch, Timing
-from streamrace.fuzz.live.recorded import RecordedRun
+from streamrace.fuzz.live.run_record import RecordedRun
 from streamrace.trace.records import HOST_STREAM
 
 _US = 1000

@@ -13,7 +13,7 @@ from types import MappingProxyType, TracebackType
 from typing import NamedTuple, cast
 
 from streamrace.device.timing import Timing
-from streamrace.fuzz.live.recorded import RecordedRun, difference, load
+from streamrace.fuzz.live.run_record import RecordedRun, difference, load
 from streamrace.process.service import Service
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
@@ -26,7 +26,7 @@ _OF_LAUNCHERS = (
 
 
 class Poisoned(NamedTuple):
-    """The arguments of :func:`streamrace.device.unwritten.begin`."""
+    """The arguments of :func:`streamrace.device.uninitialised.begin`."""
 
     poisoned: Sequence[tuple[int, int]] | None
     copies: bool

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from streamrace.device.values import dtype_name, dtype_of
-from streamrace.fuzz.watched import Value
+from streamrace.fuzz.watched_values import Value
 
 Body = Callable[[], object]
 Describe = Callable[[BaseException], str]

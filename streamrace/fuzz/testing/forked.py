@@ -17,20 +17,20 @@ import torch
 import torch.distributed as dist
 
 from streamrace.device import collectives, costs, cuda, hardware, launch, work
-from streamrace.device.clocked import clocked
+from streamrace.device.hardware_costs import clocked
 from streamrace.device.library import functions
 from streamrace.device.ranks import RankFailed
 from streamrace.device.ranks.processes import run as run_ranks
 from streamrace.device.timing import Timing, timed
-from streamrace.device.unwritten import begin
-from streamrace.fuzz import watched
-from streamrace.fuzz.live.recorded import load
+from streamrace.device.uninitialised import begin
+from streamrace.fuzz import watched_values
+from streamrace.fuzz.live.run_record import load
 from streamrace.fuzz.live.runs import LiveOutcome, Poisoned
 from streamrace.fuzz.testing import default
 from streamrace.fuzz.testing.bodies import Body, Describe, Failure, Problem, line_of, outermost, packed, seed, unpacked
 from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
-from streamrace.fuzz.watched import Value, mostly_other, seeing, watch_result
+from streamrace.fuzz.watched_values import Value, mostly_other, seeing, watch_result
 from streamrace.process.child import Child, Send, how, print_to
 from streamrace.process.interrupts import held as interrupts_held
 from streamrace.process.messages import decode, encode
@@ -235,7 +235,7 @@ class Forks:
 
 
 # Files whose frames are left out: a watched value is read where the test calls watch.
-_SKIPPED = (watched.__file__, default.__file__)
+_SKIPPED = (watched_values.__file__, default.__file__)
 
 
 def _import(reports: dict[int, BodyRan]) -> None:

@@ -10,8 +10,8 @@ from streamrace.detectors.order.races import Race, Side, describe
 from streamrace.detectors.streams import stream_named
 from streamrace.device.timing import Place, Timing
 from streamrace.fuzz.live.deviations import words
-from streamrace.fuzz.live.recorded import RecordedRun
-from streamrace.fuzz.watched import Value, difference
+from streamrace.fuzz.live.run_record import RecordedRun
+from streamrace.fuzz.watched_values import Value, difference
 from streamrace.trace import wording
 from streamrace.trace.records import Frame
 

@@ -1,7 +1,7 @@
 """Judges one test on the simulated GPU under many timings: by its trace, then by live runs.
 
 Its races are found in the trace of a first run. A second run in the same timing shows that the test repeats itself.
-Then follow, for each race, a run with the two accesses reversed (:mod:`streamrace.fuzz.live.examine`), and random
+Then follow, for each race, a run with the two accesses reversed (:mod:`streamrace.fuzz.live.harm`), and random
 timings. The body's asserts, watched values and results decide: nothing is reported that was not observed.
 """
 
@@ -21,15 +21,15 @@ from streamrace.detectors.order.races import describe
 from streamrace.device.timing import Delay, Deviation, Place, Timing
 from streamrace.device.tokens import Stretch
 from streamrace.fuzz.live.draw import draw
-from streamrace.fuzz.live.examine import Examination, LiveWitness
-from streamrace.fuzz.live.unwritten import confirm
+from streamrace.fuzz.live.harm import Examination, LiveWitness
+from streamrace.fuzz.live.uninitialised import confirm
 from streamrace.fuzz.shrink import shrink
 from streamrace.fuzz.testing.bodies import Body, Describe, Problem
 from streamrace.fuzz.testing.forked import NO_FAILURE, Done, Forks
 from streamrace.fuzz.testing.lines import by_pytest, own, timing_lines
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
-from streamrace.fuzz.watched import NoTensors
+from streamrace.fuzz.watched_values import NoTensors
 from streamrace.trace.records import TraceError
 
 _PLAIN = Timing()

@@ -27,8 +27,8 @@ from streamrace.detectors.places import is_there, meant
 from streamrace.device.extras import lacking
 from streamrace.device.processor import KERNELS
 from streamrace.device.timing import Delay, Timing
-from streamrace.fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
+from streamrace.fuzz.live.standalone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from streamrace.fuzz.testing.report import races_so_far
 from streamrace.trace import wording
 from streamrace.trace.records import TraceError

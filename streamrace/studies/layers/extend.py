@@ -23,10 +23,10 @@ from streamrace.scenarios import rehearsal
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.job import Job
 from streamrace.studies.classes import Comparison
+from streamrace.studies.dry_run import Extension, Rehearsed, Tell, rehearse
 from streamrace.studies.layers.pattern import Growth, Irregular, LayerPattern, growth
 from streamrace.studies.layers.synthesized_trace import SynthesizedTrace
 from streamrace.studies.process_pool import ProcessPool, cores
-from streamrace.studies.rehearsed import Extension, Rehearsed, Tell, rehearse
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Begin, begin
 
@@ -62,7 +62,7 @@ def rehearsed(
     ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: compare the other ranks
     (:mod:`streamrace.studies.classes`). ``meanwhile`` is called with the result while the other ranks still run. Raises
     :class:`streamrace.scenarios.base.ScenarioError` if ``exact`` is False and the order does not repeat, and the errors
-    of :func:`streamrace.studies.rehearsed.rehearse`.
+    of :func:`streamrace.studies.dry_run.rehearse`.
     """
     if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
         exact = True

@@ -25,7 +25,7 @@ def register_compile_pass(name, how, contract=None):
 
 def load(folder: Path, failing: int = 0) -> tuple[ModuleType, list[int]]:
     """A module that counts how often it is executed, and fails the ``failing``th time."""
-    from streamrace.frameworks.deepspeed.postponed import Postponed
+    from streamrace.frameworks.deepspeed.lazy_compiler import Postponed
 
     file = folder / "their_backend.py"
     file.write_text(BACKEND)

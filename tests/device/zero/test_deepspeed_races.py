@@ -15,7 +15,7 @@ from zero_cases import BF16, Case, simulate
 
 from streamrace.detectors import find_races
 from streamrace.detectors.order.races import Race
-from streamrace.frameworks.deepspeed.exercised import SecondaryPartitions
+from streamrace.frameworks.deepspeed.secondary_reads import SecondaryPartitions
 from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.records import Access, Frame, Launch, Stack
 

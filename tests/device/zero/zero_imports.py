@@ -9,7 +9,7 @@ for _module in (
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.zero.muon.original_muon",
     "streamrace.frameworks.deepspeed.arithmetic",
-    "streamrace.frameworks.deepspeed.exercised",
+    "streamrace.frameworks.deepspeed.secondary_reads",
     "streamrace.frameworks.deepspeed.fused_optimizers",
     "streamrace.frameworks.deepspeed.host_optimizers",
     "streamrace.frameworks.deepspeed.quantizer",

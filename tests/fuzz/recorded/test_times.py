@@ -17,7 +17,7 @@ from streamrace.replay.deviations import Deviation, Jitter, OperationDelay, Stre
 from streamrace.replay.graph import Graph
 from streamrace.replay.recording import Recording
 from streamrace.scenarios import program
-from streamrace.scenarios.named import named
+from streamrace.scenarios.registry import named
 
 
 def ends(recording: Recording, timing: HardwareTiming | None = None) -> dict[tuple[int, int], int]:

@@ -1,0 +1,204 @@
+"""Builds the findings on a program of the user's own, as ``streamrace check`` writes them.
+
+Without a reference, values are judged only where the program states the expected ones
+(:mod:`streamrace.detectors.values.answers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat, zip_longest
+from types import MappingProxyType
+from typing import Any
+
+from streamrace.detectors import Race, Uninitialised
+from streamrace.detectors.confidence.incidental import OrderBasis
+from streamrace.detectors.order.races import Occurrence
+from streamrace.detectors.values.answers import Answer
+from streamrace.detectors.witness import Witness
+from streamrace.reports.data.findings import (
+    FAILED,
+    STATUSES,
+    Basis,
+    Dry,
+    Findings,
+    Held,
+    JudgedAnswer,
+    KeptUninitialised,
+    RankEnd,
+    Thinned,
+    Verdict,
+)
+from streamrace.reports.data.known_findings import Known
+from streamrace.reports.data.schema import Judged
+from streamrace.reports.text import clean
+from streamrace.trace import wording
+from streamrace.trace.untrusted import visible
+
+_OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
+_SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time."""
+
+    ranks: int = 0
+    launches: int = 0
+    streams: int = 0
+    virtual_ns: int = 0
+
+    def sentence(self) -> str:
+        launches = wording.count(self.launches, "launch", "launches")
+        return f"{launches} on {wording.count(self.streams, 'stream')} of {wording.count(self.ranks, 'rank')}"
+
+
+def kept(examples: Sequence[Occurrence], ends: Sequence[RankEnd]) -> list[Occurrence]:
+    """Return the examples in the part of the traces that is kept. ``ends``: of the ranks whose traces were cut."""
+    of = {one.rank: one.op for one in ends}
+
+    def last(one: Occurrence) -> int:
+        return max(-1 if side.op is None else side.op for side in (one.first, one.second))
+
+    return [one for one in examples if one.rank not in of or last(one) <= of[one.rank]]
+
+
+def thinned(operations: int, of: int, ends: Mapping[int, int], races: Sequence[Race]) -> Thinned:
+    """Describe traces of whose operations only the first are kept, and which of the races are not in that part."""
+    cut = [RankEnd(rank=rank, op=op) for rank, op in ends.items()]
+    says = [
+        f"Kept of the traces: the first {operations:,} operations of {of:,}. The others were judged like them, and "
+        "thinned out (--keep-trace 0 keeps all)"
+    ]
+    gone = [str(number) for number, race in enumerate(races, 1) if not kept(race.examples, cut)]
+    if gone:
+        which = f"Race {gone[0]} is" if len(gone) == 1 else f"Races {', '.join(gone)} are"
+        says.append(f"{which} in what was thinned out: what is told here is all that is left of it")
+    return Thinned(operations=operations, of=of, ends=cut, says=says)
+
+
+def of_program(
+    asked: Mapping[str, Any],
+    versions: Mapping[str, str],
+    *,
+    races: Sequence[Race] = (),
+    holding: OrderBasis = OrderBasis(),  # noqa: B008
+    unexercised: Sequence[str] = (),
+    unseen: Sequence[str] = (),
+    seen: Seen = Seen(),
+    failure: str | None = None,
+    witnesses: Sequence[Witness] = (),
+    dry: Dry | None = None,
+    answers: Sequence[Answer] = (),
+    own: Mapping[str, str] = MappingProxyType({}),
+    known: Known = Known(),  # noqa: B008
+    failed: bool = False,
+    thinned: Thinned | None = None,
+    uninitialised: Sequence[Uninitialised] = (),
+    seeded: str = "",
+) -> Findings:
+    """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
+
+    ``failure``: why it ended early, if it did; ``failed``: the program itself failed, whatever was found before.
+    ``witnesses``: one for each race, or none. The other arguments: see :class:`streamrace.reports.data.findings.Basis`.
+    """
+    why = iter(known.suppressed) if known.suppressed else repeat(None)
+    judged = [Judged(**vars(race), witness=one, suppressed=next(why)) for race, one in zip_longest(races, witnesses)]
+    held = [Held.of(one, [Judged(**vars(race), suppressed=next(why)) for race in one.races]) for one in holding.held]
+    said = [JudgedAnswer(**vars(one), suppressed=None if one.kind == "right" else next(why)) for one in answers]
+    unwritten = [KeptUninitialised(**vars(one), says=one.sentence(), suppressed=next(why)) for one in uninitialised]
+    wrong = [one for one in said if one.kind != "right"]
+    uncertain = bool(failure or not seen.launches or unseen)
+
+    def verdict(judged: Sequence[Any], unwritten: Sequence[Any], wrong: Sequence[Any]) -> Verdict:
+        if judged:
+            return Verdict.RACE
+        if uncertain:
+            return Verdict.UNKNOWN
+        if unwritten:
+            return Verdict.UNINITIALISED
+        if wrong:
+            return _OF_ANSWER[wrong[0].kind]
+        return Verdict.FRAGILE if held else Verdict.CLEAN
+
+    every: list[list[Any]] = [judged, unwritten, wrong]
+    counting = verdict(*([one for one in those if one.suppressed is None] for those in every))
+    some: dict[str, Any] = {
+        **{"dry": dry, "answers": said, "uninitialised": unwritten, "seeded": seeded, "thinned": thinned}
+    }
+    basis = Basis(
+        seen=seen.sentence(),
+        virtual_ns=seen.virtual_ns,
+        held=held,
+        unexamined=holding.unexamined,
+        unexercised=list(unexercised),
+        unseen=list(unseen),
+        **{name: value for name, value in some.items() if value},
+        own=dict(own),
+        status=FAILED if failed else STATUSES[counting],
+        gone=None if uncertain or known.gone is None else list(known.gone),
+    )
+    found = Findings(
+        verdict=verdict(*every),
+        sentence="",
+        failure=failure,
+        steps_done=0,
+        causes=["race"] if races else [],
+        divergence=None,
+        checked=basis,
+        races=judged,
+        scenario=dict(asked),
+        versions=dict(versions),
+    )
+    return found.model_copy(update={"sentence": _sentence(found, basis, seen.ranks)})
+
+
+def _sentence(found: Findings, basis: Basis, ranks: int) -> str:
+    """Return the verdict as a sentence for a person."""
+    ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
+    if found.races:
+        count = "A race" if len(found.races) == 1 else wording.count(len(found.races), "race")
+        text = f"{count}: streams use the same memory, and nothing orders them."
+        if aside := sum(race.suppressed is not None for race in found.races):
+            text += f" {_of_them(aside, len(found.races))} known before."
+    elif found.failure:
+        return f"Unknown: the program ended early ({found.failure}), and no race was seen until then."
+    elif basis.idle:
+        text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
+    elif found.verdict == Verdict.UNKNOWN:
+        text = "Unknown: no race was seen, but not all that the program does was."
+    elif basis.uninitialised:
+        where = visible(basis.uninitialised[0].where, lines=False)
+        left = len(basis.uninitialised) - 1
+        others = f" (and {left} more)" if left else ""
+        text = f"Uninitialised, and no race: {ordered}, and yet what nobody wrote reaches {where}{others}."
+    elif basis.wrong:
+        first, more = basis.wrong[0], len(basis.wrong) - 1
+        what = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"
+        text = f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {what}."
+    elif found.verdict == Verdict.FRAGILE:
+        text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
+    else:
+        text = clean(ordered, basis.unexercised)
+    if found.failure:
+        text += f" The program ended early: {found.failure}."
+        if ranks > 1:  # RaceDetector.finish: less order is known
+            text += " What the other ranks did then is missing, and with it perhaps what orders the two."
+    return text
+
+
+def _of_them(count: int, of: int) -> str:
+    if count == of:
+        return "It is" if count == 1 else "All of them are"
+    return f"{count} of them {wording.plural_of(count, 'is', 'are')}"
+
+
+def ran_with(asked: Mapping[str, Any]) -> str:
+    """Return the releases that replaced the environment's, a sentence without a full stop; empty if none did."""
+    releases = asked.get("packages", {})
+    words = {"not tried": " (not tried here before)"}
+    named = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in releases.items() if word != "beside"]
+    beside = len(releases) - len(named)  # each was reported when it was installed
+    more = f", and {wording.count(beside, 'package')} that they ask for" if beside else ""
+    return f"With {', '.join(named)}{more}" if named else ""

@@ -1,0 +1,67 @@
+"""Builds the page of an explained race: the text, both timings as a picture, and both accesses with their source."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from streamrace.reports.data.explanation import FILE, Explained
+from streamrace.reports.data.schema import ReportError
+from streamrace.reports.data.whole import whole
+from streamrace.reports.pages import head, html, run_page
+from streamrace.reports.pages.folders import refuse_link
+from streamrace.reports.pages.words import WORDS
+from streamrace.reports.pictures import two_timings
+from streamrace.reports.pictures.figures import png, vector
+
+_PICTURE = "timings"
+_WORDS = ("race", "stream", "rank", "missing edge", "happens-before", "witness", "token", "timing", "virtual time")
+
+
+def page(found: Explained) -> str:
+    """Return the page."""
+    chart = two_timings.draw(found)
+    text: str = html.render(
+        "explained.html",
+        {_PICTURE: chart} if chart else {},
+        title=f"Race {found.number} of {found.run.name}",
+        head=head.of_explained(found.run, found.number),
+        kind="held only by chance" if found.fragile else f"{found.race.kind} race",
+        tone="warn" if found.fragile else "bad",
+        headline=found.headline,
+        sections=found.sections,
+        command=found.command,
+        lacks=found.lacks,
+        number=found.number,
+        race=run_page.race(found.race, found.run.sources),
+        ran=run_page.ran_of([found.run]),
+        words=WORDS,
+        explained={word: WORDS[word] for word in _WORDS},
+        files=_files(chart is not None),
+    )
+    return text
+
+
+def _files(drawn: bool) -> list[tuple[str, str]]:
+    files = [(FILE, "for programs")]
+    return [*files, (f"{_PICTURE}.png", "for slides"), (f"{_PICTURE}.svg", "the same as lines")] if drawn else files
+
+
+def write(found: Explained, target: Path) -> Path:
+    """Write page, pictures and data into the folder ``target``; return the page's file. Raises :class:`ReportError`."""
+    refuse_link(target)
+    file = target / "index.html"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        html.write(found.text(), target / FILE)
+        chart = two_timings.draw(found)
+        if chart is not None and isinstance(chart.figure, Figure):
+            whole(target / f"{_PICTURE}.png", partial(png, chart.figure))
+            whole(target / f"{_PICTURE}.svg", partial(vector, chart.figure))
+        html.write(page(found), file)
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"cannot write the page into {target}: {why}; choose another --output") from error
+    return file

@@ -1,0 +1,88 @@
+"""Prints the verdict on a program of the user's own in the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from streamrace.detectors import Race
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.schema import KeptSuppression
+from streamrace.reports.data.verdict import ran_with
+from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
+from streamrace.reports.text import race as sentences
+from streamrace.reports.text import reports_on, typed
+from streamrace.studies.table import STYLES
+from streamrace.trace import wording
+from streamrace.trace.untrusted import visible
+
+_WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
+
+
+def verdict(console: Console, found: Findings, folder: Path, page: Path | None = None) -> None:
+    """Print the verdict, both lines of each race, and where the files are. ``page``: its file, if already written."""
+    basis = found.checked
+    assert basis is not None
+    colour = STYLES[found.verdict.tone]
+    body: list[RenderableType] = [Text(found.sentence, f"bold {colour}")]
+    if with_ := ran_with(found.scenario):
+        body.append(Text(f"{with_}."))
+    own = shlex.split(str(found.scenario["program"]))[0]
+    for number, race in enumerate(found.races[:MOST], 1):
+        body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
+        body += _why(race.suppressed)
+    if len(found.races) > MOST:
+        body.append(Text(f"\nAnd {len(found.races) - MOST} more: see findings.json."))
+    for held in found.held:
+        body += [Text(""), held_text(held, own)]
+    if basis.unexamined:
+        body.append(Text(f"\n{basis.unexamined} more lines that wait were not left out by themselves."))
+    if not found.failure:
+        body += unexercised_text(basis.unexercised)
+    body += listed("Not seen:", basis.unseen)
+    body += listed("Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in basis.wrong])
+    body += listed("Uninitialised:", [visible(one.sentence(), lines=False) for one in basis.uninitialised])
+    if aside := [one for one in found.suppressed if one]:
+        told = Counter(one.kind for one in aside)
+        words = [f"{count} {_WHERE[kind]}" for kind, count in told.items()]
+        left = found.suppressed.count(None)
+        body.append(Text(f"\nKnown before, and not counted: {', '.join(words)}. {left} left.", "bold"))
+    body += listed("In the baseline, and not in this run:", [one.removesuffix(".") for one in basis.gone or ()])
+    if basis.dry:
+        body += [Text(""), *(Text(f"{one}.") for one in basis.dry.sentences())]
+    if not basis.idle:
+        body += [Text(""), Text(f"Examined: {basis.seen}.")]
+    if basis.seeded:
+        body.append(Text(f"{basis.seeded}."))
+    if basis.thinned:
+        body += [Text(f"{one}.") for one in basis.thinned.says]
+    console.print(Panel(Group(*body), title=f"verdict: {found.verdict}", border_style=colour))
+    for number, witness in enumerate(found.witnesses, 1):
+        text, command = sentences.witness(number, witness)
+        again = " Again:" if command else ""
+        # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
+        line = visible(f"{text}.{again}", lines=False)
+        console.print(line, highlight=False, markup=False)
+        if command:  # a line to copy
+            console.print(f"  {visible(typed(command), lines=False)}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def first(console: Console, race: Race) -> None:
+    """Print a race that was found while the program is running."""
+    line = visible(f"A race: {sentences.pair(race)}. The program runs on; the verdict comes at its end.", lines=False)
+    console.print(line, highlight=False, markup=False)
+
+
+def _why(one: KeptSuppression | None) -> list[RenderableType]:
+    """Return the reason why a race does not count; empty if it counts."""
+    if one is None:
+        return []
+    where = f" ({wording.line(one.file, one.line, path=True)})" if one.file else ""
+    return [Text(f"  Known before: {one.reason}{where}.")]

@@ -1,0 +1,179 @@
+"""Proves candidates as edges in the trace: removal of the race, new races, and added time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamrace.detectors.confidence.edges import put_in, races_of
+from streamrace.detectors.confidence.waits import Waits, but_for
+from streamrace.detectors.identity import RaceKey, identity
+from streamrace.detectors.order.races import Race, Side, site
+from streamrace.replay.faults import ReplayError
+from streamrace.replay.retiming import Deadlock, Schedule
+from streamrace.repro.sessions.fixing.candidates import Candidate
+from streamrace.trace.files import TraceReader
+from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceError, TraceRecord
+
+Records = Mapping[int, Sequence[TraceRecord]]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The effect of a candidate on the trace. ``gone``: the race is removed. ``more``: number of other races removed;
+    ``new``: number of races added. ``longer_ns``: delay of the run's end (None: no schedule). ``reached``: how often
+    each line is executed. ``by_chance``: removed only together with incidental waits. ``this_owner``: of freed memory:
+    removed only for its next owner in this run. ``why``: why the proof fails, without a full stop.
+    """
+
+    candidate: Candidate
+    gone: bool = False
+    more: int = 0
+    new: int = 0
+    longer_ns: int | None = None
+    reached: tuple[int, ...] = ()
+    by_chance: bool = False
+    this_owner: bool = False
+    why: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the candidate removes the race, and adds none."""
+        return self.gone and not self.new and not self.why
+
+
+class Prover:
+    """Judges candidates on the traces of a run. Raises :class:`TraceError`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._records = load(folder)
+        self._base = races_of(self._records)
+        self._keys = {identity(one) for one in self._base}
+        begins = [those[0] for those in self._records.values() if those]
+        mirrored = any(isinstance(one, Begin) and bool(one.info.get("mirrored")) for one in begins)
+        self._schedule: Schedule | None = None
+        self.no_schedule = ""
+        try:
+            self._schedule = Schedule(self._records, mirrored=mirrored)
+        except ReplayError as problem:
+            self.no_schedule = str(problem)
+        if self._schedule is not None and not self._schedule.exact:
+            self._schedule, self.no_schedule = None, "what waits for what does not give the recorded times"
+        self._waits = Waits()
+        for rank, those in self._records.items():
+            self._waits.feed(rank, those)
+
+    @property
+    def records(self) -> Records:
+        return self._records
+
+    @property
+    def end_ns(self) -> int | None:
+        """Return the end of the run; None if its schedule is not known."""
+        return self._schedule.end_ns if self._schedule else None
+
+    def has(self, race: Race) -> bool:
+        """Check whether these traces have the race."""
+        return identity(race) in self._keys
+
+    def prove(self, race: Race, candidate: Candidate) -> Proof:
+        """Judge the records with the candidate's lines inserted."""
+        key = identity(race)
+        changed = put_in(self._records, candidate.lines)
+        if not all(changed.reached):
+            return Proof(candidate, reached=changed.reached, why="the run does not come by there")
+        after = {identity(one) for one in changed.races}
+        longer: int | None = None
+        if self._schedule is not None:
+            try:
+                longer = self._schedule.longer(changed.records, changed.inserted)
+            except Deadlock as deadlock:
+                return Proof(candidate, reached=changed.reached, why=str(deadlock))
+        gone = key not in after
+        return Proof(
+            candidate,
+            gone=gone,
+            more=len(self._keys - after - {key}),
+            new=len(after - self._keys),
+            longer_ns=longer,
+            reached=changed.reached,
+            by_chance=gone and self._by_chance(key, candidate),
+            this_owner=gone and race.kind == "reused" and self._early(race, candidate),
+            why="" if gone else "the race is still there",
+        )
+
+    def _by_chance(self, key: RaceKey, candidate: Candidate) -> bool:
+        """Check whether the race returns without the incidental waits."""
+        if not self._waits.sites:
+            return False
+        keep = self._waits.without(self._waits.sites)
+        bare = {rank: [one for one in those if keep(rank, one)] for rank, those in self._records.items()}
+        own = self._waits.own(self._waits.sites)
+        left = but_for(
+            put_in(bare, candidate.lines).races,
+            lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
+        )
+        return key in {identity(one) for one in left}
+
+    def formers(self, race: Race) -> set[tuple[int, int]]:
+        """Return rank and number of the freed blocks whose memory the race is about."""
+        base = next(one for one in self._base if identity(one) == identity(race))
+        got = {(one.rank, one.block) for one in base.examples}
+        return {
+            (rank, one.former)
+            for rank, those in self._records.items()
+            for one in those
+            if isinstance(one, Reuse) and (rank, one.block) in got
+        }
+
+    def users(self, race: Race) -> list[Side]:
+        """Return the first stream's accesses to freed and reused memory, by place; those that use most of it first."""
+        formers = self.formers(race)
+        used: dict[tuple[str, tuple[Frame, ...]], set[tuple[int, int]]] = {}
+        for rank, those in self._records.items():
+            stacks: dict[int, tuple[Frame, ...]] = {}
+            streams: dict[int, str] = {}
+            for one in those:
+                if isinstance(one, Stack):
+                    stacks[one.id] = one.frames
+                elif isinstance(one, StreamName):
+                    streams[one.stream] = one.name
+                elif isinstance(one, Launch) and streams.get(one.stream) == race.first.stream:
+                    blocks = {(rank, access[0]) for access in (*one.reads, *one.writes)} & formers
+                    if blocks:
+                        used.setdefault((one.kernel, stacks.get(one.stack, ())), set()).update(blocks)
+        found = sorted(used, key=lambda key: -len(used[key]))
+        return [Side(kernel, "read", race.first.stream, stack=stack) for kernel, stack in found if stack]
+
+    def _early(self, race: Race, candidate: Candidate) -> bool:
+        """Check whether another next owner of the memory could still come too early."""
+        formers = self.formers(race)
+        noticed = {
+            rank: [
+                one._replace(quiet=False) if isinstance(one, Free) and (rank, one.block) in formers else one
+                for one in those
+            ]
+            for rank, those in self._records.items()
+        }
+        meant = race.first.kernel, race.first.access, site(race.first.stack), race.first.stream
+        return any(
+            one.kind == "freed"
+            and (one.first.kernel, one.first.access, site(one.first.stack), one.first.stream) == meant
+            for one in put_in(noticed, candidate.lines).races
+        )
+
+
+def load(folder: Path) -> dict[int, list[TraceRecord]]:
+    """Return all records of the traces in a folder, by rank. Raises :class:`TraceError`."""
+    found: dict[int, list[TraceRecord]] = {}
+    for file in sorted(folder.glob("rank*.trace"), key=lambda one: (len(one.name), one.name)):
+        reader = TraceReader(file)
+        try:
+            records = list(reader.read())
+        finally:
+            reader.close()
+        if not records or not isinstance(records[0], Begin):
+            raise TraceError(f"trace {file} is empty")
+        found[records[0].rank] = records
+    return found

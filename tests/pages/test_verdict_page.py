@@ -1,0 +1,76 @@
+"""The page of a program of one's own: what its verdict rests on, and nothing of what only a scenario's run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamrace.repro.__main__ import main
+from streamrace.repro.sessions import folders
+from streamrace.repro.sessions.verdict import judge
+from streamrace.trace.records import End
+from tests.detectors.story import Story
+from tests.detectors.test_find_races import write
+
+Visit = Callable[..., Any]
+
+
+def told(folder: Path, *, race: bool = False) -> Path:
+    """A run's folder of a program with a weight that only a read of the loss orders, or that nothing does."""
+    what = folders.asked(["train.py", "<script>alert(1)</script>"], module=False, ranks=1, slow={})
+    folders.make(folder, what, overwrite=True)
+    story = Story()
+    compute, side, _ = story.streams("compute", "side", "idle<img src=x onerror=alert(1)>")
+    weights, loss = story.block(on=compute), story.block(on=compute)
+    compute.writes(weights, at=10)
+    if not race:
+        story.looks_at(loss, compute, at=20)
+    side.reads(weights, at=30)
+    story.adds(End(100))
+    write(story, folder / "trace")
+    judge(folder, what, failure=None, beside=folder)
+    return folder
+
+
+@pytest.fixture(params=["race", "fragile"])
+def page(request: pytest.FixtureRequest, tmp_path: Path, visit: Visit) -> Any:
+    folder = told(tmp_path / request.param, race=request.param == "race")
+    main(["report", str(folder)])
+    seen = visit(folder / "report" / "index.html")
+    assert (seen.errors, seen.asked) == ([], [])
+    return seen.page
+
+
+def test_both_lines_stand_on_the_page(page: Any) -> None:
+    text = page.inner_text("main")
+    assert "model.py:10" in text
+    assert "model.py:30" in text
+    fragile = page.inner_text("#verdict") == "fragile"
+    assert ("Without the read at" in text) == fragile
+    assert page.locator("h2", has_text="Held only by chance").count() == int(fragile)
+    for absent in ("gradient norm", "Checksums", "NaN watch", "What each fix costs"):
+        assert page.locator("h2", has_text=absent).count() == 0
+
+
+def test_what_was_not_exercised_stands_there_and_is_never_run(page: Any) -> None:
+    assert "idle<img src=x onerror=alert(1)> was given no work" in page.inner_text("#unexercised")
+    assert "<script>alert(1)</script>" in page.inner_text("#facts")
+
+
+def test_the_text_for_an_issue_says_the_same(tmp_path: Path) -> None:
+    folder = told(tmp_path / "it")
+    main(["report", str(folder)])
+    text = (folder / "report" / "report.md").read_text()
+    assert "- held only by chance; without the read at /src/model.py:20 forward" in text
+    assert "- not exercised: idle" in text
+    assert "<img" not in text
+
+
+def test_a_run_that_was_killed_before_it_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = told(tmp_path / "it")
+    (folder / "findings.json").unlink()
+    main(["report", str(folder)])
+    assert "ended before it could" in capsys.readouterr().out
