@@ -27,7 +27,7 @@ from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs
 from tests.live.test_incident import save as save_incident
 from tests.replay.test_damaged import small
-from tests.reports import study_folders, test_explained
+from tests.reports import study_folders, test_explanation
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
@@ -154,8 +154,8 @@ def _to_be_a_test(folder: Path) -> None:
 
 
 def _witnessed(folder: Path) -> None:
-    test_explained.judged(test_explained.early(), folder)
-    test_explained.kept(folder)
+    test_explanation.judged(test_explanation.early(), folder)
+    test_explanation.kept(folder)
 
 
 _REPORT = ("report", "it")
