@@ -100,7 +100,7 @@ class OrderGraph:
 
     def _cheapest(self, start: int, goal: int, within: Container[int] | None = None) -> tuple[Link, ...] | None:
         """Return the fewest links from one event to another. ``within``: use these events only."""
-        came: dict[int, tuple[int, Link | None]] = {start: (start, None)}
+        arrivals: dict[int, tuple[int, Link | None]] = {start: (start, None)}
         cost = {start: 0}
         queue = deque([start])
         while queue:
@@ -108,16 +108,16 @@ class OrderGraph:
             if event == goal:
                 break
             for ahead, link in self._ahead[event]:
-                now = cost[event] + (link is not None)
-                if now < cost.get(ahead, now + 1) and (within is None or ahead in within):
-                    cost[ahead], came[ahead] = now, (event, link)
+                new_cost = cost[event] + (link is not None)
+                if new_cost < cost.get(ahead, new_cost + 1) and (within is None or ahead in within):
+                    cost[ahead], arrivals[ahead] = new_cost, (event, link)
                     queue.append(ahead) if link else queue.appendleft(ahead)
-        if goal not in came:
+        if goal not in arrivals:
             return None
         links = []
         event = goal
         while event != start:
-            event, link = came[event]
+            event, link = arrivals[event]
             if link is not None:
                 links.append(link)
         return tuple(reversed(links))
@@ -149,13 +149,13 @@ class OrderGraph:
     def _meet(self) -> None:
         """Add the edges between the members of each collective (:mod:`streamrace.detectors.order.rendezvous`)."""
         for parts in self._collectives.values():
-            for one in parts:
-                for other in parts:
-                    if one.rank != other.rank and _tells(one, other):
-                        words = f"{describe(one.record.kernel, ())} of rank {one.rank} with rank {other.rank}"
-                        frame = site(one.frames)
+            for member in parts:
+                for peer in parts:
+                    if member.rank != peer.rank and _orders(member, peer):
+                        words = f"{describe(member.record.kernel, ())} of rank {member.rank} with rank {peer.rank}"
+                        frame = site(member.frames)
                         link = Link(words, frame.file, frame.line) if frame else Link(words)
-                        self._edge(one.reads, other.writes, link)
+                        self._edge(member.reads, peer.writes, link)
         self._collectives.clear()
 
 
@@ -169,14 +169,14 @@ class _Part(NamedTuple):
     frames: tuple[Frame, ...]
 
 
-def _tells(one: _Part, other: _Part) -> bool:
-    """Check whether this kind of collective orders ``other``'s outputs behind ``one``'s inputs."""
-    root, kernel = one.record.root, one.record.kernel
+def _orders(member: _Part, peer: _Part) -> bool:
+    """Check whether this kind of collective orders ``peer``'s outputs behind ``member``'s inputs."""
+    root, kernel = member.record.root, member.record.kernel
     if root < 0:
         return True
     if "send" in kernel or "recv" in kernel or "broadcast" in kernel or "scatter" in kernel:
-        return one.rank == root
-    return other.rank == root if "reduce" in kernel or "gather" in kernel else True
+        return member.rank == root
+    return peer.rank == root if "reduce" in kernel or "gather" in kernel else True
 
 
 class _Rank:

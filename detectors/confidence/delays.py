@@ -43,9 +43,9 @@ class Delays:
                 done = state.markers.get(record.marker, 0)
                 state.pending[record.stream].append((self._waits.site_of(rank, record), done))
             elif isinstance(record, HostWait):
-                found = self._waits.site_of(rank, record)
-                if found is not None and record.began >= 0:
-                    self.held[found] += record.time - record.began
+                wait_site = self._waits.site_of(rank, record)
+                if wait_site is not None and record.began >= 0:
+                    self.held[wait_site] += record.time - record.began
             elif isinstance(record, RecordStream):
                 state.recorded[record.block].append(record.stream)
             elif isinstance(record, Free):
@@ -53,17 +53,17 @@ class Delays:
 
     def _work(self, state: _Rank, record: Launch | Collective) -> None:
         pending = state.pending.pop(record.stream, [])
-        before = max(state.done[record.stream], record.issued)
-        for at, (found, done) in enumerate(pending):
-            others = max([before, *(other for place, (_, other) in enumerate(pending) if place != at)])
-            if found is not None and done > others:
-                self.held[found] += done - others
+        ready = max(state.done[record.stream], record.issued)
+        for at, (wait_site, done) in enumerate(pending):
+            ready_without = max([ready, *(other_done for place, (_, other_done) in enumerate(pending) if place != at)])
+            if wait_site is not None and done > ready_without:
+                self.held[wait_site] += done - ready_without
         state.done[record.stream] = max(record.end, state.done[record.stream])
 
     def _free(self, rank: int, state: _Rank, record: Free) -> None:
         for stream in state.recorded.pop(record.block, ()):
-            for found in self._waits.askers(rank, record.block, stream):
-                self.held[found] += max(0, state.done[stream] - record.time)
+            for wait_site in self._waits.askers(rank, record.block, stream):
+                self.held[wait_site] += max(0, state.done[stream] - record.time)
 
 
 class _Rank:

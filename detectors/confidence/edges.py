@@ -92,24 +92,24 @@ class Changed:
 def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
     """Return all races of a run with all their occurrences. Raises as :class:`RaceDetector` does."""
     detector = RaceDetector(None)
-    for rank, those in records.items():
-        detector.feed(rank, those)
+    for rank, own_records in records.items():
+        detector.feed(rank, own_records)
     detector.finish()
     return detector.findings()
 
 
 def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[EdgeLine]) -> Changed:
     """Return the records as if these lines stood in the program; of two lines at one place the first comes first."""
-    made: dict[int, Sequence[TraceRecord]] = {}
+    changed: dict[int, Sequence[TraceRecord]] = {}
     inserted: dict[int, frozenset[int]] = {}
     reached = [0] * len(lines)
-    for rank, those in records.items():
-        one = _Rank(those)
-        found = [list(one.occurrences(line)) for line in lines]
-        for number, occurrences in enumerate(found):
+    for rank, own_records in records.items():
+        rank_trace = _Rank(own_records)
+        places = [list(rank_trace.occurrences(line)) for line in lines]
+        for number, occurrences in enumerate(places):
             reached[number] += len(occurrences)
-        made[rank], inserted[rank] = one.with_lines(lines, found)
-    return Changed(made, inserted, tuple(reached))
+        changed[rank], inserted[rank] = rank_trace.with_lines(lines, places)
+    return Changed(changed, inserted, tuple(reached))
 
 
 class _At(NamedTuple):
@@ -126,15 +126,15 @@ class _Rank:
 
     def __init__(self, records: Sequence[TraceRecord]) -> None:
         self._records = records
-        self._stacks = {one.id: one.frames for one in records if isinstance(one, Stack)}
+        self._stacks = {record.id: record.frames for record in records if isinstance(record, Stack)}
         self._numbers: dict[str, int] = {}
         self._hosts: set[int] = set()
         names: dict[int, str] = {}
-        for one in records:
-            if isinstance(one, StreamName):
-                names[one.stream] = one.name
-            elif isinstance(one, (Launch, Collective)):
-                names.setdefault(one.stream, f"stream {one.stream}")
+        for record in records:
+            if isinstance(record, StreamName):
+                names[record.stream] = record.name
+            elif isinstance(record, (Launch, Collective)):
+                names.setdefault(record.stream, f"stream {record.stream}")
         for number, name in names.items():
             self._numbers.setdefault(name, number)
             if name == HOST_STREAM:
@@ -160,85 +160,85 @@ class _Rank:
             yield from self._occurrence(line, first, works, last)
 
     def _occurrence(self, line: EdgeLine, first: int, works: Sequence[Launch | Collective], last: int) -> Iterator[_At]:
-        meant = [one for one in works if one.kernel == line.kernel] or works
-        if not meant:
+        candidates = [work for work in works if work.kernel == line.kernel] or works
+        if not candidates:
             return
-        one = meant[-1 if line.behind else 0]
-        stream = one.issuer if isinstance(one, Collective) and one.issuer >= 0 else one.stream
+        work = candidates[-1 if line.behind else 0]
+        stream = work.issuer if isinstance(work, Collective) and work.issuer >= 0 else work.stream
         if stream in self._hosts:  # the host's own work does not show the current stream
             stream = 0
-        blocks = tuple(dict.fromkeys(access[0] for each in meant for access in (*each.reads, *each.writes)))
+        blocks = tuple(dict.fromkeys(access[0] for work in candidates for access in (*work.reads, *work.writes)))
         place = last + 1 if line.behind else self._in_front(first)
-        yield _At(place, stream, one.stack, blocks)
+        yield _At(place, stream, work.stack, blocks)
 
     def _in_front(self, first: int) -> int:
         """Return a statement's first index; if it begins with a wait for a marker, that of the marker's record."""
         record, at = self._records[first], first - 1
         while isinstance(record, (Wait, HostWait)) and at >= 0 and not isinstance(self._records[at], _WITH_STACKS):
-            before = self._records[at]
-            if isinstance(before, Record) and before.marker == record.marker:
+            previous = self._records[at]
+            if isinstance(previous, Record) and previous.marker == record.marker:
                 return at
             at -= 1
         return first
 
     def with_lines(
-        self, lines: Sequence[EdgeLine], found: Sequence[Sequence[_At]]
+        self, lines: Sequence[EdgeLine], places: Sequence[Sequence[_At]]
     ) -> tuple[Sequence[TraceRecord], frozenset[int]]:
         at: dict[int, list[tuple[EdgeLine, _At]]] = {}
-        for line, occurrences in zip(lines, found, strict=True):
-            for one in occurrences:
-                at.setdefault(one.place, []).append((line, one))
-        made: list[TraceRecord] = []
+        for line, occurrences in zip(lines, places, strict=True):
+            for point in occurrences:
+                at.setdefault(point.place, []).append((line, point))
+        out: list[TraceRecord] = []
         inserted: set[int] = set()
         marker, event, time = _FIRST_MARKER, -1, 0
         streams: dict[int, None] = {}
         for index in range(len(self._records) + 1):
-            for line, one in at.get(index, ()):
-                before = len(made)
-                marker, event = self._act(line, one, made, marker, event, time, list(streams))
-                inserted.update(range(before, len(made)))
+            for line, point in at.get(index, ()):
+                start = len(out)
+                marker, event = self._act(line, point, out, marker, event, time, list(streams))
+                inserted.update(range(start, len(out)))
             if index == len(self._records):
                 break
             record = self._records[index]
-            made.append(record)
+            out.append(record)
             if isinstance(record, Begin):
                 time = int(record.info.get("began", 0))
             if isinstance(record, (Launch, Collective)):
                 time, streams[record.stream] = record.issued, None
             elif isinstance(record, (HostWait, HostStep)):
                 time = record.time
-        return made, frozenset(inserted)
+        return out, frozenset(inserted)
 
     def _act(
-        self, line: EdgeLine, one: _At, made: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
+        self, line: EdgeLine, point: _At, out: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
     ) -> tuple[int, int]:
         """Append the records of one line; return the next free marker, and the event's marker."""
-        stream = self._number(line.stream, one)
+        stream = self._number(line.stream, point)
         if line.act == "record":
-            made.append(Record(marker, stream))
+            out.append(Record(marker, stream))
             return marker + 1, marker
         if line.act == "wait" and event >= 0:
-            made.append(Wait(stream, event, one.stack))
+            out.append(Wait(stream, event, point.stack))
         elif line.act == "wait for stream":
-            made += [Record(marker, self._number(line.awaited, one)), Wait(stream, marker, one.stack)]
+            out += [Record(marker, self._number(line.awaited, point)), Wait(stream, marker, point.stack)]
             marker += 1
         elif line.act == "synchronize event" and event >= 0:
-            made.append(HostWait(event, "synchronize", one.stack, time))
+            out.append(HostWait(event, "synchronize", point.stack, time))
         elif line.act == "synchronize stream":
-            made += [Record(marker, stream), HostWait(marker, "synchronize", one.stack, time)]
+            out += [Record(marker, stream), HostWait(marker, "synchronize", point.stack, time)]
             marker += 1
         elif line.act == "synchronize device":
-            for each in streams:
-                began = -1 if each == streams[0] else time  # a single call
-                made += [Record(marker, each), HostWait(marker, "synchronize", one.stack, time, began)]
+            for recorded in streams:
+                began = -1 if recorded == streams[0] else time  # a single call
+                out += [Record(marker, recorded), HostWait(marker, "synchronize", point.stack, time, began)]
                 marker += 1
         elif line.act == "record_stream":
-            made += [RecordStream(block, stream) for block in one.blocks]
+            out += [RecordStream(block, stream) for block in point.blocks]
         return marker, event
 
-    def _number(self, name: str, one: _At) -> int:
+    def _number(self, name: str, point: _At) -> int:
         """Return the number of a stream; a stream that this rank never used gets a new number."""
-        return one.stream if name == CURRENT else self._numbers.setdefault(name, max(self._numbers.values()) + 1)
+        return point.stream if name == CURRENT else self._numbers.setdefault(name, max(self._numbers.values()) + 1)
 
 
 def by_autograd(frame: Frame) -> bool:

@@ -36,18 +36,18 @@ class IdleStreams(Detector):
             for stream, name in names.items():
                 if stream not in self._used[rank] and stream != 0 and name != HOST_STREAM:
                     idle[name].append(rank)
-        found = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
+        sentences = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
         streams = set().union(*self._used.values())  # includes the host's stream: its use of pinned memory can race
         if len(streams) == 1:
-            found.insert(0, "all work ran on one stream, whose order nothing can break")
-        return [Unexercised(sentence) for sentence in found]
+            sentences.insert(0, "all work ran on one stream, whose order nothing can break")
+        return [Unexercised(sentence) for sentence in sentences]
 
 
 class LoneGroups(Detector):
     """Finds process groups of one rank, whose collectives wait for no other."""
 
     def __init__(self) -> None:
-        self._alone: dict[int, set[int]] = defaultdict(set)
+        self._lone: dict[int, set[int]] = defaultdict(set)
         self._collectives: dict[tuple[int, int], int] = defaultdict(int)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
@@ -55,14 +55,14 @@ class LoneGroups(Detector):
             if isinstance(record, Collective):
                 self._collectives[rank, record.group] += 1
             elif isinstance(record, Group) and len(record.ranks) == 1:
-                self._alone[rank].add(record.group)
+                self._lone[rank].add(record.group)
 
     def findings(self) -> list[Unexercised]:
-        count = sum(self._collectives[rank, group] for rank, groups in self._alone.items() for group in groups)
+        count = sum(self._collectives[rank, group] for rank, groups in self._lone.items() for group in groups)
         if not count:
             return []
         collectives = wording.count(count, "collective")
-        return [Unexercised(f"{collectives} ran in process groups of one rank, where nobody is to be waited for")]
+        return [Unexercised(f"{collectives} ran in process groups of one rank, where no other rank is waited for")]
 
 
 def _on(ranks: Sequence[int], world: int) -> str:

@@ -44,7 +44,7 @@ class _Rank:
         self._order = StreamOrder(rank, Threads())
         self._hosts: set[int] = set()
         self._work: dict[int, dict[int, int]] = {}  # on the host's blocks: the last epoch, by block and thread
-        self._given: dict[int, list[Export]] = {}  # by block: the live arrays
+        self._held: dict[int, list[Export]] = {}  # by block: the live arrays
         self._stacks: dict[int, tuple[Frame, ...]] = {}
         self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # an ordered set
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -73,7 +73,7 @@ class _Rank:
 
     def _free(self, record: Free) -> None:
         if self._work.pop(record.block, None) is not None:
-            self._given.pop(record.block, None)
+            self._held.pop(record.block, None)
 
     def _stream_name(self, record: StreamName) -> None:
         if record.name == HOST_STREAM:
@@ -91,20 +91,20 @@ class _Rank:
             work = self._work.get(block)
             if work is not None:
                 work[stream.thread] = stream.epoch
-                for export in self._given.get(block, ()):
+                for export in self._held.get(block, ()):
                     self._report(export)
 
     def _export(self, export: Export) -> None:
         work = self._work.get(export.block)
         if work is None:
             return
-        given = self._given.setdefault(export.block, [])
+        exports = self._held.setdefault(export.block, [])
         if export.how in _RELEASED:
-            if given:
-                given.pop()
+            if exports:
+                exports.pop()
             return
         if export.how in _HOLDING:
-            given.append(export)
+            exports.append(export)
         if any(self._order.host.known[thread] < epoch for thread, epoch in work.items()):
             self._report(export)
 

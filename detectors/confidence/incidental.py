@@ -34,12 +34,12 @@ class IncidentalOrder:
 
     def sentence(self) -> str:
         """Return a sentence that names the waits and the pairs that they alone order."""
-        where = ", ".join(str(one) for one in self.sites)
+        lines = ", ".join(str(wait_site) for wait_site in self.sites)
         pairs = "; ".join(
             f"{describe(race.first.kernel, race.first.stack)} and {describe(race.second.kernel, race.second.stack)}"
             for race in self.races
         )
-        return f"without {where}: {pairs}"
+        return f"without {lines}: {pairs}"
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class WithoutIncidentalWaits(Detector):
         self._waits = waits
         self._detector = RaceDetector(counts=waits.counted, noticed=self._notice)
         self._stopped = False
-        self._seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
+        self._between: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
         self._open: list[tuple[RaceKey, Occurrence]] = []  # pairs that end in a free: all later waits count
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         if not self._stopped:
             site_of = self._waits.site_of
             records = records if isinstance(records, Sequence) else list(records)
-            waits = {at: None for at, one in enumerate(records) if type(one) in WAITING and site_of(rank, one)}
+            waits = {at: None for at, record in enumerate(records) if type(record) in WAITING and site_of(rank, record)}
             self._detector.feed(rank, replaced(records, waits))
 
     def finish(self) -> None:
@@ -90,31 +90,31 @@ class WithoutIncidentalWaits(Detector):
         return self._detector.findings() if self._waits.sites else []
 
     def between(self, race: Race) -> Counter[WaitSite]:
-        for key, one in self._open:
-            self._seen[key].update(self._waits.between(one))
+        for key, occurrence in self._open:
+            self._between[key].update(self._waits.between(occurrence))
         self._open.clear()
-        return self._seen[_key(race)] or Counter(self._waits.sites.keys())
+        return self._between[_key(race)] or Counter(self._waits.sites.keys())
 
-    def _notice(self, key: RaceKey, one: Occurrence) -> None:
-        if one.second.op is None:
-            self._open.append((key, one))
+    def _notice(self, key: RaceKey, occurrence: Occurrence) -> None:
+        if occurrence.second.op is None:
+            self._open.append((key, occurrence))
         else:
-            self._seen[key].update(self._waits.between(one))
+            self._between[key].update(self._waits.between(occurrence))
 
 
-def together(waits: Waits, bare: WithoutIncidentalWaits) -> OrderBasis:
+def together(waits: Waits, stripped: WithoutIncidentalWaits) -> OrderBasis:
     """Return what a run without races rests on, without judging its traces again: it is not known then which of the
     waits between a pair are needed to order it.
     """
     groups: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
-    for race in bare.findings():
-        groups[tuple(sorted(bare.between(race), key=waits.sites.__getitem__))].append(race)
-    held = tuple(IncidentalOrder(sites, tuple(races)) for sites, races in groups.items())
-    return OrderBasis(held, len(waits.sites), len({one for sites in groups for one in sites}))
+    for race in stripped.findings():
+        groups[tuple(sorted(stripped.between(race), key=waits.sites.__getitem__))].append(race)
+    orders = tuple(IncidentalOrder(sites, tuple(races)) for sites, races in groups.items())
+    return OrderBasis(orders, len(waits.sites), len({wait_site for sites in groups for wait_site in sites}))
 
 
-def holding(waits: Waits, bare: WithoutIncidentalWaits, judge: Judge, *, most: int = MOST_SITES) -> OrderBasis:
-    """Return what a run without races rests on, whose records ``waits`` and ``bare`` were fed. ``most``: number of
+def holding(waits: Waits, stripped: WithoutIncidentalWaits, judge: Judge, *, most: int = MOST_SITES) -> OrderBasis:
+    """Return what a run without races rests on, whose records ``waits`` and ``stripped`` were fed. ``most``: number of
     sites left out alone, those between most pairs first.
     """
 
@@ -122,23 +122,23 @@ def holding(waits: Waits, bare: WithoutIncidentalWaits, judge: Judge, *, most: i
         dropped = tuple(sites)
         return judge(waits.without(dropped), waits.besides_own(dropped))
 
-    found = bare.findings()
-    between = {_key(race): bare.between(race) for race in found}
+    racing = stripped.findings()
+    between = {_key(race): stripped.between(race) for race in racing}
     counted: Counter[WaitSite] = sum(between.values(), Counter())
-    candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
-    held: list[IncidentalOrder] = []
+    candidates = sorted(counted, key=lambda wait_site: (-counted[wait_site], waits.sites[wait_site]))
+    orders: list[IncidentalOrder] = []
     explained: set[RaceKey] = set()
-    for one in candidates[:most]:
-        if alone := without([one]):
-            held.append(IncidentalOrder((one,), tuple(alone)))
-            explained |= {_key(race) for race in alone}
-    rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
-    for race in found:
+    for wait_site in candidates[:most]:
+        if exposed := without([wait_site]):
+            orders.append(IncidentalOrder((wait_site,), tuple(exposed)))
+            explained |= {_key(race) for race in exposed}
+    unexplained: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
+    for race in racing:
         if _key(race) not in explained:  # each of several waits is enough to order it
-            rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
-    for sites, races in rest.items():
-        held.append(_fewest(sites, races, without, most))
-    return OrderBasis(tuple(held), len(waits.sites), max(0, len(candidates) - most))
+            unexplained[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
+    for sites, races in unexplained.items():
+        orders.append(_fewest(sites, races, without, most))
+    return OrderBasis(tuple(orders), len(waits.sites), max(0, len(candidates) - most))
 
 
 def _fewest(
@@ -148,14 +148,14 @@ def _fewest(
     most: int,
 ) -> IncidentalOrder:
     """Drop sites, of the first ``most``, whose removal the races do not need; return the races with the rest."""
-    wanted = {_key(race) for race in races}
-    left = list(sites)
-    for one in sites[:most]:
-        fewer = [other for other in left if other != one]
-        again = [race for race in without(fewer) if _key(race) in wanted] if fewer else []
-        if wanted <= {_key(race) for race in again}:
-            left, races = fewer, again
-    return IncidentalOrder(tuple(left), tuple(races))
+    needed = {_key(race) for race in races}
+    remaining = list(sites)
+    for wait_site in sites[:most]:
+        fewer = [site for site in remaining if site != wait_site]
+        reappearing = [race for race in without(fewer) if _key(race) in needed] if fewer else []
+        if needed <= {_key(race) for race in reappearing}:
+            remaining, races = fewer, reappearing
+    return IncidentalOrder(tuple(remaining), tuple(races))
 
 
 def _key(race: Race) -> RaceKey:

@@ -61,7 +61,7 @@ class Places(Generic[_Thing]):
         """Return the things at ``first`` or later, and before ``second`` (None: no end)."""
         if not self._sorted:
             order = sorted(range(len(self._at)), key=self._at.__getitem__)
-            self._at, self._what = (array(one.typecode, [one[at] for at in order]) for one in (self._at, self._what))
+            self._at, self._what = (array(a.typecode, [a[at] for at in order]) for a in (self._at, self._what))
             self._sorted = True
         until = len(self._at) if second is None else bisect_left(self._at, second)
         numbers = set(self._what[bisect_left(self._at, first) : until])

@@ -79,62 +79,62 @@ class OrderAround(OrderGraph):
 
     def __init__(self, race: Race, occurrence: Occurrence) -> None:
         super().__init__()
-        self._race, self._one = race, occurrence
+        self._race, self._occurrence = race, occurrence
         self._work: dict[int, tuple[int, int, str, int, int]] = {}  # by event: rank, op, kernel, stream, stack
-        self._of: list[tuple[int, int]] = []  # rank and stream of each event
+        self._at: list[tuple[int, int]] = []  # rank and stream of each event
         self._memory = _Memory(occurrence)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         for record in records:
             super().feed(rank, (record,))
             stream = _HOST if isinstance(record, HostWait) else getattr(record, "stream", _HOST)
-            self._of += [(rank, stream)] * (len(self._ahead) - len(self._of))
+            self._at += [(rank, stream)] * (len(self._ahead) - len(self._at))
             if isinstance(record, (Launch, Collective)):
                 for event in self._ranks[rank].works[record.op]:
                     self._work[event] = rank, record.op, record.kernel, record.stream, record.stack
-            if rank == self._one.rank:
+            if rank == self._occurrence.rank:
                 self._memory.feed(record)
 
     def around(self) -> Around | None:
         """Return the order around the occurrence, or None if its work is not in these traces."""
         self._meet()
-        state = self._ranks.get(self._one.rank)
-        first = self._event_of(self._one.first.op, self._race.first.access)
+        state = self._ranks.get(self._occurrence.rank)
+        first = self._event_of(self._occurrence.first.op, self._race.first.access)
         if state is None or first is None:
             return None
-        back = self._back()
-        second = self._event_of(self._one.second.op, self._race.second.access)
-        before = _closure(back, first)
+        back = self._preceding()
+        second = self._event_of(self._occurrence.second.op, self._race.second.access)
+        first_past = _closure(back, first)
         if second is None:  # a free is no work, and has no event in the graph
-            behind = self._behind(first, before, -1)
-            return Around(behind, (), None, None, None, (self._of[first][1], -1), self._handed())
-        streams = self._of[first][1], self._of[second][1]
-        also = _closure(back, second)
-        behind = self._behind(first, before, streams[1])
-        other = self._behind(second, also, streams[0])
-        known = max((one for one in also if self._of[one] == self._of[first] and self._other(one)), default=None)
+            of_first = self._preceding_work(first, first_past, -1)
+            return Around(of_first, (), None, None, None, (self._at[first][1], -1), self._handed())
+        streams = self._at[first][1], self._at[second][1]
+        second_past = _closure(back, second)
+        of_first = self._preceding_work(first, first_past, streams[1])
+        of_second = self._preceding_work(second, second_past, streams[0])
+        known = max((ev for ev in second_past if self._at[ev] == self._at[first] and self._is_other(ev)), default=None)
         return Around(
-            behind,
-            other,
-            self._common(first, second, before, also, back),
-            None if known is None else self._link(known, second, also),
-            self._late(first, second),
+            of_first,
+            of_second,
+            self._common(first, second, first_past, second_past, back),
+            None if known is None else self._link(known, second, second_past),
+            self._late_links(first, second),
             streams,
             self._handed(),
         )
 
     def _event_of(self, op: int | None, access: str) -> int | None:
-        state = self._ranks.get(self._one.rank)
-        found = state.works.get(op) if state is not None and op is not None else None
-        return None if found is None else found[access != "read"]
+        state = self._ranks.get(self._occurrence.rank)
+        events = state.works.get(op) if state is not None and op is not None else None
+        return None if events is None else events[access != "read"]
 
-    def _other(self, event: int) -> bool:
+    def _is_other(self, event: int) -> bool:
         """Check for an event of other work than the pair's. (Other ranks may know only a collective's beginning.)"""
-        one = self._one
+        pair = self._occurrence
         rank, op = self._work.get(event, (-1, -1, "", 0, 0))[:2]
-        return event in self._work and (rank != one.rank or op not in (one.first.op, one.second.op))
+        return event in self._work and (rank != pair.rank or op not in (pair.first.op, pair.second.op))
 
-    def _named(self, event: int) -> TracedWork:
+    def _traced_work(self, event: int) -> TracedWork:
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
         frame = site(state.frames.get(stack, ()))
@@ -143,62 +143,62 @@ class OrderAround(OrderGraph):
         return TracedWork(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
 
     def _link(self, start: int, goal: int, within: set[int]) -> Behind:
-        return Behind(self._named(start), _plain(self._cheapest(start, goal, within)))
+        return Behind(self._traced_work(start), _builtin_links(self._cheapest(start, goal, within)))
 
-    def _back(self) -> list[list[int]]:
+    def _preceding(self) -> list[list[int]]:
         """Return the preceding events of each event."""
-        found: list[list[int]] = [[] for _ in self._ahead]
+        preceding: list[list[int]] = [[] for _ in self._ahead]
         for event, edges in enumerate(self._ahead):
             for ahead, _ in edges:
-                found[ahead].append(event)
-        return found
+                preceding[ahead].append(event)
+        return preceding
 
-    def _behind(self, event: int, before: set[int], wanted: int) -> tuple[Behind, ...]:
+    def _preceding_work(self, event: int, ahead: set[int], wanted: int) -> tuple[Behind, ...]:
         """Return the last work that an access comes behind, of its own stream and of a few others; the stream
         ``wanted`` is among these if the access comes behind any of its work.
         """
-        rank, stream = self._of[event]
+        rank, stream = self._at[event]
         last: dict[int, int] = {}
-        for one in before:
-            if self._of[one][0] == rank and self._other(one):
-                of = self._of[one][1]
-                last[of] = max(one, last.get(of, one))
-        own = [last.pop(stream)] if stream in last else []
-        others = sorted(last.items(), key=lambda item: (item[0] == wanted, item[1]), reverse=True)
-        told = [*own, *[one for _, one in others[:_STREAMS]]]
-        return tuple(self._link(one, event, before) for one in told)
+        for candidate in ahead:
+            if self._at[candidate][0] == rank and self._is_other(candidate):
+                number = self._at[candidate][1]
+                last[number] = max(candidate, last.get(number, candidate))
+        own_stream = [last.pop(stream)] if stream in last else []
+        other_streams = sorted(last.items(), key=lambda item: (item[0] == wanted, item[1]), reverse=True)
+        reported = [*own_stream, *[last_event for _, last_event in other_streams[:_STREAMS]]]
+        return tuple(self._link(last_event, event, ahead) for last_event in reported)
 
     def _common(
-        self, first: int, second: int, before: set[int], also: set[int], back: Sequence[Sequence[int]]
+        self, first: int, second: int, first_past: set[int], second_past: set[int], back: Sequence[Sequence[int]]
     ) -> tuple[Behind, Behind] | None:
         """Return the last issued work that both come behind and that precedes no other such work, with its links."""
-        both = before & also
-        ends = [one for one in both if not any(ahead in both for ahead, _ in self._ahead[one])]
+        common = first_past & second_past
+        ends = [event for event in common if not any(ahead in common for ahead, _ in self._ahead[event])]
         works: set[int] = set()
-        seen: set[int] = set(ends)
+        visited: set[int] = set(ends)
         open_ = list(ends)
         while open_:  # waits and records are no work: go back to the work before them
-            one = open_.pop()
-            if self._other(one):
-                works.add(one)
+            event = open_.pop()
+            if self._is_other(event):
+                works.add(event)
                 continue
-            new = set(back[one]) - seen
-            seen |= new
-            open_ += new
+            unvisited = set(back[event]) - visited
+            visited |= unvisited
+            open_ += unvisited
         if not works:
             return None
-        rank = self._one.rank
-        it = max(works, key=lambda one: (self._work[one][0] == rank, self._work[one][1]))
-        return self._link(it, first, before), self._link(it, second, also)
+        rank = self._occurrence.rank
+        last = max(works, key=lambda event: (self._work[event][0] == rank, self._work[event][1]))
+        return self._link(last, first, first_past), self._link(last, second, second_past)
 
-    def _late(self, first: int, second: int) -> tuple[Link, ...] | None:
+    def _late_links(self, first: int, second: int) -> tuple[Link, ...] | None:
         """Return the links to the first event of the second's stream, or of the host, behind the first access."""
         ahead = _closure([[to for to, _ in edges] for edges in self._ahead], first)
-        rank, stream = self._of[second]
-        for of in ((rank, stream), (rank, _HOST)):
-            there = [one for one in ahead if self._of[one] == of and one > second]
-            if there:
-                return _plain(self._cheapest(first, min(there)))
+        rank, stream = self._at[second]
+        for rank_and_stream in ((rank, stream), (rank, _HOST)):
+            waits = [event for event in ahead if self._at[event] == rank_and_stream and event > second]
+            if waits:
+                return _builtin_links(self._cheapest(first, min(waits)))
         return None
 
     def _handed(self) -> Handed | None:
@@ -206,7 +206,7 @@ class OrderAround(OrderGraph):
         former = memory.former()
         if former is None:
             return None
-        state = self._ranks[self._one.rank]
+        state = self._ranks[self._occurrence.rank]
 
         def name(stream: int) -> str:
             return str(state.names.get(stream, f"stream {stream}"))
@@ -216,8 +216,8 @@ class OrderAround(OrderGraph):
         owner = memory.owners.get(former)
         return Handed(
             "" if owner is None else name(owner),
-            tuple(name(one) for one in memory.recorded.get(former, ())),
-            None if event is None else self._named(event),
+            tuple(name(number) for number in memory.recorded.get(former, ())),
+            None if event is None else self._traced_work(event),
         )
 
 
@@ -225,7 +225,7 @@ class _Memory:
     """Follows the owners of an occurrence's memory through its rank's records."""
 
     def __init__(self, occurrence: Occurrence) -> None:
-        self._one = occurrence
+        self._occurrence = occurrence
         self.owners: dict[int, int] = {}
         self.recorded: dict[int, list[int]] = {}
         self.freed_behind: dict[int, int | None] = {}  # the last work issued before a block was freed
@@ -236,7 +236,7 @@ class _Memory:
     def feed(self, record: TraceRecord) -> None:
         if isinstance(record, (Launch, Collective)):
             self._last = record.op
-            if record.op == self._one.first.op:
+            if record.op == self._occurrence.first.op:
                 self._touched = {block for block, *_ in (*record.reads, *record.writes)}
         elif isinstance(record, Alloc):
             self.owners[record.block] = record.stream
@@ -249,30 +249,30 @@ class _Memory:
 
     def former(self) -> int | None:
         """Return the block in which the first access touched the memory, if its owner changed before the second."""
-        block = self._one.block
-        if self._one.second.op is None:
+        block = self._occurrence.block
+        if self._occurrence.second.op is None:
             return block
-        seen, open_ = {block}, [block]
+        visited, open_ = {block}, [block]
         while open_:
-            one = open_.pop(0)
-            if one != block and one in self._touched:
-                return one
-            new = [former for former in self._formers.get(one, ()) if former not in seen]
-            seen.update(new)
-            open_ += new
+            candidate = open_.pop(0)
+            if candidate != block and candidate in self._touched:
+                return candidate
+            formers = [former for former in self._formers.get(candidate, ()) if former not in visited]
+            visited.update(formers)
+            open_ += formers
         return None
 
 
-def _plain(links: Iterable[Link] | None) -> tuple[Link, ...]:
-    return tuple(Link(str(one.what), str(one.file), int(one.line)) for one in links or ())
+def _builtin_links(links: Iterable[Link] | None) -> tuple[Link, ...]:
+    return tuple(Link(str(link.what), str(link.file), int(link.line)) for link in links or ())
 
 
 def _closure(edges: Sequence[Sequence[int]], start: int) -> set[int]:
     """Return all events reachable from an event, itself included."""
-    seen, open_ = {start}, [start]
+    reachable, open_ = {start}, [start]
     while open_:
-        for one in edges[open_.pop()]:
-            if one not in seen:
-                seen.add(one)
-                open_.append(one)
-    return seen
+        for target in edges[open_.pop()]:
+            if target not in reachable:
+                reachable.add(target)
+                open_.append(target)
+    return reachable

@@ -76,14 +76,14 @@ class Traces(Protocol):
         ...
 
 
-def take_away(traces: Traces, told: Callable[[str], None] = lambda sentence: None) -> Removals:
-    """Judge a run's traces without each line's waits. ``told``: called with a progress message now and then.
+def take_away(traces: Traces, progress: Callable[[str], None] = lambda sentence: None) -> Removals:
+    """Judge a run's traces without each line's waits. ``progress``: called with a progress message now and then.
 
     The run must have recorded which line requested each wait (:func:`streamrace.device.overrides.tell`).
     """
     waits = Waits(every=True)
     traces.read(waits)
-    return _Judged(traces, waits).all(told)
+    return _Judged(traces, waits).all(progress)
 
 
 class _Judged:
@@ -96,45 +96,47 @@ class _Judged:
         delays = Delays(waits)
         traces.read(delays)
         self._held = delays.held
-        self._chance = [one for one in waits.sites if one.incidental]
+        self._chance = [site for site in waits.sites if site.incidental]
         self._known_by_chance = _pairs(self._without(self._chance))
         self._reads = waits.own(waits.sites)
-        self._bare: list[list[Race]] = []  # cache of _ordered_by
+        self._unordered: list[list[Race]] = []  # cache of _ordered_by
 
-    def all(self, told: Callable[[str], None]) -> Removals:
+    def all(self, progress: Callable[[str], None]) -> Removals:
         sites = sorted(self._waits.sites, key=self._waits.sites.__getitem__)
-        each = []
-        for number, one in enumerate(sites, 1):
-            told(f"{number} of {len(sites)}: without {one}")
-            each.append(self._alone(one))
-        can_go = [one.site for one in each if one.load == REDUNDANT and not (one.site.incidental or one.by_chance)]
+        removals = []
+        for number, site in enumerate(sites, 1):
+            progress(f"{number} of {len(sites)}: without {site}")
+            removals.append(self._alone(site))
+        can_go = [row.site for row in removals if row.load == REDUNDANT and not (row.site.incidental or row.by_chance)]
         together: list[WaitSite] = []
-        for one in sorted(can_go, key=lambda one: (-self._held[one], self._waits.sites[one])):
-            if not self._rests_on_chance([*together, one]) and not self._given_early([*together, one]):
-                together.append(one)
-        return Removals(tuple(each), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
+        for site in sorted(can_go, key=lambda site: (-self._held[site], self._waits.sites[site])):
+            if not self._rests_on_chance([*together, site]) and not self._given_early([*together, site]):
+                together.append(site)
+        return Removals(tuple(removals), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
 
-    def _alone(self, one: WaitSite) -> Removal:
-        made = Removal(one, REDUNDANT, self._waits.counts[one], self._held[one], self._waits.operations.get(one, ""))
-        if races := self._without([one]):
-            load: Load = FRAGILE if one.incidental else CARRIES
-            return replace(made, load=load, races=tuple(map(_shortened, races)))
-        if early := self._given_early([one]):
+    def _alone(self, site: WaitSite) -> Removal:
+        result = Removal(
+            site, REDUNDANT, self._waits.counts[site], self._held[site], self._waits.operations.get(site, "")
+        )
+        if races := self._without([site]):
+            load: Load = FRAGILE if site.incidental else CARRIES
+            return replace(result, load=load, races=tuple(map(_shortened, races)))
+        if early := self._given_early([site]):
             why = "nobody got the memory too early in this run, and another allocation might"
-            return replace(made, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
-        if not one.incidental and self._rests_on_chance([one]):
-            made = replace(made, by_chance=True)
-        pair = self._ordered_by(one)
+            return replace(result, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
+        if not site.incidental and self._rests_on_chance([site]):
+            result = replace(result, by_chance=True)
+        pair = self._ordered_by(site)
         if pair is None:
-            return replace(made, why="it orders no two accesses by itself")
+            return replace(result, why="it orders no two accesses by itself")
         example = pair.examples[0]
         chain = None
         if example.first.op is not None and example.second.op is not None:
             order = OrderGraph()
-            self._traces.read(order, self._waits.without([one]))
+            self._traces.read(order, self._waits.without([site]))
             first, second = (example.first.op, pair.first.access), (example.second.op, pair.second.access)
             chain = order.chain(example.rank, first, second)
-        return replace(made, pair=_shortened(pair), chain=chain)
+        return replace(result, pair=_shortened(pair), chain=chain)
 
     def _without(self, sites: Sequence[WaitSite], *, as_if: AsIf | None = None) -> list[Race]:
         """Return the races that appear without these waits."""
@@ -150,7 +152,7 @@ class _Judged:
 
     def _given_early(self, sites: Sequence[WaitSite]) -> list[Race]:
         """Return races of any next owner of memory that is reused too early without these lines' ``record_stream``."""
-        blocks = self._waits.recorded(one for one in sites if one.how == RECORDS)
+        blocks = self._waits.recorded(site for site in sites if site.how == RECORDS)
         if not blocks:
             return []
 
@@ -159,19 +161,19 @@ class _Judged:
                 return record._replace(quiet=False)
             return record
 
-        before = _pairs(self._traces.races(as_if=noticed))
-        return self._new(self._without(sites, as_if=noticed), before)
+        known = _pairs(self._traces.races(as_if=noticed))
+        return self._new(self._without(sites, as_if=noticed), known)
 
-    def _ordered_by(self, one: WaitSite) -> Race | None:
+    def _ordered_by(self, site: WaitSite) -> Race | None:
         """Return a race that appears without all waits, and not with this line's alone. Preferred: races that
         collectives and autograd's engine do not order, either.
         """
-        if not self._bare:
-            self._bare = [self._traces.races(_keeping(self._waits, None, other)) for other in (True, False)]
-        for bare, others in zip(self._bare, (True, False), strict=True):
-            left = _pairs(self._traces.races(_keeping(self._waits, one, others)))
-            if found := self._new(but_for(bare, self._own), left):
-                return found[0]
+        if not self._unordered:
+            self._unordered = [self._traces.races(_keeping(self._waits, None, others)) for others in (True, False)]
+        for candidates, others in zip(self._unordered, (True, False), strict=True):
+            remaining = _pairs(self._traces.races(_keeping(self._waits, site, others)))
+            if ordered := self._new(but_for(candidates, self._own), remaining):
+                return ordered[0]
         return None
 
     def _own(self, race: Race, at: int) -> bool:
@@ -183,20 +185,20 @@ class _Judged:
         return but_for(races, lambda race, at: pair_of(race.examples[at]) in known)
 
 
-def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
+def _keeping(waits: Waits, line: WaitSite | None, others: bool) -> Keep:
     """Keep only this line's waits; with ``others`` also those that no line requests."""
-    without = waits.without([site for site in waits.sites if site != one])
+    without = waits.without([site for site in waits.sites if site != line])
 
     def keep(rank: int, record: TraceRecord) -> bool:
         if others or not isinstance(record, Wait):
             return without(rank, record)
-        return one is not None and waits.site_of(rank, record) == one
+        return line is not None and waits.site_of(rank, record) == line
 
     return keep
 
 
 def _pairs(races: Iterable[Race]) -> set[PairKey]:
-    return {pair_of(one) for race in races for one in race.examples}
+    return {pair_of(example) for race in races for example in race.examples}
 
 
 def _shortened(race: Race) -> Race:

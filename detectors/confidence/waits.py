@@ -114,9 +114,9 @@ class Waits:
         self.others = 0
         self.left_out: Counter[WaitSite] = Counter()
         self._ranks: dict[int, _Rank] = {}
-        self._made: dict[_Key, dict[WaitSite, NumberSet]] = defaultdict(dict)  # markers of the waits
-        self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
-        self._own: dict[tuple[WaitSite, int], NumberSet] = defaultdict(NumberSet)  # by rank: operations
+        self._markers: dict[_Key, dict[WaitSite, NumberSet]] = defaultdict(dict)  # markers of the waits
+        self._askers: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
+        self._own_ops: dict[tuple[WaitSite, int], NumberSet] = defaultdict(NumberSet)  # by rank: operations
         self._places: dict[int, Places[WaitSite]] = defaultdict(Places)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
@@ -144,14 +144,14 @@ class Waits:
             elif isinstance(record, Asked):
                 self._ask(rank, state, record)
             elif isinstance(record, RecordStream):
-                askers = self._asked[rank, record.block, record.stream]
+                askers = self._askers[rank, record.block, record.stream]
                 if not askers:  # no line requested it: a library of the device's own
                     askers.add(None)
                     state.unasked[record.block].append(record.stream)
             elif isinstance(record, Free):
                 for stream in state.unasked.pop(record.block, ()):
-                    if self._asked.get((rank, record.block, stream)) == {None}:  # treated as never requested
-                        del self._asked[rank, record.block, stream]
+                    if self._askers.get((rank, record.block, stream)) == {None}:  # treated as never requested
+                        del self._askers[rank, record.block, stream]
 
     def _ask(self, rank: int, state: _Rank, record: Asked) -> None:
         state.claimed = None
@@ -162,18 +162,18 @@ class Waits:
         if not record.operation.startswith("tensor.") and record.operation:
             state.asked[frame.file, frame.line] = record
             return
-        found = WaitSite(record.operation, frame) if record.operation else None
-        self._asked[rank, record.block, record.stream].add(found)
-        if found is not None and self.every:
-            self._add(rank, state, found, record.operation)
+        requested = WaitSite(record.operation, frame) if record.operation else None
+        self._askers[rank, record.block, record.stream].add(requested)
+        if requested is not None and self.every:
+            self._add(rank, state, requested, record.operation)
 
     def _wait(self, rank: int, state: _Rank, record: Wait) -> None:
-        asked = self._claim(state, record.stack, _OF_STREAMS)
-        if asked is None:
+        request = self._claim(state, record.stack, _OF_STREAMS)
+        if request is None:
             self.others += 1
             return
-        found = WaitSite(asked.operation, Frame(asked.file, asked.line, asked.function))
-        self._add(rank, state, found, asked.operation, (rank, "wait", record.stream, record.stack), record.marker)
+        requested = WaitSite(request.operation, Frame(request.file, request.line, request.function))
+        self._add(rank, state, requested, request.operation, (rank, "wait", record.stream, record.stack), record.marker)
 
     def _host_wait(self, rank: int, state: _Rank, record: HostWait) -> None:
         frame = state.frames.get(record.stack)
@@ -182,25 +182,25 @@ class Waits:
             return  # the host's own access to pinned memory, which the host's order covers
         operation = ""
         if record.how in _INCIDENTAL:
-            found = WaitSite(record.how, frame)
+            wait_site = WaitSite(record.how, frame)
         elif record.how == "synchronize":
-            asked = self._claim(state, record.stack, _OF_HOST)
-            operation = asked.operation if asked else ""
-            if asked is not None:
-                frame = Frame(asked.file, asked.line, asked.function)
+            request = self._claim(state, record.stack, _OF_HOST)
+            operation = request.operation if request else ""
+            if request is not None:
+                frame = Frame(request.file, request.line, request.function)
             if frame is not None and _MEASURES.search(frame.file):
-                found = WaitSite("measurement", frame)
+                wait_site = WaitSite("measurement", frame)
             elif self.every:
-                found = WaitSite(operation or "synchronize", frame)
+                wait_site = WaitSite(operation or "synchronize", frame)
             else:
                 return
         else:
             return
-        self._add(rank, state, found, operation, (rank, "host", -1, record.stack), record.marker)
+        self._add(rank, state, wait_site, operation, (rank, "host", -1, record.stack), record.marker)
         last = state.last
         its = marked is not None and last is not None and last.stream == marked.stream and last.stack == record.stack
-        if its and last is not None and found.incidental:
-            self._own[found, rank].add(last.op)
+        if its and last is not None and wait_site.incidental:
+            self._own_ops[wait_site, rank].add(last.op)
 
     @staticmethod
     def _claim(state: _Rank, stack: int, operations: Sequence[str]) -> Asked | None:
@@ -209,36 +209,36 @@ class Waits:
         if frame is None:
             return None
         place = frame.file, frame.line
-        before = state.claimed
-        if before is not None and (before.file, before.line) == place and before.operation in _SEVERAL:
-            return before if before.operation in operations else None
-        asked = state.asked.get(place)
-        if asked is None or asked.operation not in operations:
+        latest = state.claimed
+        if latest is not None and (latest.file, latest.line) == place and latest.operation in _SEVERAL:
+            return latest if latest.operation in operations else None
+        request = state.asked.get(place)
+        if request is None or request.operation not in operations:
             return None
         state.claimed = state.asked.pop(place)
-        return asked
+        return request
 
     def _add(
-        self, rank: int, state: _Rank, found: WaitSite, operation: str, key: _Key | None = None, marker: int = -1
+        self, rank: int, state: _Rank, wait_site: WaitSite, operation: str, key: _Key | None = None, marker: int = -1
     ) -> None:
         state.waits += 1
-        self.sites[found] = min((state.waits, rank), self.sites.get(found, (state.waits, rank)))
-        self.counts[found] += 1
+        self.sites[wait_site] = min((state.waits, rank), self.sites.get(wait_site, (state.waits, rank)))
+        self.counts[wait_site] += 1
         if operation:
-            self.operations.setdefault(found, operation)
+            self.operations.setdefault(wait_site, operation)
         if key is not None:
-            self._made[key].setdefault(found, NumberSet()).add(marker)
-        self._places[rank].add(state.ops, found)
+            self._markers[key].setdefault(wait_site, NumberSet()).add(marker)
+        self._places[rank].add(state.ops, wait_site)
 
     def site_of(self, rank: int, record: TraceRecord) -> WaitSite | None:
         """Return the line that requested this wait, if known."""
         if isinstance(record, Wait):
-            made = self._made.get((rank, "wait", record.stream, record.stack))
+            markers_of = self._markers.get((rank, "wait", record.stream, record.stack))
         elif isinstance(record, HostWait):
-            made = self._made.get((rank, "host", -1, record.stack))
+            markers_of = self._markers.get((rank, "host", -1, record.stack))
         else:
             return None
-        return next((one for one, markers in (made or {}).items() if record.marker in markers), None)
+        return next((wait_site for wait_site, markers in (markers_of or {}).items() if record.marker in markers), None)
 
     def without(self, sites: Iterable[WaitSite]) -> Keep:
         """Keep all records but these lines' waits. A ``record_stream`` that another line requests, too, is kept."""
@@ -248,7 +248,7 @@ class Waits:
             if isinstance(record, (Wait, HostWait)):
                 return self.site_of(rank, record) not in dropped
             if isinstance(record, RecordStream):
-                askers = self._asked.get((rank, record.block, record.stream))
+                askers = self._askers.get((rank, record.block, record.stream))
                 return not askers or not askers <= dropped
             return True
 
@@ -256,43 +256,43 @@ class Waits:
 
     def recorded(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
         """Return rank and number of the blocks for which these lines call ``record_stream``."""
-        wanted = set(sites)
-        return {(rank, block) for (rank, block, _), askers in self._asked.items() if askers & wanted}
+        requested = set(sites)
+        return {(rank, block) for (rank, block, _), askers in self._askers.items() if askers & requested}
 
     def askers(self, rank: int, block: int, stream: int) -> list[WaitSite]:
         """Return the lines that call ``record_stream`` for this block and stream; empty if an unknown caller does."""
-        askers = self._asked.get((rank, block, stream), set())
-        return [] if None in askers else [one for one in askers if one is not None]
+        askers = self._askers.get((rank, block, stream), set())
+        return [] if None in askers else [asker for asker in askers if asker is not None]
 
     def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
         """Return rank and number of the operations that these incidental waits belong to."""
-        wanted = frozenset(sites)
-        return {(rank, op) for (one, rank), ops in self._own.items() if one in wanted for op in ops}
+        chosen = frozenset(sites)
+        return {(rank, op) for (site, rank), ops in self._own_ops.items() if site in chosen for op in ops}
 
     def besides_own(self, sites: Iterable[WaitSite]) -> Counts:
         """Return a predicate for occurrences whose first access is none that these waits belong to."""
-        wanted = frozenset(sites)
+        chosen = frozenset(sites)
 
-        def counts(one: Occurrence) -> bool:
-            op = one.first.op
-            return op is None or not any(op in self._own.get((site, one.rank), ()) for site in wanted)
+        def counts(occurrence: Occurrence) -> bool:
+            op = occurrence.first.op
+            return op is None or not any(op in self._own_ops.get((site, occurrence.rank), ()) for site in chosen)
 
         return counts
 
-    def counted(self, one: Occurrence) -> bool:
+    def counted(self, occurrence: Occurrence) -> bool:
         """Check whether an occurrence's first access belongs to none of the waits so far."""
-        op = one.first.op
-        return op is None or not any(rank == one.rank and op in ops for (_, rank), ops in self._own.items())
+        op = occurrence.first.op
+        return op is None or not any(rank == occurrence.rank and op in ops for (_, rank), ops in self._own_ops.items())
 
-    def between(self, one: Occurrence) -> frozenset[WaitSite]:
+    def between(self, occurrence: Occurrence) -> frozenset[WaitSite]:
         """Return the sites whose waits come between the two accesses.
 
         May be empty: if the pair is ordered by waits of another rank's host.
         """
-        first, second = one.first.op, one.second.op
-        if first is None or one.rank not in self._places:
+        first, second = occurrence.first.op, occurrence.second.op
+        if first is None or occurrence.rank not in self._places:
             return frozenset()
-        return self._places[one.rank].between(first, second)
+        return self._places[occurrence.rank].between(first, second)
 
 
 class _Rank:
@@ -313,28 +313,28 @@ class _Rank:
 
 def but_for(races: Sequence[Race], forgiven: Callable[[Race, int], bool]) -> list[Race]:
     """Return the races without the examples, by index, for which ``forgiven`` is true."""
-    kept = []
+    remaining = []
     for race in races:
-        examples = tuple(one for at, one in enumerate(race.examples) if not forgiven(race, at))
+        examples = tuple(example for at, example in enumerate(race.examples) if not forgiven(race, at))
         if examples:
-            kept.append(
+            remaining.append(
                 replace(
                     race,
                     occurrences=len(examples),
-                    manifested=sum(one.manifested for one in examples),
-                    slack_ns=min(one.slack_ns for one in examples),
-                    ranks=tuple(sorted({one.rank for one in examples})),
+                    manifested=sum(example.manifested for example in examples),
+                    slack_ns=min(example.slack_ns for example in examples),
+                    ranks=tuple(sorted({example.rank for example in examples})),
                     examples=examples,
                 )
             )
-    return kept
+    return remaining
 
 
 def races_without(waits: Waits, judge: Callable[[Keep], Sequence[Race]], sites: Iterable[WaitSite]) -> list[Race]:
     """Return the races that appear without these waits, except those of the reads that the waits belong to."""
     dropped = tuple(sites)
-    own = waits.own(dropped)
+    own_operations = waits.own(dropped)
     return but_for(
         judge(waits.without(dropped)),
-        lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
+        lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own_operations,
     )

@@ -55,18 +55,18 @@ def answer(name: str, got: Any, want: Any, earlier: Sequence[Any] = (), *, atol:
     so call it when the work is done (``torch.cuda.synchronize()``), as reading orders later work.
     """
     rank = int(os.environ.get("RANK", "0"))
-    shapes = tuple(tuple(one.shape) for one in (got, want))
+    shapes = tuple(tuple(tensor.shape) for tensor in (got, want))
     if shapes[0] != shapes[1]:
         kind: Kind = "bounds"
         says = f"its shape is {shapes[0]}, not {shapes[1]}"
     else:
-        kind, says = judge(_flat(got), _flat(want), [_flat(one) for one in earlier], atol=atol)
-    made = Answer(visible(str(name), lines=False), rank, kind, says)
+        kind, says = judge(_flat(got), _flat(want), [_flat(version) for version in earlier], atol=atol)
+    record = Answer(visible(str(name), lines=False), rank, kind, says)
     if folder := os.environ.get(FOLDER):
         with (Path(folder) / f"{rank}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(made)) + "\n")
+            file.write(json.dumps(asdict(record)) + "\n")
     # In one write: print would write the line's end separately, perhaps after another rank's line.
-    sys.stderr.write(f"rank {rank}: {made.name} is {kind if kind != 'arithmetic' else 'wrong'}: {says}\n")
+    sys.stderr.write(f"rank {rank}: {record.name} is {kind if kind != 'arithmetic' else 'wrong'}: {says}\n")
     return kind
 
 
@@ -79,41 +79,41 @@ def judge(
     if not count:
         return "right", f"all {total} elements are what they must be"
     first = wrong.index(True)
-    told = f"{count} of {total} elements are wrong, the first ({first}) is {got[first]:g} instead of {want[first]:g}"
+    summary = f"{count} of {total} elements are wrong, the first ({first}) is {got[first]:g} instead of {want[first]:g}"
     for age, version in enumerate(earlier, 1):
         if len(version) == total and all(
             _same(a, c, atol) for a, c, bad in zip(got, version, wrong, strict=True) if bad
         ):
             older = "the version before" if age == 1 else f"the version {age} before"
-            return "stale", f"{told}: they hold {older}"
+            return "stale", f"{summary}: they hold {older}"
     if factor := _factor(got, want, atol):
-        return "arithmetic", f"{told}: all are off by the factor {factor:.6g}"
+        return "arithmetic", f"{summary}: all are off by the factor {factor:.6g}"
     stretches = [(at, at + length) for bad, at, length in _runs(wrong) if bad]
     # Elements that are zero and should be do not show where the rest went wrong.
-    telling = [bad for bad, value in zip(wrong, want, strict=True) if bad or value != 0]
-    rights = sum(not bad for bad, _, _ in _runs(telling))
+    informative = [bad for bad, value in zip(wrong, want, strict=True) if bad or value != 0]
+    rights = sum(not bad for bad, _, _ in _runs(informative))
     if rights and (
         len(stretches) == 1
-        or (count >= _STRETCH * len(stretches) and len(telling) - count >= _STRETCH * rights)  # none by chance
+        or (count >= _STRETCH * len(stretches) and len(informative) - count >= _STRETCH * rights)  # none by chance
     ):
         shown = ", ".join(f"[{begin}, {end})" for begin, end in stretches[:3])
-        return "bounds", f"{told}: {shown}{' and more' if len(stretches) > 3 else ''} of them, and no others"
-    return "arithmetic", told
+        return "bounds", f"{summary}: {shown}{' and more' if len(stretches) > 3 else ''} of them, and no others"
+    return "arithmetic", summary
 
 
 def read(folder: Path) -> list[Answer]:
     """Return all answers that ranks left in ``folder``, by rank. Raises OSError, :class:`Unreadable`."""
-    found: list[Answer] = []
-    for path in sorted(folder.glob("*.jsonl"), key=lambda one: (len(one.name), one.name)):
+    answers: list[Answer] = []
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: (len(path.name), path.name)):
         lines = contents(path).split(b"\n")[:-1]  # the last one is empty, or was cut off
         for line in lines[:_MOST]:
             value = json_of(line)
             if not isinstance(value, dict) or value.get("kind") not in KINDS:
                 raise Unreadable("it is not what a program's answers look like")
-            said = {key: visible(str(value.get(key, "")), lines=False)[:_LONGEST] for key in ("name", "says")}
+            texts = {key: visible(str(value.get(key, "")), lines=False)[:_LONGEST] for key in ("name", "says")}
             rank = value.get("rank")
-            found.append(Answer(rank=rank if isinstance(rank, int) else 0, kind=value["kind"], **said))
-    return found
+            answers.append(Answer(rank=rank if isinstance(rank, int) else 0, kind=value["kind"], **texts))
+    return answers
 
 
 def _flat(tensor: Any) -> list[float]:

@@ -100,7 +100,7 @@ def _within(written: list[tuple[int, int]], lo: int, hi: int) -> bool:
 
 
 def _write(block: _Block, lo: int, hi: int) -> None:
-    apart = [(start, end) for start, end in block.written if end < lo or start > hi]
-    near = [(start, end) for start, end in block.written if not (end < lo or start > hi)]
-    merged = (min([lo, *(start for start, _ in near)]), max([hi, *(end for _, end in near)]))
-    block.written = sorted([*apart, merged]) if apart else [merged]
+    separate = [(start, end) for start, end in block.written if end < lo or start > hi]
+    touching = [(start, end) for start, end in block.written if not (end < lo or start > hi)]
+    merged = (min([lo, *(start for start, _ in touching)]), max([hi, *(end for _, end in touching)]))
+    block.written = sorted([*separate, merged]) if separate else [merged]

@@ -125,37 +125,37 @@ def compare(reference: Values, run: Values) -> Divergence:
         expected = by_occurrence(reference.uses.get(rank, ()), 4)
         position = {key: index for index, key in enumerate(expected)}
         for key, use in by_occurrence(uses, 4).items():
-            other = expected.get(key)
-            if other is None:
+            expected_use = expected.get(key)
+            if expected_use is None:
                 continue
             compared += 1
-            if use.checksums != other.checksums:
+            if use.checksums != expected_use.checksums:
                 order = (use.step, use.micro_batch, _PHASES.index(use.phase), position[key], rank)
-                wrong.append((order, rank, use, other))
+                wrong.append((order, rank, use, expected_use))
                 break
     parameter = None
     if wrong:
-        (step, micro_batch, _, _, _), rank, use, other = min(wrong)
+        (step, micro_batch, _, _, _), rank, use, expected_use = min(wrong)
         parts = tuple(
-            i for i, pair in enumerate(zip(use.checksums, other.checksums, strict=True)) if pair[0] != pair[1]
+            i for i, pair in enumerate(zip(use.checksums, expected_use.checksums, strict=True)) if pair[0] != pair[1]
         )
-        same = (step, micro_batch, use.phase, use.name)
-        ranks = tuple(sorted(where for _, where, one, _ in wrong if one[:4] == same))
+        place = (step, micro_batch, use.phase, use.name)
+        ranks = tuple(sorted(at_rank for _, at_rank, use, _ in wrong if use[:4] == place))
         parameter = WrongParameter(step, micro_batch, use.phase, rank, use.name, parts, use.bad, ranks)
 
     losses: list[tuple[int, int, int, float, float]] = []
     growth: dict[int, float] = {}
     for rank, values in sorted(run.losses.items()):
-        known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
+        references = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
         for loss in values:
-            expected_value = known.get((loss.step, loss.micro_batch))
+            expected_value = references.get((loss.step, loss.micro_batch))
             if expected_value is None:
                 continue
             compared += 1
             difference = abs(loss.value - expected_value)
-            before = growth.get(loss.step, 0.0)
+            largest = growth.get(loss.step, 0.0)
             growth[loss.step] = (
-                difference if math.isnan(difference) else before if math.isnan(before) else max(before, difference)
+                difference if math.isnan(difference) else largest if math.isnan(largest) else max(largest, difference)
             )
             if not _same(loss.value, expected_value):
                 losses.append((loss.step, loss.micro_batch, rank, loss.value, expected_value))
@@ -175,13 +175,13 @@ def compare(reference: Values, run: Values) -> Divergence:
 
 def by_occurrence(uses: Iterable[_Row], fields: int) -> dict[tuple[Any, ...], _Row]:
     """Map uses by their first ``fields`` fields and a count: a parameter may be used several times in one phase."""
-    seen: Counter[tuple[Any, ...]] = Counter()
-    named: dict[tuple[Any, ...], _Row] = {}
+    counts: Counter[tuple[Any, ...]] = Counter()
+    uses_by_key: dict[tuple[Any, ...], _Row] = {}
     for use in uses:
         key = use[:fields]
-        seen[key] += 1
-        named[(*key, seen[key])] = use
-    return named
+        counts[key] += 1
+        uses_by_key[(*key, counts[key])] = use
+    return uses_by_key
 
 
 def _same(a: float, b: float) -> bool:

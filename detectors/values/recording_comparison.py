@@ -66,8 +66,8 @@ class RecordedDivergence:
         verdict = "Within what reordered sums explain" if self.explained else "Reordered sums do not explain it"
         name = f"parameter {self.parameter}" if self.parameter else f"the {self.what}"
         ranks = f"rank {', '.join(map(str, self.ranks[:8]))}{' and more' if len(self.ranks) > 8 else ''}"
-        where = f"step {self.step}, micro-batch {self.micro_batch}, {self.phase}, {ranks}"
-        return f"The runs differ first in {where}: {name}. {verdict}: {self.why}."
+        place = f"step {self.step}, micro-batch {self.micro_batch}, {self.phase}, {ranks}"
+        return f"The runs differ first in {place}: {name}. {verdict}: {self.why}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-ready data; values that are not finite become text, as JSON has no number for them."""
@@ -103,10 +103,10 @@ def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergenc
     compared = unmatched = 0
     for rank, pairs in steps.items():
         for step, (expected, record) in pairs.items():
-            found, both, alone = _compare_step(rank, expected, record, growth[step])
-            compared, unmatched = compared + both, unmatched + alone
-            if found:
-                firsts.setdefault(rank, min(found))
+            differences, shared, unmatched_here = _compare_step(rank, expected, record, growth[step])
+            compared, unmatched = compared + shared, unmatched + unmatched_here
+            if differences:
+                firsts.setdefault(rank, min(differences))
     precision, terms = str(run.info[0].get("precision")), (run.info[0].get(key) or UNKNOWN[key] for key in UNKNOWN)
     loss, norm = (rounding_bound(count, precision) for count in terms)
     curve = tuple((step, row[0], row[1], int(row[2])) for step, row in growth.items())
@@ -114,10 +114,10 @@ def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergenc
     if not firsts:
         return result
     first = min(firsts.values())
-    same = [rank for rank, one in firsts.items() if (one.order[:4], one[1:5]) == (first.order[:4], first[1:5])]
+    ranks = [rank for rank, diff in firsts.items() if (diff.order[:4], diff[1:5]) == (first.order[:4], first[1:5])]
     explained, why = _judged(first, steps, result.bounds)
     facts = {key: value for key, value in first._asdict().items() if key != "order"}
-    facts |= {"step": first.order[0], "rank": first.order[-1], "ranks": tuple(same)}
+    facts |= {"step": first.order[0], "rank": first.order[-1], "ranks": tuple(ranks)}
     return replace(result, **facts, explained=explained, why=why)
 
 
@@ -128,16 +128,16 @@ def _common_steps(reference: WatchRecording, run: WatchRecording) -> dict[int, _
     steps: dict[int, _Pairs] = {}
     for rank in range(min(reference.world, run.world)):
         known = {record.step: record for record in reference.steps[rank]}
-        steps[rank] = {one.step: (known[one.step], one) for one in run.steps[rank] if one.step in known}
+        steps[rank] = {record.step: (known[record.step], record) for record in run.steps[rank] if record.step in known}
     start = min((step for pairs in steps.values() for step in pairs), default=0)
-    both = [pairs[start] for pairs in steps.values() if start in pairs]
-    ours, theirs = ({use.parameter for pair in both for use in pair[which].uses} for which in (0, 1))
+    first_steps = [pairs[start] for pairs in steps.values() if start in pairs]
+    base_names, run_names = ({use.parameter for pair in first_steps for use in pair[side].uses} for side in (0, 1))
     # Only of the first step: later, runs that have diverged may use other experts.
-    facts += [(f"parameter {name}", name in ours, name in theirs) for name in sorted(ours ^ theirs)]
-    for what, expected, value in facts:
+    facts += [(f"parameter {name}", name in base_names, name in run_names) for name in sorted(base_names ^ run_names)]
+    for fact, expected, value in facts:
         if expected != value:
-            raise RecordingError(f"cannot compare: {what} is {value} in the run, {expected} in the reference")
-    if not both:
+            raise RecordingError(f"cannot compare: {fact} is {value} in the run, {expected} in the reference")
+    if not first_steps:
         raise RecordingError("cannot compare: no step is in both: record the same steps of both runs")
     return steps
 
@@ -146,35 +146,35 @@ def _compare_step(
     rank: int, expected: StepRecord, record: StepRecord, growth: list[float]
 ) -> tuple[list[_Difference], int, int]:
     """Return all differences; how many values both have, and how many only one has. Updates ``growth``."""
-    found: list[_Difference] = []
-    ours, theirs = by_occurrence(expected.uses, 3), by_occurrence(record.uses, 3)
+    differences: list[_Difference] = []
+    bases, uses = by_occurrence(expected.uses, 3), by_occurrence(record.uses, 3)
     opening = _opening(expected.uses)
-    for position, (key, wanted) in enumerate(ours.items()):
-        use = theirs.get(key, wanted)
-        if len(use.sums) != len(wanted.sums):
-            raise RecordingError(f"cannot compare: {use.parameter} has {len(use.sums)} parts, not {len(wanted.sums)}")
-        parts = tuple(part for part, pair in enumerate(zip(use.sums, wanted.sums, strict=True)) if pair[0] != pair[1])
+    for position, (key, base) in enumerate(bases.items()):
+        use = uses.get(key, base)
+        if len(use.sums) != len(base.sums):
+            raise RecordingError(f"cannot compare: {use.parameter} has {len(use.sums)} parts, not {len(base.sums)}")
+        parts = tuple(part for part, pair in enumerate(zip(use.sums, base.sums, strict=True)) if pair[0] != pair[1])
         if parts:
             place = (_OPENING, 0, 0) if position in opening else (_END, 0, 1)
             if use.phase != "step":
                 place = (_PASSES, use.micro_batch, _FORWARD if use.phase == "forward" else _BACKWARD)
             at = (use.phase, use.micro_batch, "parameter", use.parameter, parts)
-            found.append(_Difference((record.step, *place, position, rank), *at, use.largest, wanted.largest))
+            differences.append(_Difference((record.step, *place, position, rank), *at, use.largest, base.largest))
             growth[2] += 1
-    both = [*zip(record.losses, expected.losses, strict=False)]
-    norms = [one.gradient_norm for one in (record, expected) if one.gradient_norm is not None]
-    numbers = [((_PASSES, index, _LOSS), "forward", "loss", *pair) for index, pair in enumerate(both, 1)]
+    losses = [*zip(record.losses, expected.losses, strict=False)]
+    norms = [step.gradient_norm for step in (record, expected) if step.gradient_norm is not None]
+    numbers = [((_PASSES, index, _LOSS), "forward", "loss", *pair) for index, pair in enumerate(losses, 1)]
     if len(norms) == 2:
         numbers.append(((_END, 0, 0), "step", "gradient norm", norms[0], norms[1]))
-    for place, phase, what, value, reference in numbers:
+    for place, phase, quantity, value, reference in numbers:
         change = _relative(value, reference)
-        curve = int(what != "loss")
+        curve = int(quantity != "loss")
         growth[curve] = math.nan if math.isnan(change + growth[curve]) else max(change, growth[curve])
         if change != 0:
-            at = (phase, place[1] or max(len(both), 1), what, "", ())
-            found.append(_Difference((record.step, *place, 0, rank), *at, value, reference))
-    alone = len(ours.keys() ^ theirs.keys()) + abs(len(expected.losses) - len(record.losses)) + (len(norms) == 1)
-    return found, len(ours.keys() & theirs.keys()) + len(numbers), alone
+            at = (phase, place[1] or max(len(losses), 1), quantity, "", ())
+            differences.append(_Difference((record.step, *place, 0, rank), *at, value, reference))
+    unmatched = len(bases.keys() ^ uses.keys()) + abs(len(expected.losses) - len(record.losses)) + (len(norms) == 1)
+    return differences, len(bases.keys() & uses.keys()) + len(numbers), unmatched
 
 
 def _opening(uses: Sequence[UseRecord]) -> set[int]:
@@ -195,8 +195,8 @@ def _relative(value: float, reference: float) -> float:
 
 def _partitions_known(pairs: _Pairs, step: int) -> bool:
     """Check whether this rank's partitions were recorded, and so compared, between the step before and the passes."""
-    before = pairs[step - 1][0].uses if step - 1 in pairs else ()
-    return any(use.phase == "step" for use in before) or bool(step in pairs and _opening(pairs[step][0].uses))
+    previous = pairs[step - 1][0].uses if step - 1 in pairs else ()
+    return any(use.phase == "step" for use in previous) or bool(step in pairs and _opening(pairs[step][0].uses))
 
 
 def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float, float]) -> tuple[bool, str]:
@@ -210,8 +210,8 @@ def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float
         values = f"{first.value:.9g} for {first.reference:.9g} is {change:.2g} apart, relatively"
         return change <= bound, f"{values}, where sums in another order explain {bound:.2g}"
     if stage == _PASSES:
-        before = steps[rank][step][0].uses[:position]
-        gathered = any(use.parameter == first.parameter and use.phase != "step" for use in before)
+        earlier = steps[rank][step][0].uses[:position]
+        gathered = any(use.parameter == first.parameter and use.phase != "step" for use in earlier)
         if gathered or all(_partitions_known(pairs, step) for pairs in steps.values()):
             return False, "it was equal before, and a copy does not round"
     updated = steps[rank].get(step if stage == _END else step - 1)
@@ -219,7 +219,7 @@ def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float
         return False, "the step before is not in both recordings, so the runs may not start from the same values"
     if stage == _OPENING:
         return False, "it was edited before the step, and differently"
-    norms = [one.gradient_norm for one in updated]
+    norms = [record.gradient_norm for record in updated]
     if norms[0] is None or norms[1] is None or not math.isfinite(norms[0]):
         return False, "no finite gradient norm is recorded that would show that the gradients were equal"
     if change > bounds[1]:

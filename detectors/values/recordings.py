@@ -63,8 +63,8 @@ class Recorder:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("x", encoding="ascii", newline="\n")
         except OSError as error:
-            taken = isinstance(error, FileExistsError) and self._path.exists()
-            why = f"it already holds a recording of rank {rank}" if taken else error.strerror
+            exists = isinstance(error, FileExistsError) and self._path.exists()
+            why = f"it already holds a recording of rank {rank}" if exists else error.strerror
             raise RecordingError(f"cannot record into {folder}: {why}; give another folder") from None
         self._write(header)
 
@@ -105,13 +105,13 @@ def load(folder: Path) -> WatchRecording:
     """Read a recording of any origin. Raises :class:`RecordingError` for folders that are none, or incomplete."""
     if not folder.is_dir():
         raise RecordingError(f"{folder} is no folder: give the folder that a run recorded into")
-    found = {int(name[1]): path for path in folder.glob("rank-*") if (name := _FILE.fullmatch(path.name))}
-    if not found:
+    paths = {int(name[1]): path for path in folder.glob("rank-*") if (name := _FILE.fullmatch(path.name))}
+    if not paths:
         raise RecordingError(f"{folder} holds no recording (rank-0.jsonl and so on): give the folder of one")
     steps: dict[int, list[StepRecord]] = {}
     info: dict[int, dict[str, Any]] = {}
     worlds, truncated = set[int](), list[int]()
-    for rank, path in sorted(found.items()):
+    for rank, path in sorted(paths.items()):
         lines = _lines(path, rank, truncated)
         world, info[rank] = _header(next(lines, (1, None))[1], path, rank)
         worlds.add(world)
@@ -124,7 +124,7 @@ def load(folder: Path) -> WatchRecording:
     if len(worlds) > 1:
         raise RecordingError(f"{folder} mixes runs of {wording.every(sorted(worlds))} ranks: copy it again")
     for rank in range(world):
-        if rank not in found:
+        if rank not in paths:
             raise RecordingError(f"{folder} has no recording of rank {rank}, of {world} ranks: copy rank-{rank}.jsonl")
     return WatchRecording(world, info, steps, tuple(truncated))
 

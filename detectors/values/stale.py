@@ -50,9 +50,9 @@ class Stale:
 
     def sentence(self) -> str:
         """Return a sentence for the user that states what is proven."""
-        held = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
+        step = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
         return (
-            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, holds the values {held}"
+            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, holds the values {step}"
         )
 
 
@@ -61,14 +61,14 @@ def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) 
 
     Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
     """
-    found: list[tuple[Use, int, int, bool]] = []
+    stale: list[tuple[Use, int, int, bool]] = []
     quantized = any(map(_quantizes, reference.uses.values()))
     for rank, uses in sorted(run.uses.items()):
         older = _of_rank(uses, reference.uses.get(rank, ()), quantized)
-        found += [(use, rank, *version) for use, version in older if use.name not in racing]
-    if not found:
+        stale += [(use, rank, *version) for use, version in older if use.name not in racing]
+    if not stale:
         return None
-    first, rank, version, edited = min(found, key=lambda one: (one[0].step, one[0].micro_batch, one[1]))
+    first, rank, version, edited = min(stale, key=lambda row: (row[0].step, row[0].micro_batch, row[1]))
     return Stale(
         step=first.step,
         micro_batch=first.micro_batch,
@@ -77,10 +77,10 @@ def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) 
         name=first.name,
         version=version,
         edited=edited,
-        uses=len(found),
-        names=tuple(sorted({use.name for use, *_ in found})),
-        ranks=tuple(sorted({where for _, where, *_ in found})),
-        distance=max(use.distance for use, *_ in found),
+        uses=len(stale),
+        names=tuple(sorted({use.name for use, *_ in stale})),
+        ranks=tuple(sorted({rank for _, rank, *_ in stale})),
+        distance=max(use.distance for use, *_ in stale),
     )
 
 
@@ -101,24 +101,24 @@ def _quantizes(reference: Iterable[Use]) -> bool:
 
 def _of_rank(uses: Sequence[Use], reference: Sequence[Use], quantized: bool) -> Iterator[tuple[Use, tuple[int, bool]]]:
     expected = {use[:4]: use.checksums for use in reference if use.phase == "forward"}
-    same = {(*key, use.checksums) for key, use in by_occurrence(reference, 4).items()} if quantized else set()
+    accepted = {(*key, use.checksums) for key, use in by_occurrence(reference, 4).items()} if quantized else set()
     versions: dict[tuple[str, int, int], tuple[int, bool]] = {}  # by name, part and checksum
     forward: dict[str, tuple[int, ...]] = {}
     right = True  # the run computed what the reference did, so far
     for key, use in by_occurrence(uses, 4).items():
         if use.phase == "backward":
-            wanted = forward.get(use.name, use.checksums)
+            expected_sums = forward.get(use.name, use.checksums)
         else:
-            wanted = expected.get(use[:4], use.checksums) if right else use.checksums
-        if use.checksums != wanted and (*key, use.checksums) not in same:
-            held = [
+            expected_sums = expected.get(use[:4], use.checksums) if right else use.checksums
+        if use.checksums != expected_sums and (*key, use.checksums) not in accepted:
+            part_versions = [
                 versions.get((use.name, part, have))
-                for part, (have, want) in enumerate(zip(use.checksums, wanted, strict=True))
+                for part, (have, want) in enumerate(zip(use.checksums, expected_sums, strict=True))
                 if have != want
             ]
-            known = [version for version in held if version is not None]
-            older = [version for version in known if version != (use.step, False)]
-            if older and len(known) == len(held):
+            found_versions = [version for version in part_versions if version is not None]
+            older = [version for version in found_versions if version != (use.step, False)]
+            if older and len(found_versions) == len(part_versions):
                 yield use, min(older)
             right = False
         if use.phase == "forward":

@@ -2,7 +2,7 @@
 
 Keeps a shadow of each allocation (Memcheck's rule; Nethercote & Seward 2007) that records which bytes were written, in
 the order in which the host issued the work; the order between streams plays no part. Whether anything depends on such
-a read is not known here: sound programs copy, send and mask out padding. To find out, the program is run again with
+a read is not reported here: sound programs copy, send and mask out padding. To find out, the program is run again with
 other bytes in such memory (:mod:`streamrace.fuzz.live.uninitialised`), so doubtful cases count as read.
 
 Pinned memory is left out, as the host's writes to it are not traced, and so is a block once the program takes
@@ -67,17 +67,17 @@ class Shadow:
 
     def write(self, written: Sequence[Range]) -> list[Range]:
         """Mark these ranges, which are in order, as written; return the parts that were unwritten."""
-        found, left, first, last = self._split(written)
-        self.starts[first:last] = [start for start, _ in left]
-        self.ends[first:last] = [end for _, end in left]
-        return found
+        unwritten, remaining, first, last = self._split(written)
+        self.starts[first:last] = [start for start, _ in remaining]
+        self.ends[first:last] = [end for _, end in remaining]
+        return unwritten
 
     def _split(self, written: Sequence[Range]) -> tuple[list[Range], list[Range], int, int]:
         """Split the unwritten ranges near ``written``: parts inside and outside of it, and the index range replaced."""
         lo, hi = written[0][0], written[-1][1]
         first = last = bisect_right(self.ends, lo)
-        found: list[Range] = []
-        left: list[Range] = []
+        inside: list[Range] = []
+        outside: list[Range] = []
         at = 0
         while last < len(self.starts) and self.starts[last] < hi:
             start, end = self.starts[last], self.ends[last]
@@ -90,16 +90,16 @@ class Shadow:
                     at += 1
                     continue
                 if start < begin:
-                    left.append((start, begin))
+                    outside.append((start, begin))
                     start = begin
-                found.append((start, min(until, end)))
+                inside.append((start, min(until, end)))
                 start = min(until, end)
                 if until > end:
                     break
                 at += 1
             if start < end:
-                left.append((start, end))
-        return found, left, first, last
+                outside.append((start, end))
+        return inside, outside, first, last
 
 
 class _Block:
@@ -163,16 +163,16 @@ class UnwrittenReads(Detector):
             for block in blocks.values():
                 self._close(rank, block)
         of: dict[Frame | None, list[_Place]] = {}
-        for (_, where), one in sorted(self._found.items(), key=lambda item: item[0][0]):
-            of.setdefault(where, []).append(one)
+        for (_, place), reported in sorted(self._found.items(), key=lambda item: item[0][0]):
+            of.setdefault(place, []).append(reported)
         return [
             UnwrittenRead(
                 first.kernel, first.stack, first.allocated, first.ranges, first.nbytes,
-                sum(one.count for one in places), tuple(block for one in places for block in one.blocks),
+                sum(place.count for place in places), tuple(block for place in places for block in place.blocks),
                 where not in self._touched,
             )
             for where, places in of.items()
-            for first in [min(places, key=lambda one: one.copied)]
+            for first in [min(places, key=lambda place: place.copied)]
         ]  # fmt: skip
 
     def _read(self, rank: int, block: _Block, record: Launch | Collective, access: Access) -> None:
@@ -187,7 +187,7 @@ class UnwrittenReads(Detector):
             block.copied = read
         else:  # later reads of the block are not reported
             block.copied = None
-            self._told(rank, block, read, copied=False)
+            self._report(rank, block, read, copied=False)
 
     def _write(self, rank: int, blocks: dict[int, _Block], record: Launch | Collective, access: Access) -> None:
         block = blocks[access[0]]
@@ -207,25 +207,25 @@ class UnwrittenReads(Detector):
 
     def _close(self, rank: int, block: _Block | None) -> None:
         if block is not None and block.copied is not None:
-            self._told(rank, block, block.copied, copied=True)
+            self._report(rank, block, block.copied, copied=True)
             block.copied = None
 
-    def _told(self, rank: int, block: _Block, read: _Read, *, copied: bool) -> None:
+    def _report(self, rank: int, block: _Block, read: _Read, *, copied: bool) -> None:
         allocated = self._stacks.get((rank, block.stack), ())
         key = rank, site(allocated)
-        known = self._found.get(key)
-        if known is None or (known.copied and not copied):
+        reported = self._found.get(key)
+        if reported is None or (reported.copied and not copied):
             stack = self._stacks.get((rank, read.stack), ())
-            before = known or _Place("", (), (), (), 0, copied, 0, [])
-            known = self._found[key] = _Place(
-                read.kernel, stack, allocated, read.ranges, block.nbytes, copied, before.count, before.blocks
+            previous = reported or _Place("", (), (), (), 0, copied, 0, [])
+            reported = self._found[key] = _Place(
+                read.kernel, stack, allocated, read.ranges, block.nbytes, copied, previous.count, previous.blocks
             )
-        mine = (rank, block.number)
-        if known.blocks and known.blocks[-1] == mine:
+        place = (rank, block.number)
+        if reported.blocks and reported.blocks[-1] == place:
             return
-        known.count += 1
-        if len(known.blocks) < _BLOCKS:
-            known.blocks.append(mine)
+        reported.count += 1
+        if len(reported.blocks) < _BLOCKS:
+            reported.blocks.append(place)
 
 
 def runs(lo: int, hi: int, layout: Layout | None) -> Sequence[Range]:

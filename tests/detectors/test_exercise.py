@@ -57,4 +57,4 @@ def test_a_collective_of_one_rank_meets_nobody() -> None:
     group = story.group(0, 0)
     compute.writes(story.block())
     nccl.collective(group)
-    assert unexercised(story) == ["1 collective ran in process groups of one rank, where nobody is to be waited for"]
+    assert unexercised(story) == ["1 collective ran in process groups of one rank, where no other rank is waited for"]
