@@ -62,7 +62,7 @@ def _built() -> bool:
         native.load()
     except (BuildError, OSError) as problem:
         warnings.warn(
-            f"the engine in Python judges, which finds the same and takes ten times as long: {problem}",
+            f"the engine in Python is used, with the same findings, ten times as slow: {problem}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -122,7 +122,7 @@ class _Judged:
             load: Load = FRAGILE if site.incidental else CARRIES
             return replace(result, load=load, races=tuple(map(_shortened, races)))
         if early := self._given_early([site]):
-            why = "nobody got the memory too early in this run, and another allocation might"
+            why = "no allocation got the memory too early in this run, but another one might"
             return replace(result, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
         if not site.incidental and self._rests_on_chance([site]):
             result = replace(result, by_chance=True)

@@ -21,9 +21,9 @@ _BATCHES = 32  # micro-batches kept: a finding belongs to this step or the one b
 WORDS = ("warn", "raise", "stop", "save")
 
 
-def listed(wanted: OnFinding | Sequence[OnFinding]) -> list[OnFinding]:
+def listed(on_finding: OnFinding | Sequence[OnFinding]) -> list[OnFinding]:
     """Return the actions of ``on_finding``, which is one action or a sequence, as a list."""
-    return list(wanted) if isinstance(wanted, list | tuple) else [wanted]  # type: ignore[list-item]
+    return list(on_finding) if isinstance(on_finding, list | tuple) else [on_finding]  # type: ignore[list-item]
 
 
 class BadValue(RuntimeError):
@@ -54,16 +54,16 @@ class Actions:
 
     def __init__(
         self,
-        wanted: OnFinding | Sequence[OnFinding],
+        on_finding: OnFinding | Sequence[OnFinding],
         folder: Path,
         configuration: Mapping[str, Any],
         *,
         engine: Any = None,
     ) -> None:
-        self._wanted = listed(wanted)
-        for one in self._wanted:
-            if not callable(one) and one not in WORDS:
-                raise ValueError(f"unknown action '{one}': choose from {', '.join(WORDS)}, or give a function")
+        self._wanted = listed(on_finding)
+        for action in self._wanted:
+            if not callable(action) and action not in WORDS:
+                raise ValueError(f"unknown action '{action}': choose from {', '.join(WORDS)}, or give a function")
         self._folder = folder
         self._configuration = dict(configuration)
         self._engine = engine
@@ -90,38 +90,38 @@ class Actions:
                 state["cuda"] = torch.cuda.get_rng_state()
             self._batches.append(_Batch(step, micro_batch, batch, state))
 
-    def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[ProbeResult]]) -> None:
+    def act(self, finding: Finding, rank: int, world: int, probes: Mapping[int, Sequence[ProbeResult]]) -> None:
         """Carry out all requested actions; raising comes last."""
         speaks = rank == 0
         saved = ""
         if self.saves:
             try:
-                self.saved = self._save(finding, rank, world, kept)
+                self.saved = self._save(finding, rank, world, probes)
                 saved = f"\nSaved: {self.saved}"
             except (incident.IncidentError, OSError) as error:  # no reason to end somebody's training
                 saved = f"\nNot saved: {error}"
         if speaks and (self.saves or "warn" in self._wanted or "stop" in self._wanted):
             warnings.warn(describe(finding) + saved, BadValueWarning, stacklevel=_outside())
-        for one in self._wanted:
-            if callable(one):
-                one(finding)
+        for action in self._wanted:
+            if callable(action):
+                action(finding)
         if "raise" in self._wanted:
             raise BadValue(finding)
 
-    def _save(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[ProbeResult]]) -> Path:
-        where = incident.free_name(self._folder, finding, self._taken)
-        begun = [one for one in self._batches if (one.step, one.micro_batch) == (finding.step, finding.micro_batch)]
+    def _save(self, finding: Finding, rank: int, world: int, probes: Mapping[int, Sequence[ProbeResult]]) -> Path:
+        folder = incident.free_name(self._folder, finding, self._taken)
+        begun = [row for row in self._batches if (row.step, row.micro_batch) == (finding.step, finding.micro_batch)]
         batch = (begun or list(self._batches) or [_Batch(0, 0, {}, {})])[-1]
         incident.write_rank(
-            where,
+            folder,
             rank,
-            probes=[probe for step in sorted(kept) for probe in kept[step]],
+            probes=[probe for step in sorted(probes) for probe in probes[step]],
             batch=batch.tensors,
             rng=batch.random,
         )
         if rank == 0:
-            incident.write(where, finding, world=world, configuration=self._all_configuration(), versions=versions())
-        return where
+            incident.write(folder, finding, world=world, configuration=self._all_configuration(), versions=versions())
+        return folder
 
     def _all_configuration(self) -> dict[str, Any]:
         config = getattr(getattr(self._engine, "_config", None), "_param_dict", None)
@@ -144,9 +144,9 @@ def describe(finding: Finding) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that take part in training and that the program has imported."""
-    found = {"python": platform.python_version()}
+    versions_by_name = {"python": platform.python_version()}
     for name in ("torch", "deepspeed", "transformers", "accelerate", "lightning", "numpy"):
         module = sys.modules.get(name)
         if module is not None:
-            found[name] = str(getattr(module, "__version__", "unknown"))
-    return found
+            versions_by_name[name] = str(getattr(module, "__version__", "unknown"))
+    return versions_by_name

@@ -55,7 +55,7 @@ class AutoWatch:
 
     def __init__(self, **options: Any) -> None:
         self._wanted: list[Any] = listed(options.get("on_finding", "warn"))
-        self._options = {**options, "on_finding": [*self._wanted, self._found]}
+        self._options = {**options, "on_finding": [*self._wanted, self._on_finding]}
         _check({**options, "on_finding": self._wanted})
         self._watch: NanWatch | None = None
         self._trained: Any = None  # the watched object: the engine, if there is one
@@ -68,7 +68,7 @@ class AutoWatch:
         self._closing = False
         self._world = 1
         self._store: Any = None  # of torch.distributed; kept, because the program may end that before us
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -81,7 +81,7 @@ class AutoWatch:
         return self.finding is not None and ("raise" in self._wanted or "stop" in self._wanted)
 
     def __enter__(self) -> Self:
-        self._undo.append(register_module_forward_pre_hook(self._called).remove)
+        self._undo.append(register_module_forward_pre_hook(self._enter).remove)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -90,7 +90,7 @@ class AutoWatch:
         self._let_go()
         watch = self._watch
         if watch is None:
-            self._say("nothing was watched" if self._said else "nothing was watched: no model was trained here")
+            self._say("nothing was watched" if self._printed else "nothing was watched: no model was trained here")
             return
         if isinstance(error, KeyboardInterrupt):
             watch.__exit__(kind, error, trace)  # a program that hangs is interrupted: do not wait for its device
@@ -104,13 +104,13 @@ class AutoWatch:
 
     # -- attaching ----------------------------------------------------------------------------------
 
-    def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not module.training or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return
         parameters = list(module.parameters())
-        if not any(one.requires_grad for one in parameters) or any(one.is_meta or is_lazy(one) for one in parameters):
+        if not any(p.requires_grad for p in parameters) or any(p.is_meta or is_lazy(p) for p in parameters):
             return
         self._let_go()
         caller = sys._getframe(1)
@@ -123,10 +123,10 @@ class AutoWatch:
 
     def _attach(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
         owners = list(_owners(caller))
-        model = _whole(module, owners)
+        model = _model_of(module, owners)
         self._trained = model
         kind = engine_class()
-        self._parameters = {id(one) for one in model.parameters()}
+        self._parameters = {id(parameter) for parameter in model.parameters()}
         # Before the watch's own hooks: when it finds something at the end of step n, n steps are counted.
         self._undo.append(register_optimizer_step_post_hook(self._stepped).remove)
         if kind is not None:
@@ -144,8 +144,8 @@ class AutoWatch:
             # A global hook is not given the keyword arguments either; the caller has them.
             keywords = caller.f_locals.get("kwargs")
             batch = {f"argument {place}": value for place, value in enumerate(args)}
-            whole = {**batch, **(keywords if isinstance(keywords, Mapping) else {})}
-            self._watch.phase("forward", whole, once=True)
+            arguments = {**batch, **(keywords if isinstance(keywords, Mapping) else {})}
+            self._watch.phase("forward", arguments, once=True)
 
     def _ask_trainer(self, owners: list[Any]) -> None:
         """Find the owner of the training loop, and how to stop it."""
@@ -167,7 +167,7 @@ class AutoWatch:
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if hasattr(self._trained, "global_steps"):  # an engine: it steps flat copies of the parameters
             return
-        stepped = [id(one) for group in optimizer.param_groups for one in group["params"]]
+        stepped = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
         if not self._parameters.isdisjoint(stepped):
             self._count()
         if not self._parameters.issuperset(stepped):
@@ -194,7 +194,7 @@ class AutoWatch:
             self._stop_at = None
             self._stop()
 
-    def _found(self, finding: Finding) -> None:
+    def _on_finding(self, finding: Finding) -> None:
         """Stop at a step at which all ranks stop: if a single rank leaves, the others wait for it in a collective.
 
         A rank learns of a finding one step before or after the others, as far as gradients let it run ahead.
@@ -223,8 +223,8 @@ class AutoWatch:
 
     def _say(self, text: str) -> None:
         """Print a message once, on rank 0."""
-        if _rank() == 0 and text not in self._said:
-            self._said.add(text)
+        if _rank() == 0 and text not in self._printed:
+            self._printed.add(text)
             print(f"streamrace watch: {text.rstrip('.')}.", file=sys.stderr, flush=True)
 
 
@@ -251,12 +251,12 @@ def _owners(frame: FrameType | None) -> Iterator[Any]:
         frame = frame.f_back
 
 
-def _whole(module: nn.Module, owners: list[Any]) -> nn.Module:
+def _model_of(module: nn.Module, owners: list[Any]) -> nn.Module:
     """Return the model that ``module`` is a part of: Lightning, and methods of models, call parts directly."""
     if unwrapped(module) is not module:
         return module
     for owner in owners:
-        if isinstance(owner, nn.Module) and owner is not module and any(part is module for part in owner.modules()):
+        if isinstance(owner, nn.Module) and owner is not module and any(inner is module for inner in owner.modules()):
             module = owner
     return module
 

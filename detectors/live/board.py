@@ -76,8 +76,8 @@ class Board:
         self.sums: dict[int, list[Sum]] = {}  # checksums of the steps that are not judged yet
         self._keep = keep
         # For these kinds the extremes are needed even if good; for the others only bad values count.
-        self._told = {Kind.INPUT, Kind.OUTPUT, Kind.LOSS, *bound, *([Kind.PARAMETER] if checksums else [])}
-        self._extremes = self._told - ({Kind.OUTPUT} - set(bound))
+        self._shown = {Kind.INPUT, Kind.OUTPUT, Kind.LOSS, *bound, *([Kind.PARAMETER] if checksums else [])}
+        self._extremes = self._shown - ({Kind.OUTPUT} - set(bound))
         self._bound = bound
         self._lanes = Lanes(hardware, checksums=checksums)
         self._any_bad = False  # in this step, if the host knows at once
@@ -129,12 +129,12 @@ class Board:
 
         ``order``: the place that was reserved for the probe (:meth:`keep_place`), if it is late.
         """
-        plain = _plain(values)
-        if plain is None or not plain.numel():
+        tensor = _plain(values)
+        if tensor is None or not tensor.numel():
             return False
         kind = self._names[point].kind
-        extremes = bool(self._keep) or kind in self._extremes or plain.numel() < _SMALL
-        bad = self._lanes.probe(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
+        extremes = bool(self._keep) or kind in self._extremes or tensor.numel() < _SMALL
+        bad = self._lanes.probe(tensor, self._note(point, tensor.numel(), order=order), extremes=extremes)
         # A module's own output may be bad on purpose, step after step: a mask.
         self._any_bad |= bad and (kind in (Kind.LOSS, Kind.GRADIENT) or self._names[point] == _RETURNED)
         return bad
@@ -156,10 +156,10 @@ class Board:
         self, event: SumEvent, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
     ) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
-        plain = _plain(values)
-        if plain is not None:  # an empty tensor too: it is an event
-            note = self._note(point, plain.numel(), event)
-            self._lanes.checksum(plain, note, first=first, part=part, parts=parts)
+        tensor = _plain(values)
+        if tensor is not None:  # an empty tensor too: it is an event
+            note = self._note(point, tensor.numel(), event)
+            self._lanes.checksum(tensor, note, first=first, part=part, parts=parts)
 
     def settled(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take whole parameters, by name, as the passes used them, before the optimizer's step.
@@ -173,8 +173,8 @@ class Board:
                 self.sum(
                     SumEvent.SETTLED, self.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), values
                 )
-        wanted = self._any_bad or (self.checksums and self._lanes.hardware.asynchronous)
-        if wanted and Kind.PARAMETER in self.kinds:
+        probed = self._any_bad or (self.checksums and self._lanes.hardware.asynchronous)
+        if probed and Kind.PARAMETER in self.kinds:
             for name, values in parameters:
                 self.see(self.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name, BEFORE)), values)
 
@@ -221,15 +221,15 @@ class Board:
     def _take(self, measured: Measured) -> None:
         for note, sums in measured.sums:
             point = self._names[note.point]
-            one = Sum(note.event, point.parameter, point.kind, note.micro_batch, note.phase, note.order, sums)
-            self.sums.setdefault(note.step, []).append(one)
+            checksum = Sum(note.event, point.parameter, point.kind, note.micro_batch, note.phase, note.order, sums)
+            self.sums.setdefault(note.step, []).append(checksum)
             self._awaited[note.step] -= 1
         rows = measured.probes
         bad = rows[:, :3].sum(axis=1) > 0
         for index, note in enumerate(measured.probe_notes):
             self._awaited[note.step] -= 1
             point = self._names[note.point]
-            if not (bad[index] or self._keep or point.kind in self._told or point is SKIPPED or point is NORM):
+            if not (bad[index] or self._keep or point.kind in self._shown or point is SKIPPED or point is NORM):
                 continue
             row = rows[index]
             low, high = float(row[3]), float(row[4])
@@ -330,5 +330,5 @@ def _plain(values: Any) -> Tensor | None:
         tensor = tensor._values()
     if tensor.is_meta or tensor.is_quantized:
         return None
-    plain: Tensor = tensor.detach()
-    return plain
+    detached: Tensor = tensor.detach()
+    return detached

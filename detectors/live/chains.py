@@ -114,33 +114,33 @@ class Chains:
 
         ``skipped``: the optimizer left the step out, so no parameter has a new version.
         """
-        found: list[Mismatch] = []
-        for one in sorted(sums, key=lambda one: one.order):
-            chain = self._chains.setdefault(one.parameter, _Chain(Shape()))
-            match one.event:
-                case SumEvent.UPDATE if not skipped or one.sums[0] != chain.primary:
-                    self._written(chain, step, one)
+        mismatches: list[Mismatch] = []
+        for entry in sorted(sums, key=lambda entry: entry.order):
+            chain = self._chains.setdefault(entry.parameter, _Chain(Shape()))
+            match entry.event:
+                case SumEvent.UPDATE if not skipped or entry.sums[0] != chain.primary:
+                    self._written(chain, step, entry)
                 case SumEvent.EDIT:
-                    self._written(chain, step - 1, one)
+                    self._written(chain, step - 1, entry)
                 case SumEvent.READ:
-                    found += self._read(chain, one)
+                    mismatches += self._read(chain, entry)
                 case SumEvent.USE:
-                    found += self._use(chain, one)
+                    mismatches += self._use(chain, entry)
                 case SumEvent.SOURCE:
-                    found += self._source(chain, one)
+                    mismatches += self._source(chain, entry)
                 case SumEvent.COPIED:
-                    found += self._copied(chain, one)
+                    mismatches += self._copied(chain, entry)
                 case SumEvent.SETTLED:
-                    found += self._settled(chain, one)
+                    mismatches += self._settled(chain, entry)
         for chain in self._chains.values():  # secondary partitions that were dropped before they could settle
-            found += [_race(at, chain, expected, "released") for at, expected in chain.pending]
+            mismatches += [_race(at, chain, expected, "released") for at, expected in chain.pending]
             chain.pending.clear()
-        return sorted(found, key=lambda one: one.at.order)
+        return sorted(mismatches, key=lambda mismatch: mismatch.at.order)
 
-    def _written(self, chain: _Chain, step: int, one: Sum) -> None:
+    def _written(self, chain: _Chain, step: int, entry: Sum) -> None:
         # A new version, even if this rank's own part came out the same: the others' parts need not.
         self._remember(chain, Kind.PRIMARY, chain.primary, chain.step)
-        chain.primary = one.sums[0]
+        chain.primary = entry.sums[0]
         chain.version += 1
         chain.step = step
         chain.first_use = None
@@ -157,34 +157,34 @@ class Chains:
             return None
         return add(*chain.first_use[slice(*chain.shape.secondary)])
 
-    def _read(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        chain.reads_from = one.partition
-        if one.partition is Kind.PRIMARY:
+    def _read(self, chain: _Chain, entry: Sum) -> list[Mismatch]:
+        chain.reads_from = entry.partition
+        if entry.partition is Kind.PRIMARY:
             if chain.primary is None:
-                chain.primary = one.sums[0]
-            if one.sums[0] != chain.primary:
-                chain.pending.append((one, chain.primary))
+                chain.primary = entry.sums[0]
+            if entry.sums[0] != chain.primary:
+                chain.pending.append((entry, chain.primary))
             return []
         expected = self._expected(chain)
-        if one.sums[0] == expected:
+        if entry.sums[0] == expected:
             if chain.copied_version != chain.version:
                 self._holds(chain, expected)  # it was copied before any probe
             return []
         if expected is None:
-            kept = chain.copied_version != chain.version and one.sums[0] == chain.copied
+            is_last_copy = chain.copied_version != chain.version and entry.sums[0] == chain.copied
             changed = chain.copied_primary != chain.primary
-            return [_stale(one, chain, chain.copied_step + 1)] if kept and changed else []
+            return [_stale(entry, chain, chain.copied_step + 1)] if is_last_copy and changed else []
         if chain.copied_version == chain.version:
-            chain.pending.append((one, expected))
+            chain.pending.append((entry, expected))
             return []
-        if one.sums[0] == chain.copied:
-            return [_stale(one, chain, chain.copied_step + 1)]
-        return [_stale(one, chain, self._step_of(chain, one))]
+        if entry.sums[0] == chain.copied:
+            return [_stale(entry, chain, chain.copied_step + 1)]
+        return [_stale(entry, chain, self._step_of(chain, entry))]
 
-    def _step_of(self, chain: _Chain, one: Sum) -> int:
+    def _step_of(self, chain: _Chain, entry: Sum) -> int:
         """Return the step that used the measured version; -1: no version that is remembered."""
-        older = chain.older.get(one.partition, ())
-        return next((step + 1 for step, value in reversed(older) if value == one.sums[0]), -1)
+        older = chain.older.get(entry.partition, ())
+        return next((step + 1 for step, value in reversed(older) if value == entry.sums[0]), -1)
 
     def _holds(self, chain: _Chain, value: int) -> None:
         """Note that the secondary partition holds this value, of the current version."""
@@ -192,71 +192,71 @@ class Chains:
         chain.copied, chain.copied_primary = value, chain.primary
         chain.copied_version, chain.copied_step = chain.version, chain.step
 
-    def _use(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+    def _use(self, chain: _Chain, entry: Sum) -> list[Mismatch]:
         if chain.shape.lossy:
             return []
-        mine = chain.shape.part
+        own_part = chain.shape.part
         explained = any(at.partition is chain.reads_from for at, _ in chain.pending)
         if chain.first_use is None:
-            known = -1 < mine < len(one.sums) and chain.primary is not None
-            if known and one.sums[mine] != chain.primary and not explained:
+            is_known = -1 < own_part < len(entry.sums) and chain.primary is not None
+            if is_known and entry.sums[own_part] != chain.primary and not explained:
                 if chain.reads_from is Kind.SECONDARY and chain.copied_version != chain.version:
-                    return [_unseen(one, mine)]
-                return [_gather(one, mine, "this rank's own part is not what its partition holds")]
+                    return [_unseen(entry, own_part)]
+                return [_gather(entry, own_part, "this rank's own part is not what its partition holds")]
             if not explained:
-                chain.first_use = one.sums
+                chain.first_use = entry.sums
             return []
-        wrong = [part for part, pair in enumerate(zip(one.sums, chain.first_use, strict=True)) if pair[0] != pair[1]]
+        wrong = [part for part, pair in enumerate(zip(entry.sums, chain.first_use, strict=True)) if pair[0] != pair[1]]
         if not wrong or explained:
             return []
-        return [_gather(one, wrong[0], "the same version of the parameter was other at its first use")]
+        return [_gather(entry, wrong[0], "the same version of the parameter had other values at its first use")]
 
-    def _source(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        chain.source = one.sums[0]
+    def _source(self, chain: _Chain, entry: Sum) -> list[Mismatch]:
+        chain.source = entry.sums[0]
         if chain.first_use is None or chain.shape.lossy:
             return []
         used = add(*chain.first_use[slice(*chain.shape.secondary)])
-        if used == one.sums[0] or any(at.partition is chain.reads_from for at, _ in chain.pending):
+        if used == entry.sums[0] or any(at.partition is chain.reads_from for at, _ in chain.pending):
             return []
         evidence = ("What is copied into the secondary partition is not what was used: it changed while gathered.",)
-        at = one._replace(partition=Kind.PARAMETER)
+        at = entry._replace(partition=Kind.PARAMETER)
         return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
-    def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+    def _copied(self, chain: _Chain, entry: Sum) -> list[Mismatch]:
         # The partition is overwritten, so what the last copy wrote is lost.
-        anew = [pair for pair in chain.pending if pair[0].partition is one.partition]
-        found = [_race(at, chain, wanted, "written anew") for at, wanted in anew]
-        chain.pending = [pair for pair in chain.pending if pair[0].partition is not one.partition]
+        anew = [pair for pair in chain.pending if pair[0].partition is entry.partition]
+        races = [_race(at, chain, expected, "written anew") for at, expected in anew]
+        chain.pending = [pair for pair in chain.pending if pair[0].partition is not entry.partition]
         source, chain.source = chain.source, None
-        self._holds(chain, one.sums[0])
-        if source is None or source == one.sums[0]:
-            return found
+        self._holds(chain, entry.sums[0])
+        if source is None or source == entry.sums[0]:
+            return races
         evidence = (
-            "On the stream that copies, and behind the copy, the secondary partition is not what was to be copied: "
+            "On the stream that copies, after the copy, the secondary partition differs from the copy's source: "
             "the copy leaves a part of it as it was.",
         )
-        return [*found, Mismatch(Cause.UNCOVERED, one, chain.shape.part_of(one.partition), evidence=evidence)]
+        return [*races, Mismatch(Cause.UNCOVERED, entry, chain.shape.part_of(entry.partition), evidence=evidence)]
 
-    def _settled(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        expected = chain.copied if one.partition is Kind.SECONDARY else chain.primary
-        if one.partition is Kind.SECONDARY and chain.copied_version != chain.version:
+    def _settled(self, chain: _Chain, entry: Sum) -> list[Mismatch]:
+        expected = chain.copied if entry.partition is Kind.SECONDARY else chain.primary
+        if entry.partition is Kind.SECONDARY and chain.copied_version != chain.version:
             return []
-        found = []
-        kept = []
-        for at, wanted in chain.pending:
-            if at.partition is not one.partition:
-                kept.append((at, wanted))
-            elif one.sums[0] == wanted:
-                found.append(_race(at, chain, wanted, "settled", self._step_of(chain, at)))
+        faults = []
+        pending = []
+        for at, expected_sum in chain.pending:
+            if at.partition is not entry.partition:
+                pending.append((at, expected_sum))
+            elif entry.sums[0] == expected_sum:
+                faults.append(_race(at, chain, expected_sum, "settled", self._step_of(chain, at)))
             else:
-                evidence = ("Written rightly, read wrongly, and wrong still: memory changed, no copy is late.",)
-                found.append(Mismatch(Cause.CORRUPTION, at, chain.shape.part_of(at.partition), evidence=evidence))
-        chain.pending = kept
-        if not found and expected is not None and one.sums[0] != expected:
-            reads = "Every all-gather read it rightly; before" if one.partition is not Kind.PARAMETER else "Before"
-            evidence = (f"{reads} the step it is not what was last written to it.",)
-            found.append(Mismatch(Cause.CORRUPTION, one, chain.shape.part_of(one.partition), evidence=evidence))
-        return found
+                evidence = ("Written right, read wrong, and still wrong later: memory changed, no copy is late.",)
+                faults.append(Mismatch(Cause.CORRUPTION, at, chain.shape.part_of(at.partition), evidence=evidence))
+        chain.pending = pending
+        if not faults and expected is not None and entry.sums[0] != expected:
+            reads = "All all-gathers read it right; before" if entry.partition is not Kind.PARAMETER else "Before"
+            evidence = (f"{reads} the step the contents are not what was last written.",)
+            faults.append(Mismatch(Cause.CORRUPTION, entry, chain.shape.part_of(entry.partition), evidence=evidence))
+        return faults
 
 
 def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) -> Mismatch:
@@ -273,9 +273,9 @@ def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) ->
 
 
 def _stale(at: Sum, chain: _Chain, version: int) -> Mismatch:
-    held = f"It holds the values of step {version}." if version >= 0 else "It holds none of the versions remembered."
+    text = f"It holds the values of step {version}." if version >= 0 else "It holds none of the versions remembered."
     since = f"The parameter changed in step {chain.step}, and no copy into the {at.partition} was issued since."
-    return Mismatch(Cause.STALE, at, chain.shape.part_of(at.partition), version, (since, held))
+    return Mismatch(Cause.STALE, at, chain.shape.part_of(at.partition), version, (since, text))
 
 
 def _unseen(at: Sum, part: int) -> Mismatch:

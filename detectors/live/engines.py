@@ -64,7 +64,7 @@ class EngineHooks:
             return
         guard = board.guard
         for end in (
-            listen(kind, "__init__", before=guard(self._made)),
+            listen(kind, "__init__", before=guard(self._constructed)),
             listen(kind, "forward", before=guard(self._forward)),
             listen(kind, "backward", before=guard(self._backward)),
             listen(kind, "step", before=guard(self._before_step), after=guard(self._after_step)),
@@ -76,7 +76,7 @@ class EngineHooks:
         """Return whether an engine has been found."""
         return self._engine is not None
 
-    def _mine(self, engine: Any) -> bool:
+    def _is_own_engine(self, engine: Any) -> bool:
         if self._engine is None and getattr(engine, "module", None) is self._model:
             self._bind(engine)
         return self._engine is engine
@@ -89,9 +89,9 @@ class EngineHooks:
         else:
             self._sums(SumEvent.EDIT)
 
-    def _made(self, engine: Any, *args: Any, **kwargs: Any) -> None:
-        given = kwargs.get("model", args[1] if len(args) > 1 else None)
-        if given is self._model and not self._modules.framework:
+    def _constructed(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        model = kwargs.get("model", args[1] if len(args) > 1 else None)
+        if model is self._model and not self._modules.framework:
             raise Passed(
                 WatchError(
                     "this model is watched already, and deepspeed.initialize comes only now: DeepSpeed's hooks have to "
@@ -100,14 +100,14 @@ class EngineHooks:
             )
 
     def _forward(self, engine: Any, *args: Any, **kwargs: Any) -> None:
-        self._mine(engine)
+        self._is_own_engine(engine)
 
     def _backward(self, engine: Any, loss: Any, *args: Any, **kwargs: Any) -> None:
-        if self._mine(engine) and isinstance(loss, Tensor):
+        if self._is_own_engine(engine) and isinstance(loss, Tensor):
             self._modules.loss(loss)
 
     def _before_step(self, engine: Any, *args: Any, **kwargs: Any) -> None:
-        if self._mine(engine) and engine.is_gradient_accumulation_boundary():
+        if self._is_own_engine(engine) and engine.is_gradient_accumulation_boundary():
             self._board.begin_step()
             scaler = getattr(engine.optimizer, "loss_scaler", None)
             self._board.scaled = bool(getattr(scaler, "dynamic", False))
@@ -117,7 +117,7 @@ class EngineHooks:
                 self._board.settled(self._model.named_parameters())
 
     def _after_step(self, _: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
-        if not self._mine(engine) or self._board.phase != "step":
+        if not self._is_own_engine(engine) or self._board.phase != "step":
             return
         board = self._board
         if self._zero3 is not None:
@@ -136,15 +136,15 @@ class EngineHooks:
     def _states(self) -> None:
         """Probe under ZeRO-1, 2 or none: parameters are whole, optimizer state may be this rank's part of it."""
         board = self._board
-        trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
-        late = board.late and Kind.PARAMETER in board.kinds
-        for name, parameter in trained if not late else ():
+        trained = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+        only_if_bad = board.late and Kind.PARAMETER in board.kinds
+        for name, parameter in trained if not only_if_bad else ():
             self._state(name, parameter)
         for name, parameter in trained if Kind.PARAMETER in board.kinds else ():
-            before = board.keep_place()
+            place = board.keep_place()
             bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
-            if bad and late:
-                self._state(name, parameter, before)
+            if bad and only_if_bad:
+                self._state(name, parameter, place)
         self._sums(SumEvent.UPDATE)
 
     def _state(self, name: str, parameter: nn.Parameter, order: int = 0) -> None:

@@ -131,22 +131,22 @@ class Finding:
 
     def sentence(self) -> str:
         """Return a sentence for the user that describes the finding."""
-        where = ProbePoint(self.kind, self.module, self.parameter, self.detail)
+        point = ProbePoint(self.kind, self.module, self.parameter, self.detail)
         part = f", the part of rank {self.part} of its group" if self.part >= 0 else ""
         bad = wording.every(
             text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
         )
-        what = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
+        problem = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
         if self.unknown:
-            what = "wrong, and its values were not watched"
+            problem = "wrong, and its values were not watched"
         extremes = f"from {self.low:.4g} to {self.high:.4g}" if math.isfinite(self.low + self.high) else ""
         if self.beyond:
-            what = " and ".join(filter(None, (bad, f"beyond the bound, {extremes}")))
+            problem = " and ".join(filter(None, (bad, f"beyond the bound, {extremes}")))
         elif extremes:
-            what += f" (good ones {extremes})"
+            problem += f" (good ones {extremes})"
         return (
             f"{_MEANING[self.cause]} Step {self.step}, micro-batch {self.micro_batch}, {self.phase}, "
-            f"rank {self.rank}: {where}{part}: {what}."
+            f"rank {self.rank}: {point}{part}: {problem}."
         )
 
     def __eq__(self, other: object) -> bool:

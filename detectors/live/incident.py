@@ -95,7 +95,7 @@ def free_name(parent: Path, finding: Finding, taken: Collection[str] | None = No
     """Return ``parent/incident-step12``, or with -2, -3 and so on if that is ``taken`` (None: if it exists)."""
     name = f"incident-step{finding.step}"
     names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(parent / each for each in names if not ((parent / each).exists() if taken is None else each in taken))
+    return next(parent / name for name in names if not ((parent / name).exists() if taken is None else name in taken))
 
 
 def write(
@@ -152,9 +152,9 @@ def _why(error: OSError) -> str:
 
 def _replace(path: Path, save: Callable[[Path], None]) -> None:
     """Write a file such that a reader sees all of it or none: a rank may die while it writes."""
-    beside = path.with_name(f".{path.name}.part")
-    save(beside)
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.part")
+    save(temporary)
+    os.replace(temporary, path)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -168,9 +168,9 @@ def _write_statistics(path: Path, probes: Iterable[ProbeResult]) -> None:
         rows.writerow(COLUMNS)
         for probe in probes:
             point, counts = probe.point, (probe.nan, probe.plus_inf, probe.minus_inf)
-            where = (probe.step, probe.micro_batch, probe.phase, probe.order)
+            place = (probe.step, probe.micro_batch, probe.phase, probe.order)
             names = (str(point.kind), point.module, point.parameter, point.detail)
-            rows.writerow((*where, *names, *counts, probe.low, probe.high, probe.numel, int(probe.beyond)))
+            rows.writerow((*place, *names, *counts, probe.low, probe.high, probe.numel, int(probe.beyond)))
 
 
 def _sorted_out(values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -194,13 +194,13 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
             inner = value.items()
-        elif isinstance(value, list | tuple) and any(isinstance(one, Tensor | Mapping) for one in value):
+        elif isinstance(value, list | tuple) and any(isinstance(item, Tensor | Mapping) for item in value):
             inner = enumerate(value)
     if inner is None:
         yield name, value
     else:
-        for key, one in inner:
-            yield from _leaves(one, f"{name}.{_text(key)}" if name else _text(key), depth + 1)
+        for key, item in inner:
+            yield from _leaves(item, f"{name}.{_text(key)}" if name else _text(key), depth + 1)
 
 
 def _copied(tensor: Tensor) -> Tensor | None:
@@ -231,17 +231,17 @@ def _jsonable(value: Any, depth: int = 0) -> Any:
     if depth < _DEEPEST:
         try:
             if isinstance(value, Mapping):
-                return {_text(key): _kept(_text(key), one, depth) for key, one in value.items()}
+                return {_text(key): _redacted(_text(key), item, depth) for key, item in value.items()}
             if isinstance(value, list | tuple):
-                return [_jsonable(one, depth + 1) for one in value]
+                return [_jsonable(item, depth + 1) for item in value]
             if isinstance(value, set | frozenset):
-                return sorted(_text(one) for one in value)
+                return sorted(_text(item) for item in value)
         except Exception:  # whatever the user's class raises while it is walked
             return _text(value)
     return _text(value)
 
 
-def _kept(key: str, value: Any, depth: int) -> Any:
+def _redacted(key: str, value: Any, depth: int) -> Any:
     if isinstance(value, str) and value and _SECRET.search(key):
         return "(left out)"
     return _jsonable(value, depth + 1)
@@ -267,7 +267,7 @@ def load(folder: Path) -> Incident:
     if not isinstance(configuration, dict) or not isinstance(versions, dict):
         raise _damaged(folder / "incident.json", "configuration and versions are no mappings")
     statistics = {}
-    for rank in sorted(int(found[1]) for path in folder.iterdir() if (found := _RANK.fullmatch(path.name))):
+    for rank in sorted(int(match[1]) for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))):
         path = folder / f"rank-{rank}" / "statistics.csv"
         if rank < world and path.is_file():
             statistics[rank] = sorted(_statistics(path), key=lambda probe: (probe.step, probe.order))
@@ -333,8 +333,8 @@ def _probe(row: list[str]) -> ProbeResult:
     nan, plus_inf, minus_inf, low, high, numel, beyond = numbers
     point = ProbePoint(Kind(kind), module, parameter, detail)
     counts = (_count(nan), _count(plus_inf), _count(minus_inf))
-    where = (_count(step), _count(micro_batch), phase, _count(order))
-    return ProbeResult(point, *where, *counts, float(low), float(high), _count(numel), bool(_count(beyond)))
+    place = (_count(step), _count(micro_batch), phase, _count(order))
+    return ProbeResult(point, *place, *counts, float(low), float(high), _count(numel), bool(_count(beyond)))
 
 
 def _count(text: str) -> int:

@@ -59,17 +59,17 @@ class Judge:
         """Return this rank's finding for the step, from its first bad point; None if the step is healthy."""
         bad = sorted(step.bad, key=lambda probe: probe.order)  # a step begins with probes of phase "step", too
         alarms = [probe for probe in bad if self._alarms(probe, step)]
-        mismatch = min(step.mismatches, key=lambda one: one.at.order, default=None)
+        mismatch = min(step.mismatches, key=lambda mismatch: mismatch.at.order, default=None)
         if not alarms and mismatch is None:
             self._usual.update(probe.point for probe in bad if probe.point.kind not in _GRADIENTS)
             return None
         first = self._first(bad, alarms) if alarms else None
         # Memory that changed in a whole parameter shows only at the step, and no bad value can be its cause.
-        whole = (
+        in_whole = (
             mismatch is not None and mismatch.at.event is SumEvent.SETTLED and mismatch.at.partition is Kind.PARAMETER
         )
-        if mismatch is not None and (first is None or whole or mismatch.at.order <= first.order):
-            return self._of_mismatch(mismatch, step, bad, first if whole else None)
+        if mismatch is not None and (first is None or in_whole or mismatch.at.order <= first.order):
+            return self._of_mismatch(mismatch, step, bad, first if in_whole else None)
         assert first is not None
         return self._of_probe(first, step, bad)
 
@@ -88,11 +88,11 @@ class Judge:
     def _first(self, bad: Sequence[ProbeResult], alarms: Sequence[ProbeResult]) -> ProbeResult:
         """Return the earliest bad point that can have led to the alarm: none that is bad in healthy steps."""
         alarm = alarms[0]
-        before = [probe for probe in bad if probe.order <= alarm.order and probe.point not in self._usual]
-        for index, probe in enumerate(before):
+        candidates = [probe for probe in bad if probe.order <= alarm.order and probe.point not in self._usual]
+        for index, probe in enumerate(candidates):
             # A mask of -inf is harmless unless the next probe is bad as well.
             mask = probe.point.kind in _PASSED and probe.minus_inf and not (probe.nan or probe.plus_inf or probe.beyond)
-            if not mask or (index + 1 < len(before) and before[index + 1].order <= probe.order + 2):
+            if not mask or (index + 1 < len(candidates) and candidates[index + 1].order <= probe.order + 2):
                 return probe
         return alarm
 
@@ -150,9 +150,9 @@ class Judge:
             evidence = ["No output that was probed before it is bad."]
             if Kind.PARAMETER in self._watched:
                 evidence = ["All outputs before it are good."]
-                own = self._own(probe, bad)
-                if own is not None:
-                    evidence.append(f"Training began with a bad parameter: {own.point.parameter}, {_counted(own)}.")
+                used = self._own(probe, bad)
+                if used is not None:
+                    evidence.append(f"Training began with a bad parameter: {used.point.parameter}, {_counted(used)}.")
                 elif kind is Kind.OUTPUT and (step.sharded or step.number > 1):
                     when = "are good" if step.sharded else "were good after the step before"
                     evidence.append(f"The parameters of {probe.point.module or 'the model'} {when}.")
@@ -170,8 +170,8 @@ class Judge:
         if kind is Kind.SECONDARY:
             return Cause.SHARDING, ["The parameter that it is copied from was good when it was gathered.", _MORE]
         if kind is Kind.PRIMARY or not step.sharded or probe.phase == "step":
-            state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == probe.step]
-            if any(one.point.parameter == probe.point.parameter for one in state):
+            state = [other for other in bad if other.point.kind is Kind.OPTIMIZER and other.step == probe.step]
+            if any(other.point.parameter == probe.point.parameter for other in state):
                 return Cause.OPTIMIZER, ["Its optimizer state is bad in the same step."]
             return Cause.STEP, [*self._no_gradient(), *beyond]
         return Cause.SHARDING, ["The partition of this rank is good, and what was gathered is not.", _MORE, *beyond]
@@ -184,18 +184,18 @@ class Judge:
     ) -> Finding:
         """Return a finding. ``first``: the first bad point, which may have come before the mismatched checksum."""
         at: Sum | ProbeResult = mismatch.at
-        parameter, after = mismatch.at.parameter, mismatch.at.order
+        parameter, order = mismatch.at.parameter, mismatch.at.order
         kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else mismatch.at.partition
-        of_it = [probe for probe in bad if probe.point.parameter == parameter and probe.order >= after]
-        seen = next((probe for probe in of_it if probe.point.kind is kind), None)
+        of_it = [probe for probe in bad if probe.point.parameter == parameter and probe.order >= order]
+        bad_probe = next((probe for probe in of_it if probe.point.kind is kind), None)
         evidence = mismatch.evidence
-        if seen is None and kind is not Kind.PARAMETER:
-            seen = next((probe for probe in of_it if probe.point.kind is Kind.PARAMETER), None)
-            if seen is not None:
+        if bad_probe is None and kind is not Kind.PARAMETER:
+            bad_probe = next((probe for probe in of_it if probe.point.kind is Kind.PARAMETER), None)
+            if bad_probe is not None:
                 evidence += ("The numbers are those of the parameter that was gathered from it.",)
-        if first is not None and first.order < after:
+        if first is not None and first.order < order:
             evidence += (f"The first that it made bad: {first.point}.",)
-            at, after = first, first.order - 1
+            at, order = first, first.order - 1
         return Finding(
             cause=mismatch.cause,
             kind=kind,
@@ -208,19 +208,19 @@ class Judge:
             module=parameter.rpartition(".")[0],
             parameter=parameter,
             part=mismatch.part,
-            nan=seen.nan if seen else 0,
-            inf=seen.plus_inf + seen.minus_inf if seen else 0,
-            numel=seen.numel if seen else 0,
-            low=seen.low if seen else math.nan,
-            high=seen.high if seen else math.nan,
+            nan=bad_probe.nan if bad_probe else 0,
+            inf=bad_probe.plus_inf + bad_probe.minus_inf if bad_probe else 0,
+            numel=bad_probe.numel if bad_probe else 0,
+            low=bad_probe.low if bad_probe else math.nan,
+            high=bad_probe.high if bad_probe else math.nan,
             version=mismatch.version,
-            unknown=seen is None and bool(of_it),
+            unknown=bad_probe is None and bool(of_it),
             evidence=evidence,
-            spread=self._spread(bad, after),
+            spread=self._spread(bad, order),
         )
 
-    def _spread(self, bad: Sequence[ProbeResult], after: int) -> tuple[str, ...]:
-        follow = [probe for probe in bad if probe.order > after and probe.point not in self._usual]
+    def _spread(self, bad: Sequence[ProbeResult], order: int) -> tuple[str, ...]:
+        follow = [probe for probe in bad if probe.order > order and probe.point not in self._usual]
         lines = [
             f"{probe.phase} of micro-batch {probe.micro_batch}: {probe.point}: {_counted(probe)}"
             for probe in follow[:_SPREAD]
@@ -235,14 +235,14 @@ def _counted(probe: ProbeResult) -> str:
 
 def merge(findings: Iterable[Finding]) -> Finding | None:
     """Return one finding for all ranks: the earliest in the order of execution. ``ranks``: all with a finding."""
-    found = sorted(findings, key=lambda one: one.place)
-    if not found:
+    ordered = sorted(findings, key=lambda finding: finding.place)
+    if not ordered:
         return None
-    ranks = tuple(sorted({rank for one in found for rank in one.ranks}))
-    first = found[0]
+    ranks = tuple(sorted({rank for finding in ordered for rank in finding.ranks}))
+    first = ordered[0]
     evidence = first.evidence
-    others = [one for one in found[1:] if one.rank != first.rank]
-    if others:
-        seen = first_few(sorted({one.rank for one in others}))
-        evidence = (*evidence, f"Seen later, or at the same place, on rank {seen}.")
+    later = [finding for finding in ordered[1:] if finding.rank != first.rank]
+    if later:
+        other_ranks = first_few(sorted({finding.rank for finding in later}))
+        evidence = (*evidence, f"Seen later, or at the same place, on rank {other_ranks}.")
     return Finding(**{**first.__dict__, "ranks": ranks, "evidence": evidence})

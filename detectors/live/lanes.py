@@ -53,7 +53,7 @@ class _Parcel:
         measured = Measured(
             self.probe_notes,
             probes[: len(self.probe_notes)].copy(),
-            [(note, tuple(ops.unsigned(int(one)) for one in sums[lo:hi])) for note, lo, hi in self.sum_notes],
+            [(note, tuple(ops.unsigned(int(value)) for value in sums[lo:hi])) for note, lo, hi in self.sum_notes],
         )
         if self.host:
             self.lane.spare.append(self.host)
@@ -178,13 +178,13 @@ class Lanes:
         """Yield the measurements that have arrived since. Never waits."""
         yield from self._read
         self._read.clear()
-        still = []
+        remaining = []
         for parcel in self._away:
             if parcel.arrived():
                 yield parcel.read()
             else:
-                still.append(parcel)
-        self._away = still
+                remaining.append(parcel)
+        self._away = remaining
 
     @property
     def pending(self) -> bool:

@@ -40,7 +40,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def title(model: nn.Module) -> str:
     """Return the class name of the user's own model, and its number of parameters, sharded or not."""
-    count = sum(int(getattr(one, "ds_numel", 0 if is_lazy(one) else one.numel())) for one in model.parameters())
+    count = sum(int(getattr(p, "ds_numel", 0 if is_lazy(p) else p.numel())) for p in model.parameters())
     return f"{type(unwrapped(model)).__name__} ({count:,} parameters)"
 
 
@@ -112,10 +112,10 @@ class ModuleHooks:
                 self._began({})
             if root:
                 self.loss(_loss_of(output))
-            late = board.late
-            before = board.keep_place()
-            if leaf and not late:
-                self._taken(name, args, before)
+            only_if_bad = board.late
+            place = board.keep_place()
+            if leaf and not only_if_bad:
+                self._taken(name, args, place)
             for detail, tensor in _tensors(output):
                 if not tensor.is_floating_point() or (root and detail in ("loss", "0", "") and tensor.numel() == 1):
                     continue
@@ -130,8 +130,8 @@ class ModuleHooks:
                             ),
                         )
                     bad = board.see(points[detail][0], tensor)
-                    if bad and leaf and late:
-                        self._taken(name, args, before)
+                    if bad and leaf and only_if_bad:
+                        self._taken(name, args, place)
                     if tensor.requires_grad and Kind.OUTPUT_GRADIENT in board.kinds:
                         tensor.register_hook(points[detail][1])
                 if root and tensor.requires_grad:
@@ -150,8 +150,8 @@ class ModuleHooks:
         """Note a tensor; return False if it was probed already, under the exact name of the part that returned it."""
         storage = tensor.untyped_storage()
         version = 0 if tensor.is_inference() else tensor._version
-        before = self._seen.get(storage._cdata)
-        if before is not None and before[0] == version and not before[1].expired():
+        probed = self._seen.get(storage._cdata)
+        if probed is not None and probed[0] == version and not probed[1].expired():
             return False
         self._seen[storage._cdata] = (version, StorageWeakRef(storage))
         return True

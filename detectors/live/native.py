@@ -49,8 +49,8 @@ class Native:
         good = self._extremes(address, values.numel(), kind, torch.get_num_threads(), ends)
         return (ends[0], ends[1]) if good else None
 
-    def checksums(self, words: Tensor, first: int, part: int, weights: Tensor, held: Any) -> bool:
-        """Write the checksum of each ``part`` of ``words``, (n,), contiguous, into ``held``, int64. ``first``: offset.
+    def checksums(self, words: Tensor, first: int, part: int, weights: Tensor, array: Any) -> bool:
+        """Write the checksum of each ``part`` of ``words``, (n,), contiguous, into ``array``, int64. ``first``: offset.
 
         Return False if the words cannot be read here.
         """
@@ -58,10 +58,10 @@ class Native:
         if address is None and count:
             return False
         threads, table = torch.get_num_threads(), weights.data_ptr()
-        for index in range(len(held)):
+        for index in range(len(array)):
             lo = min(index * part, count)
             size = min(part, count - lo)
-            held[index] = self._sum((address or 0) + lo * width, size, width, first + lo, table, threads)
+            array[index] = self._sum((address or 0) + lo * width, size, width, first + lo, table, threads)
         return True
 
 

@@ -63,15 +63,15 @@ def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> 
     torch.ops.detectors.checksum.default(values, sums, first, part)
 
 
-def checksum_now(values: Tensor, held: Any, *, first: int = 0, part: int = 0) -> None:
+def checksum_now(values: Tensor, array: Any, *, first: int = 0, part: int = 0) -> None:
     """Take checksums like :func:`checksum`, of values that are ready at the call, into an array of int64."""
-    here = native()
-    if here is not None:
+    library = native()
+    if library is not None:
         words, per_element = _words(values)
         size = part * per_element or words.numel()
-        if here.checksums(words, first * per_element, size, _weights(words.device), held):
+        if library.checksums(words, first * per_element, size, _weights(words.device), array):
             return
-    checksum(values, torch.from_numpy(held), first=first, part=part)
+    checksum(values, torch.from_numpy(array), first=first, part=part)
 
 
 def send(values: Tensor, pinned: Tensor) -> None:
@@ -101,68 +101,68 @@ def _probe_on_cpu(values: Tensor, row: Tensor) -> None:
     probe_now(values, row.numpy())
 
 
-def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
+def probe_now(values: Tensor, array: Any, *, extremes: bool = True) -> None:
     """Measure like :func:`probe`, of values that are ready at the call: into an array, not through the operator.
 
     One pass at the speed of memory, if the native library can read the values. Otherwise a single pass needs
     ``extremes`` False, which leaves the extremes of a good tensor unknown (NaN): the sum of the squares is finite
     only without NaN and infinity.
     """
-    held[:3] = 0
-    here = native()
-    if here is not None:
-        ends = here.extremes(values)
+    array[:3] = 0
+    library = native()
+    if library is not None:
+        ends = library.extremes(values)
         if ends is not None:
-            held[3:] = ends
+            array[3:] = ends
             return
     if not extremes and values.dtype is torch.float32 and values.is_contiguous():
         flat = values.view(-1)
         if math.isfinite(torch.dot(flat, flat)):
-            held[3:] = math.nan
+            array[3:] = math.nan
             return
-    seen = _real(values)
-    if seen.numel() == 0:
-        held[3:] = math.nan
+    real = _real(values)
+    if real.numel() == 0:
+        array[3:] = math.nan
         return
-    low, high = torch.aminmax(seen)
-    held[3], held[4] = float(low), float(high)
-    if math.isfinite(held[3]) and math.isfinite(held[4]):
+    low, high = torch.aminmax(real)
+    array[3], array[4] = float(low), float(high)
+    if math.isfinite(array[3]) and math.isfinite(array[4]):
         return
-    held[0] = int(seen.isnan().sum())
-    held[1] = int((seen == math.inf).sum())
-    held[2] = int((seen == -math.inf).sum())
-    good = seen[seen.isfinite()]
-    held[3], held[4] = (float(one) for one in torch.aminmax(good)) if good.numel() else (math.nan, math.nan)
+    array[0] = int(real.isnan().sum())
+    array[1] = int((real == math.inf).sum())
+    array[2] = int((real == -math.inf).sum())
+    good = real[real.isfinite()]
+    array[3], array[4] = (float(extreme) for extreme in torch.aminmax(good)) if good.numel() else (math.nan, math.nan)
 
 
 def probe_on_device(values: Tensor, row: Tensor) -> None:
     """Measure like :func:`probe` without the host knowing: no branch on values, so each pass is always run."""
-    seen = _real(values)
-    if seen.numel() == 0:
+    real = _real(values)
+    if real.numel() == 0:
         row.copy_(torch.tensor([0.0, 0.0, 0.0, math.nan, math.nan], dtype=row.dtype), non_blocking=True)
         return
-    if not seen.is_floating_point():
+    if not real.is_floating_point():
         row[:3].zero_()
-        row[3:].copy_(torch.stack(torch.aminmax(seen)))
+        row[3:].copy_(torch.stack(torch.aminmax(real)))
         return
-    row[0].copy_(seen.isnan().sum())
-    row[1].copy_((seen == math.inf).sum())
-    row[2].copy_((seen == -math.inf).sum())
+    row[0].copy_(real.isnan().sum())
+    row[1].copy_((real == math.inf).sum())
+    row[2].copy_((real == -math.inf).sum())
     # All three are given: nan_to_num defaults to the dtype's largest value, which is a good one.
-    row[3].copy_(torch.nan_to_num(seen, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
-    row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
+    row[3].copy_(torch.nan_to_num(real, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
+    row[4].copy_(torch.nan_to_num(real, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
     row[3:].masked_fill_(row[3:].isinf(), math.nan)
 
 
 def _real(values: Tensor) -> Tensor:
-    seen = values.detach()
-    if seen.dtype in _SPLIT:
-        seen = torch.view_as_real(seen)
-    if seen.dtype is torch.bool:
-        seen = seen.view(torch.uint8)
-    if seen.dtype in _WIDE:  # torch has no extremes of these
-        seen = seen.to(_WIDE[seen.dtype])
-    return seen.float() if seen.dtype.is_floating_point and seen.dtype.itemsize == 1 else seen
+    real = values.detach()
+    if real.dtype in _SPLIT:
+        real = torch.view_as_real(real)
+    if real.dtype is torch.bool:
+        real = real.view(torch.uint8)
+    if real.dtype in _WIDE:  # torch has no extremes of these
+        real = real.to(_WIDE[real.dtype])
+    return real.float() if real.dtype.is_floating_point and real.dtype.itemsize == 1 else real
 
 
 # -- checksum --------------------------------------------------------------------------------------------
@@ -182,11 +182,11 @@ def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
         total: int | Tensor = 0
         while lo < hi:
             row, column = divmod(start + lo, _ROW)
-            many = min(rows, (hi - lo) // _ROW) if column == 0 else 1
-            if many > 1:  # whole rows, enough of them for all threads
-                block = words[lo : lo + many * _ROW].view(many, _ROW).to(torch.int64).mul_(weights).sum(1)
-                total += sum(one * _row_weight(row + place) for place, one in enumerate(block.tolist()))
-                lo += many * _ROW
+            row_count = min(rows, (hi - lo) // _ROW) if column == 0 else 1
+            if row_count > 1:  # whole rows, enough of them for all threads
+                block = words[lo : lo + row_count * _ROW].view(row_count, _ROW).to(torch.int64).mul_(weights).sum(1)
+                total += sum(row_sum * _row_weight(row + place) for place, row_sum in enumerate(block.tolist()))
+                lo += row_count * _ROW
                 continue
             end = min(hi, lo + _ROW - column)
             piece, weight = words[lo:end].to(torch.int64), weights[column : column + end - lo]
@@ -212,8 +212,8 @@ def _words(values: Tensor) -> tuple[Tensor, int]:
 @cache
 def _weights(device: torch.device) -> Tensor:
     """Compute a(k): int64, (2**15,). The low 16 bits run through all odd numbers, the others look random."""
-    made = [_signed(2 * _scatter(k, 15) + 1 + (_mix(k) & ~0xFFFF)) for k in range(_ROW)]
-    return torch.tensor(made, dtype=torch.int64, device=device)
+    weights = [_signed(2 * _scatter(k, 15) + 1 + (_mix(k) & ~0xFFFF)) for k in range(_ROW)]
+    return torch.tensor(weights, dtype=torch.int64, device=device)
 
 
 @cache

@@ -45,7 +45,7 @@ class OptimizerHooks:
         board.on_close(listen(GradScaler, "step", before=board.guard(self._scaled)))
         board.on_close(listen(GradScaler, "update", after=board.guard(self._updated)))
 
-    def _mine(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _steps_model(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._engine.bound:  # DeepSpeed calls it inside its own step
             return False
         return any(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
@@ -55,7 +55,7 @@ class OptimizerHooks:
 
         The optimizer is then given a closure that does the same, and begins the step after its first call.
         """
-        if not self._mine(optimizer):
+        if not self._steps_model(optimizer):
             return None
         begins = self._board.guard(self._begins)
         place = 1 if len(args) > 1 else None
@@ -65,7 +65,7 @@ class OptimizerHooks:
             return None
         begun = False
 
-        def called() -> Any:
+        def begin_after_first_call() -> Any:
             nonlocal begun
             result = closure()
             if not begun:  # LBFGS calls it again, and has changed the parameters by then
@@ -74,8 +74,8 @@ class OptimizerHooks:
             return result
 
         if place is None:
-            return args, {**kwargs, "closure": called}
-        return (args[0], called, *args[2:]), kwargs
+            return args, {**kwargs, "closure": begin_after_first_call}
+        return (args[0], begin_after_first_call, *args[2:]), kwargs
 
     def _begins(self, optimizer: torch.optim.Optimizer) -> None:
         self._board.begin_step()
@@ -88,11 +88,11 @@ class OptimizerHooks:
             for name, parameter in self._model.named_parameters():
                 self._applied(name, parameter)
         if self._recorded:
-            gradients = [_dense(one.grad) for one in self._model.parameters() if one.grad is not None]
+            gradients = [_dense(parameter.grad) for parameter in self._model.parameters() if parameter.grad is not None]
             self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._mine(optimizer):
+        if not self._steps_model(optimizer):
             return
         board = self._board
         board.begin_step()
@@ -102,11 +102,11 @@ class OptimizerHooks:
         if Kind.PARAMETER in board.kinds:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad:
-                    before = board.keep_place(), board.keep_place()
+                    places = board.keep_place(), board.keep_place()
                     bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
                     if bad and self._late:  # gradients and states of the step still exist
-                        self._applied(name, parameter, before[0])
-                        self._states(optimizer, name, parameter, before[1])
+                        self._applied(name, parameter, places[0])
+                        self._states(optimizer, name, parameter, places[1])
         if board.checksums:
             self._measure(SumEvent.UPDATE)
         self._stepped = True
@@ -129,7 +129,7 @@ class OptimizerHooks:
             board.sum(event, board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
 
     def _scaled(self, scaler: GradScaler, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        if self._mine(optimizer):
+        if self._steps_model(optimizer):
             self._board.scaled = self._tried = scaler.is_enabled()
 
     def _updated(self, *_: Any, **__: Any) -> None:
@@ -153,16 +153,16 @@ _attending: list[OptimizerHooks] = []
 _handles: list[RemovableHandle] = []
 
 
-def _attend(one: OptimizerHooks) -> Callable[[], None]:
+def _attend(hooks: OptimizerHooks) -> Callable[[], None]:
     """Let the watch see every optimizer's steps; return the function that ends this."""
-    _attending.append(one)
+    _attending.append(hooks)
     if not _handles:
         _handles.append(torch_optimizer.register_optimizer_step_pre_hook(_before_step))
         _handles.append(torch_optimizer.register_optimizer_step_post_hook(_after_step))
 
     def end() -> None:
-        if one in _attending:
-            _attending.remove(one)
+        if hooks in _attending:
+            _attending.remove(hooks)
         # If other hooks follow, torch would continue its iteration: then the pair stays, with nothing to call.
         if not _attending and all(_is_last(handle) for handle in _handles):
             while _handles:
@@ -177,11 +177,11 @@ def _is_last(handle: RemovableHandle) -> bool:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    for one in list(_attending):
-        args, kwargs = one.before(optimizer, args, kwargs) or (args, kwargs)
+    for hooks in list(_attending):
+        args, kwargs = hooks.before(optimizer, args, kwargs) or (args, kwargs)
     return args, kwargs
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for one in list(_attending):
-        one.after(optimizer, args, kwargs)
+    for hooks in list(_attending):
+        hooks.after(optimizer, args, kwargs)

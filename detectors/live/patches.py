@@ -25,15 +25,15 @@ class _Patch:
         self.listeners: list[Listener] = []
         self.own = name in vars(owner)
         self.original = vars(owner)[name] if self.own else getattr(owner, name)
-        called, listeners = getattr(owner, name), self.listeners
+        function, listeners = getattr(owner, name), self.listeners
 
-        @functools.wraps(called)
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             present = list(listeners)
             for listener in present:
                 if listener.before is not None:
                     listener.before(*args, **kwargs)
-            result = called(*args, **kwargs)
+            result = function(*args, **kwargs)
             for listener in present:
                 if listener.after is not None:
                     listener.after(result, *args, **kwargs)

@@ -63,10 +63,10 @@ class Ranks:
         """Return the tables that all ranks published for the step, by rank; None while a rank has not."""
         return self._all(f"table/{step}")
 
-    def wait(self, what: str, step: int, seconds: float) -> None:
+    def wait(self, kind: str, step: int, seconds: float) -> None:
         """Wait for the others' reports ("step") or tables ("table") of the step. Only when the watch ends."""
         with suppress(dist.DistError, RuntimeError):
-            self._store.wait([f"{what}/{step}/{rank}" for rank in range(self.world)], timedelta(seconds=seconds))
+            self._store.wait([f"{kind}/{step}/{rank}" for rank in range(self.world)], timedelta(seconds=seconds))
 
     def reports(self, step: int) -> list[dict[str, Any]] | None:
         """Return all ranks' reports of the step, by rank; None while a rank has not reported."""
@@ -95,11 +95,11 @@ class StopTogether:
     def at_step_end(self, stopped: bool) -> bool:
         """Report whether this rank wants to stop; return True when all do. Waits for the reports of the step before."""
         self._steps += 1
-        ranks, before = self._ranks, self._steps - 1
+        ranks, previous = self._ranks, self._steps - 1
         if ranks is None:
             return stopped
         ranks.report(self._steps, None, "stop" if stopped else "")
-        if not before:
+        if not previous:
             return False
-        ranks.wait("step", before, _PATIENCE_S)
-        return any(line["digest"] for line in ranks.reports(before) or [])
+        ranks.wait("step", previous, _PATIENCE_S)
+        return any(line["digest"] for line in ranks.reports(previous) or [])

@@ -31,7 +31,7 @@ class StepRecorder:
         dtype = str(parameters[0].dtype).removeprefix("torch.")
         info = {
             "precision": _PRECISION.get(dtype, dtype),
-            "parameters": sum(int(getattr(one, "ds_numel", one.numel())) for one in parameters),
+            "parameters": sum(int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters),
             "tokens": 0,
             "versions": versions(),
         }
@@ -39,9 +39,9 @@ class StepRecorder:
 
     def add(self, step: Step) -> None:
         uses = tuple(
-            UseRecord(one.micro_batch, one.phase, one.parameter, one.sums, step.extremes.get(one.parameter, math.nan))
-            for one in sorted(step.sums, key=lambda one: one.order)
-            if one.event in _RECORDED
+            UseRecord(use.micro_batch, use.phase, use.parameter, use.sums, step.extremes.get(use.parameter, math.nan))
+            for use in sorted(step.sums, key=lambda use: use.order)
+            if use.event in _RECORDED
         )
         losses = tuple(step.losses[micro_batch] for micro_batch in sorted(step.losses))
         self._recorder.add(StepRecord(step.number, losses, step.gradient_norm, uses))

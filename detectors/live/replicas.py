@@ -19,16 +19,16 @@ def table(sums: Iterable[Sum]) -> Table:
 
     (Order of execution, sums), by a key that is the same on all ranks: micro-batch, phase, index of use, parameter.
     """
-    found: Table = {}
+    rows: Table = {}
     times: Counter[tuple[int, str, str]] = Counter()
-    for one in sorted(sums, key=lambda one: one.order):
-        if one.partition is not Kind.PARAMETER or one.event not in (SumEvent.USE, SumEvent.UPDATE):
+    for measured in sorted(sums, key=lambda measured: measured.order):
+        if measured.partition is not Kind.PARAMETER or measured.event not in (SumEvent.USE, SumEvent.UPDATE):
             continue
-        use = (one.micro_batch, one.phase, one.parameter)
-        key = f"{one.micro_batch:06d}/{PHASES.index(one.phase)}/{times[use]:03d}/{one.parameter}"
+        use = (measured.micro_batch, measured.phase, measured.parameter)
+        key = f"{measured.micro_batch:06d}/{PHASES.index(measured.phase)}/{times[use]:03d}/{measured.parameter}"
         times[use] += 1
-        found[key] = (one.order, one.sums)
-    return found
+        rows[key] = (measured.order, measured.sums)
+    return rows
 
 
 def digest(table: Table) -> str:
@@ -56,8 +56,8 @@ def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[Any]]]) -> Fin
             f"{'most others' if whole else 'the rank whose part it is'} {_truth(rows, part):016x}."
         ]
         if whole and len(set(rows)) == len(rows):
-            held = first_few([f"{add(*row):016x}" for row in rows])
-            evidence = [f"All ranks should hold the same; they hold {held}."]
+            sums = first_few([f"{add(*row):016x}" for row in rows])
+            evidence = [f"All ranks should hold the same; they hold {sums}."]
         return Finding(
             cause=cause,
             kind=Kind.PARAMETER,
@@ -66,7 +66,7 @@ def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[Any]]]) -> Fin
             phase=PHASES[int(phase)],
             order=int(tables[rank][key][0]),
             rank=rank,
-            ranks=tuple(sorted({one for one, _ in wrong})),
+            ranks=tuple(sorted({at_rank for at_rank, _ in wrong})),
             module=parameter.rpartition(".")[0],
             parameter=parameter,
             part=-1 if whole else part,

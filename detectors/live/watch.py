@@ -108,7 +108,7 @@ class NanWatch:
         self._judge = Judge(self.rank, kinds)
         self._tables: dict[int, replicas.Table] = {}
         self._shown: set[int] = set()
-        self._told = 0
+        self._reported_step = 0
         self._recorder: StepRecorder | None = None
         try:
             self._modules = ModuleHooks(self._board, root, pattern=modules, began=self._began, framework=framework)
@@ -206,14 +206,14 @@ class NanWatch:
             return
         self._tables[step.number] = replicas.table(step.sums)
         self._tables.pop(step.number - KEPT, None)
-        self._told = step.number
+        self._reported_step = step.number
         self._ranks.report(step.number, finding, replicas.digest(self._tables[step.number]))
-        before = step.number - 1
-        if before in self._tables and self._ranks.neighbour(before) not in (
+        previous = step.number - 1
+        if previous in self._tables and self._ranks.neighbour(previous) not in (
             None,
-            replicas.digest(self._tables[before]),
+            replicas.digest(self._tables[previous]),
         ):
-            self._ranks.raise_alarm(before)
+            self._ranks.raise_alarm(previous)
 
     def _decide(self, *, last: bool) -> None:
         """Choose one finding for all ranks: the earliest of the first step in which any rank found something."""
@@ -226,29 +226,29 @@ class NanWatch:
         if last:
             ranks.wait("step", alarm, _CLOSING_S)
         for step in range(max(1, alarm - KEPT + 1), alarm + 1):
-            if not last and self._told <= step:
+            if not last and self._reported_step <= step:
                 return  # some ranks may not know it yet: all shall act at the end of the same step
             lines = ranks.reports(step)
             if lines is None:
                 if step == alarm:
                     return
                 continue
-            found = [Finding.from_dict(line["finding"]) for line in lines if line["finding"]]
-            proven = any(one.cause in PROVEN for one in found)
+            findings = [Finding.from_dict(line["finding"]) for line in lines if line["finding"]]
+            proven = any(finding.cause in PROVEN for finding in findings)
             if not proven and len({line["digest"] for line in lines}) > 1:
                 if step not in self._shown:
                     ranks.show(step, self._tables.get(step, {}))
                     self._shown.add(step)
                 if last:
                     ranks.wait("table", step, _CLOSING_S)
-                elif self._told <= step + _SHOWN_AFTER:
+                elif self._reported_step <= step + _SHOWN_AFTER:
                     return
                 tables = ranks.shown(step)
                 if tables is None:
                     return
                 odd = replicas.odd_one_out(step, tables)
-                found += [odd] if odd else []
-            first = merge(found)
+                findings += [odd] if odd else []
+            first = merge(findings)
             if first is not None:
                 self._act(first)
                 return

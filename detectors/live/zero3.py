@@ -99,18 +99,18 @@ class Zero3Hooks:
         if board.checksums or board.kinds & {Kind.PARAMETER, Kind.SECONDARY}:
             coordinator = _coordinator(engine)
             board.on_close(listen(coordinator, "fetch_sub_module", after=guard(self._fetched)))
-            for one in self._parameters.values():
+            for entry in self._parameters.values():
                 board.on_close(
                     listen(
-                        one.parameter,
+                        entry.parameter,
                         "partition",
-                        before=guard(self._partitioning(one.parameter)),
-                        after=guard(self._partitioned(one.parameter)),
+                        before=guard(self._partitioning(entry.parameter)),
+                        after=guard(self._partitioned(entry.parameter)),
                     )
                 )
                 if board.checksums:
-                    gathering = guard(self._gathering(one.parameter))
-                    board.on_close(listen(one.parameter, "all_gather_coalesced", before=gathering))
+                    gathering = guard(self._gathering(entry.parameter))
+                    board.on_close(listen(entry.parameter, "all_gather_coalesced", before=gathering))
         self._copying: list[tuple[_Parameter, int]] = []
         self._copies_anew = False
         if board.checksums:
@@ -124,14 +124,14 @@ class Zero3Hooks:
         if not forward:
             board.begin_backward()
         for parameter in module.parameters(recurse=False):
-            one = self._parameters.get(id(parameter))
-            if one is None or parameter.numel() != one.numel:
+            entry = self._parameters.get(id(parameter))
+            if entry is None or parameter.numel() != entry.numel:
                 continue
             values = parameter.detach().reshape(-1)
             if board.checksums:  # first: the checksum explains more than the values do
-                board.sum(SumEvent.USE, one.gathered, values, part=one.size, parts=one.parts)
+                board.sum(SumEvent.USE, entry.gathered, values, part=entry.size, parts=entry.parts)
             if Kind.PARAMETER in board.kinds:
-                board.see(one.gathered, values)
+                board.see(entry.gathered, values)
 
     # -- copy into the secondary partition ---------------------------------------------------------
 
@@ -140,18 +140,18 @@ class Zero3Hooks:
             self._copying = []
             if has_been_updated:  # through GatheredParameters: the copied values are not those used
                 self._edited(param_list, parameter)
-            for each in param_list if param_list is not None else [parameter]:
-                one = self._parameters.get(id(each))
-                if one is None or not one.merged or each.numel() != one.numel:
+            for member in param_list if param_list is not None else [parameter]:
+                entry = self._parameters.get(id(member))
+                if entry is None or not entry.merged or member.numel() != entry.numel:
                     continue  # without hpZ, or not gathered: nothing is copied
-                secondary = each.ds_secondary_tensor
-                self._copying.append((one, -1 if secondary is None else secondary._version))
+                secondary = member.ds_secondary_tensor
+                self._copying.append((entry, -1 if secondary is None else secondary._version))
                 if secondary is None or has_been_updated or self._copies_anew:
                     if secondary is not None and self._board.checksums:
-                        self._secondary(one, secondary, SumEvent.SETTLED)
-                    source = each.detach().reshape(-1)[one.secondary_first :][: one.size * one.merged]
+                        self._secondary(entry, secondary, SumEvent.SETTLED)
+                    source = member.detach().reshape(-1)[entry.secondary_first :][: entry.size * entry.merged]
                     if self._board.checksums and source.numel():
-                        self._board.sum(SumEvent.SOURCE, one.secondary, source, first=one.secondary_first)
+                        self._board.sum(SumEvent.SOURCE, entry.secondary, source, first=entry.secondary_first)
 
         return before
 
@@ -162,29 +162,29 @@ class Zero3Hooks:
             board = self._board
             if has_been_updated:
                 self._edited(param_list, parameter)
-            for one, version in self._copying:
-                secondary = one.parameter.ds_secondary_tensor
+            for entry, version in self._copying:
+                secondary = entry.parameter.ds_secondary_tensor
                 if secondary is None or secondary._version == version:
                     continue  # it existed already, and nothing was copied
                 if version >= 0 and not has_been_updated:
                     self._copies_anew = True  # up to 0.13.4 each release of a parameter copies
-                held = one.covered(secondary, one.secondary_first)
-                if held is None:
+                covered = entry.covered(secondary, entry.secondary_first)
+                if covered is None:
                     continue
                 if board.checksums:
-                    board.sum(SumEvent.COPIED, one.secondary, held, first=one.secondary_first)
+                    board.sum(SumEvent.COPIED, entry.secondary, covered, first=entry.secondary_first)
                 if Kind.SECONDARY in board.kinds:
-                    board.see(one.secondary, held)
+                    board.see(entry.secondary, covered)
             self._copying = []
 
         return after
 
     def _edited(self, param_list: Any, parameter: Any) -> None:
         if self._board.checksums:
-            for each in param_list if param_list is not None else [parameter]:
-                one = self._parameters.get(id(each))
-                if one is not None:
-                    self._primary(one, SumEvent.EDIT)
+            for member in param_list if param_list is not None else [parameter]:
+                entry = self._parameters.get(id(member))
+                if entry is not None:
+                    self._primary(entry, SumEvent.EDIT)
 
     # -- all-gather --------------------------------------------------------------------------------
 
@@ -193,19 +193,19 @@ class Zero3Hooks:
 
         def before(*args: Any, **kwargs: Any) -> None:
             """Measure, on the all-gather stream before the all-gather is issued, the partition it is about to read."""
-            given = {**dict(zip(names, args, strict=False)), **kwargs}
-            for each in given["params"]:
-                one = self._parameters.get(id(each))
-                if one is None:
+            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+            for member in arguments["params"]:
+                entry = self._parameters.get(id(member))
+                if entry is None:
                     continue
-                if given.get("quantize", False):
-                    self._board.shape(one.name, one.shape._replace(lossy=True))
+                if arguments.get("quantize", False):
+                    self._board.shape(entry.name, entry.shape._replace(lossy=True))
                 # Up to 0.13.1 the forward pass reads the primary partition even if a secondary one exists.
-                secondary = each.ds_secondary_tensor if one.merged and not given.get("forward", False) else None
+                secondary = member.ds_secondary_tensor if entry.merged and not arguments.get("forward", False) else None
                 if secondary is None:
-                    self._primary(one, SumEvent.READ)
+                    self._primary(entry, SumEvent.READ)
                 else:
-                    self._secondary(one, secondary, SumEvent.READ)
+                    self._secondary(entry, secondary, SumEvent.READ)
 
         return before
 
@@ -215,56 +215,56 @@ class Zero3Hooks:
         """Measure the partitions before the optimizer step, after every copy of the step."""
         if self._board.checksums:
             self._primaries(SumEvent.SETTLED)
-            for one in self._parameters.values():
-                secondary = one.parameter.ds_secondary_tensor if one.merged else None
+            for entry in self._parameters.values():
+                secondary = entry.parameter.ds_secondary_tensor if entry.merged else None
                 if secondary is not None:
-                    self._secondary(one, secondary, SumEvent.SETTLED)
+                    self._secondary(entry, secondary, SumEvent.SETTLED)
 
     def stepped(self) -> None:
         """Measure optimizer state and the new primary partitions after the optimizer step."""
         board = self._board
-        late = board.late and Kind.PRIMARY in board.kinds
-        for one in self._parameters.values() if not late else ():
-            self._state(one)
-        for one in self._parameters.values() if Kind.PRIMARY in board.kinds else ():
-            held = one.covered(one.parameter.ds_tensor, one.first)
-            if held is not None and one.parameter.requires_grad:
-                before = board.keep_place()
-                if board.see(one.primary, held) and late:
-                    self._state(one, before)
+        only_if_bad = board.late and Kind.PRIMARY in board.kinds
+        for entry in self._parameters.values() if not only_if_bad else ():
+            self._state(entry)
+        for entry in self._parameters.values() if Kind.PRIMARY in board.kinds else ():
+            partition = entry.covered(entry.parameter.ds_tensor, entry.first)
+            if partition is not None and entry.parameter.requires_grad:
+                place = board.keep_place()
+                if board.see(entry.primary, partition) and only_if_bad:
+                    self._state(entry, place)
         if board.checksums:
-            for one in self._parameters.values():
-                if one.parameter.requires_grad:
-                    self._primary(one, SumEvent.UPDATE)
+            for entry in self._parameters.values():
+                if entry.parameter.requires_grad:
+                    self._primary(entry, SumEvent.UPDATE)
 
-    def _state(self, one: _Parameter, order: int = 0) -> None:
+    def _state(self, entry: _Parameter, order: int = 0) -> None:
         board, optimizer = self._board, self._engine.optimizer
         flats = getattr(optimizer, "fp32_partitioned_groups_flat", [])
-        place = getattr(optimizer, "grad_position", {}).get(getattr(one.parameter, "ds_id", None))
+        place = getattr(optimizer, "grad_position", {}).get(getattr(entry.parameter, "ds_id", None))
         if Kind.OPTIMIZER not in board.kinds or place is None or place[0] >= len(flats) or flats[place[0]] is None:
             return
         group, offset, size = (int(number) for number in place[:3])
         flat = flats[group]
-        size = min(size, one.numel - one.first)
+        size = min(size, entry.numel - entry.first)
         states = getattr(getattr(optimizer, "optimizer", None), "state", {}).get(flat, {})
-        held = {
+        state = {
             key: value.detach().view(-1)[offset : offset + size]
             for key, value in {**states, "fp32 master": flat}.items()
             if isinstance(value, Tensor) and size > 0 and value.numel() >= offset + size
         }
-        see_states(board, one.name, held, order=order)
+        see_states(board, entry.name, state, order=order)
 
     def _primaries(self, event: SumEvent) -> None:
-        for one in self._parameters.values():
-            self._primary(one, event)
+        for entry in self._parameters.values():
+            self._primary(entry, event)
 
-    def _primary(self, one: _Parameter, event: SumEvent) -> None:
-        held = one.covered(one.parameter.ds_tensor, one.first)
-        if held is None:  # all padding; the new version has to be known all the same
-            held = one.parameter.ds_tensor.detach().view(-1)[:0]
-        self._board.sum(event, one.primary, held, first=one.first)
+    def _primary(self, entry: _Parameter, event: SumEvent) -> None:
+        partition = entry.covered(entry.parameter.ds_tensor, entry.first)
+        if partition is None:  # all padding; the new version has to be known all the same
+            partition = entry.parameter.ds_tensor.detach().view(-1)[:0]
+        self._board.sum(event, entry.primary, partition, first=entry.first)
 
-    def _secondary(self, one: _Parameter, secondary: Tensor, event: SumEvent) -> None:
-        held = one.covered(secondary, one.secondary_first)
-        if held is not None:
-            self._board.sum(event, one.secondary, held, first=one.secondary_first)
+    def _secondary(self, entry: _Parameter, secondary: Tensor, event: SumEvent) -> None:
+        partition = entry.covered(secondary, entry.secondary_first)
+        if partition is not None:
+            self._board.sum(event, entry.secondary, partition, first=entry.secondary_first)

@@ -109,7 +109,7 @@ def read(folder: Path) -> list[Answer]:
         for line in lines[:_MOST]:
             value = json_of(line)
             if not isinstance(value, dict) or value.get("kind") not in KINDS:
-                raise Unreadable("it is not what a program's answers look like")
+                raise Unreadable("it does not have the form of a program's answers")
             texts = {key: visible(str(value.get(key, "")), lines=False)[:_LONGEST] for key in ("name", "says")}
             rank = value.get("rank")
             answers.append(Answer(rank=rank if isinstance(rank, int) else 0, kind=value["kind"], **texts))

@@ -204,7 +204,7 @@ def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float
     step, stage, _, _, position, rank = first.order
     change = _relative(first.value, first.reference)
     if math.isnan(change):
-        return False, "it is finite in one run only, or not finite in another way"
+        return False, "only one of the values is finite, or both are not and differ"
     if first.what != "parameter":
         bound = bounds[first.what != "loss"]
         values = f"{first.value:.9g} for {first.reference:.9g} is {change:.2g} apart, relatively"

@@ -171,7 +171,7 @@ def _step(data: Mapping[str, Any], names: list[str], *, after: int) -> StepRecor
     uses = []
     for micro_batch, phase, name, sums, largest in data["uses"]:
         if not all(map(_is_count, (micro_batch, phase, name, *sums))):
-            raise ValueError("a use has numbers that are none")
+            raise ValueError("a use has numbers that are no counts")
         uses.append(UseRecord(micro_batch, PHASES[phase], names[name], tuple(sums), _float(largest)))
     losses = tuple(_float(loss) for loss in data["losses"])
     return StepRecord(step, losses, None if norm is None else _float(norm), tuple(uses))

@@ -73,7 +73,7 @@ def test_where_it_cannot_be_built_the_other_serves_and_says_so(tmp_path: Path) -
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "streamrace.detectors.order.happens_before\n"
-    assert "RuntimeWarning: the engine in Python judges, which finds the same and takes ten times as" in done.stderr
+    assert "RuntimeWarning: the engine in Python is used, with the same findings, ten times as slow" in done.stderr
 
 
 def test_what_it_remembers_goes_with_it() -> None:

@@ -149,7 +149,7 @@ def test_not_a_number_is_never_explained() -> None:
     for facts in ({"losses": (math.nan, 3.25)}, {"losses": (math.inf, 3.25)}, {"gradient_norm": math.nan}):
         found = compare(training(), with_step(training(), 2, **facts))
         assert not found.explained
-        assert found.why == "it is finite in one run only, or not finite in another way"
+        assert found.why == "only one of the values is finite, or both are not and differ"
     assert not compare(training(losses=(math.nan, 1.0)), training(losses=(math.nan, 1.0))).diverged
     poisoned = training({(0, 2, 2, "step", "head"): 1}, largest=math.nan)
     assert not compare(training(), poisoned).explained
