@@ -50,8 +50,8 @@ class _Row:
         """Drop each entry whose bytes newer entries of its thread cover together."""
         covers: defaultdict[int, Cover] = defaultdict(Cover)
         newest_first = sorted(self.entries, key=lambda entry: -entry[4])
-        kept = {id(entry) for entry in newest_first if covers[entry[3]].takes(*entry[:3])}
-        self.entries = [entry for entry in self.entries if id(entry) in kept]
+        needed = {id(entry) for entry in newest_first if covers[entry[3]].takes(*entry[:3])}
+        self.entries = [entry for entry in self.entries if id(entry) in needed]
         self.starts = [entry[0] for entry in self.entries]
         self.most = max(_FEW, 2 * len(self.entries))
 
@@ -77,11 +77,11 @@ class AccessHistory:
         """Return the entries that may overlap [lo, hi)."""
         if self.rows is None:
             return self.items
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for row in self.rows.values():
             start = bisect_left(row.starts, lo - row.longest)
-            found += row.entries[start : bisect_left(row.starts, hi, start)]
-        return found
+            entries += row.entries[start : bisect_left(row.starts, hi, start)]
+        return entries
 
     def everything(self) -> list[Entry]:
         if self.rows is None:
@@ -100,8 +100,8 @@ class AccessHistory:
             self.items.append(entry)
             if len(self.items) > _SCAN:
                 entries, self.items, self.rows = self.items, [], {}
-                for each in entries:
-                    self.put(each, None)
+                for moved in entries:
+                    self.put(moved, None)
             return
         size = _size_class(entry)
         row = self.rows.get(size)
@@ -118,8 +118,8 @@ class AccessHistory:
 
     def drop(self, dropped: list[Entry]) -> None:
         if self.rows is None:
-            gone = set(map(id, dropped))
-            self.items = [entry for entry in self.items if id(entry) not in gone]
+            dropped_ids = set(map(id, dropped))
+            self.items = [entry for entry in self.items if id(entry) not in dropped_ids]
             return
         for entry in dropped:
             size = _size_class(entry)

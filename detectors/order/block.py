@@ -49,10 +49,10 @@ class Block(Accesses):
         if writes.rows is None and _alone(writes.items, thread) and _renewed(self.reads, entry):
             return None
         for old in writes.search(lo, hi):
-            old_lo, old_hi, old_layout, other, epoch, _, _ = old
+            old_lo, old_hi, old_layout, old_thread, epoch, _, _ = old
             if (
-                other != thread
-                and known[other] < epoch
+                old_thread != thread
+                and known[old_thread] < epoch
                 and old_lo < hi
                 and lo < old_hi
                 and ((layout is None and old_layout is None) or overlap(old_lo, old_hi, old_layout, lo, hi, layout))
@@ -80,8 +80,8 @@ class Block(Accesses):
         races: list[Entry] | None = None
         dropped: list[Entry] | None = None
         for old in history.search(lo, hi):
-            old_lo, old_hi, old_layout, other, epoch, _, _ = old
-            if other == thread or known[other] >= epoch:
+            old_lo, old_hi, old_layout, old_thread, epoch, _, _ = old
+            if old_thread == thread or known[old_thread] >= epoch:
                 if lo <= old_lo and old_hi <= hi and (layout is None or _same_bytes(entry, old)):
                     if dropped is None:
                         dropped = []

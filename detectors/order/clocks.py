@@ -29,9 +29,9 @@ def join(left: Vector, right: Vector) -> Vector:
     """Return the least clock that knows what both know. A shorter vector knows nothing of the later threads."""
     # Not max(a, b): a call for each thread takes three times as long.
     joined = [a if a > b else b for a, b in zip(left, right, strict=False)]  # noqa: FURB136
-    done = len(joined)
+    shared = len(joined)
     if len(left) != len(right):
-        joined += left[done:] if len(left) > done else right[done:]
+        joined += left[shared:] if len(left) > shared else right[shared:]
     return joined
 
 
@@ -125,8 +125,8 @@ class Threads:
 
     def stream(self) -> StreamClock:
         self._count += 1
-        new = StreamClock(self._count - 1, [0] * self._count)
+        stream = StreamClock(self._count - 1, [0] * self._count)
         for known in [clock.known for clock in self._hosts] + [clock.known for clock in self._streams]:
             known.extend([0] * (self._count - len(known)))  # nothing to do where a vector is shared
-        self._streams.append(new)
-        return new
+        self._streams.append(stream)
+        return stream

@@ -62,7 +62,7 @@ class HappensBefore:
         Further calls do nothing.
         """
         self._finished = True
-        while waiting := {rank: one for rank in sorted(self._followers) if (one := self._followers[rank].waits_in)}:
+        while waiting := {rank: call for rank in sorted(self._followers) if (call := self._followers[rank].waits_in)}:
             # First collectives whose missing members have no records left: nobody can join them any more.
             hopeless = [collective for collective in waiting.values() if not collective.missing.intersection(waiting)]
             collective = (hopeless or list(waiting.values()))[0]
@@ -113,11 +113,11 @@ class HappensBefore:
 
     def _leave(self, collective: OpenCollective) -> list[_Follower]:
         """End the collective for all ranks that wait in it."""
-        left = []
+        released = []
         for rank in sorted(collective.arrivals):
             follower = self._followers[rank]
             if follower.waits_in is collective:
                 follower.waits_in = None
                 follower.rank.end_collective(collective.arrivals[rank].record, collective.outcome(rank))
-                left.append(follower)
-        return left
+                released.append(follower)
+        return released

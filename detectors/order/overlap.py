@@ -72,11 +72,11 @@ class Cover:
         touched = np.stack([np.maximum(starts, lo), np.minimum(starts + run, hi)])
         starts, ends = (all_ := np.concatenate([self._ranges, touched], axis=1))[:, np.argsort(all_[0], kind="stable")]
         ends = np.maximum.accumulate(ends)
-        apart = np.flatnonzero(starts[1:] > ends[:-1])
-        ranges = np.stack([starts[np.append(0, apart + 1)], ends[np.append(apart, -1)]])
+        gaps = np.flatnonzero(starts[1:] > ends[:-1])
+        ranges = np.stack([starts[np.append(0, gaps + 1)], ends[np.append(gaps, -1)]])
         if np.array_equal(ranges, self._ranges):
             return False
-        if len(apart) <= COVER_RUNS:  # the empty range is counted too
+        if len(gaps) <= COVER_RUNS:  # the empty range is counted too
             self._ranges = ranges
         return True
 
@@ -90,8 +90,8 @@ def _strided(distance: int, length: int, layout: Layout | None, other_length: in
         return True
     # Runs [s, s + run) and [o, o + other_run) meet if and only if s - other_run < o < s + run.
     nearest = np.searchsorted(other_starts, starts - other_run, side="right")
-    there = nearest < len(other_starts)
-    return bool(np.any(other_starts[nearest[there]] < starts[there] + run))
+    inside = nearest < len(other_starts)
+    return bool(np.any(other_starts[nearest[inside]] < starts[inside] + run))
 
 
 def _runs(
@@ -105,15 +105,15 @@ def _runs(
         inner.insert(0, inner[0] + stride * (size - 1))
     for k, (stride, size) in enumerate(dims):
         first, last = 0, size - 1
-        alone = len(starts) == 1
-        if alone:  # an outer dimension: only the indices that lead into [left, right)
+        outermost = len(starts) == 1
+        if outermost:  # an outer dimension: only the indices that lead into [left, right)
             base = int(starts[0])
             first = max(0, -((base + inner[k] - 1 - left) // stride))
             last = min(last, (right - 1 - base) // stride)
         if len(starts) * (last + 1 - first) > 4 * most:
             return None, run
         starts = (starts[:, None] + np.arange(first, last + 1) * stride).ravel()
-        if not alone:
+        if not outermost:
             starts = starts[(starts < right) & (starts + inner[k] > left)]
         if len(starts) > most:
             return None, run

@@ -113,9 +113,9 @@ class Race:
     @property
     def missing_wait(self) -> str:
         """Return one sentence that names the stream that never waits, and the stream it should wait for."""
-        where = describe(self.first.kernel, self.first.stack)
+        access = describe(self.first.kernel, self.first.stack)
         waiting = self.second.issuer or self.second.stream
-        sentence = f"{stream_named(waiting)} never waits for {stream_named(self.first.stream)} after {where}"
+        sentence = f"{stream_named(waiting)} never waits for {stream_named(self.first.stream)} after {access}"
         if self.second.issuer:
             sentence += f"; {stream_named(self.second.stream)} takes its order from it"
         if self.second.allocated is not None:
@@ -145,8 +145,8 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):
-        return {name: plain(one) for name, one in value._asdict().items()}
-    return [plain(one) for one in value] if isinstance(value, tuple) else value
+        return {name: plain(item) for name, item in value._asdict().items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def site(frames: tuple[Frame, ...]) -> Frame | None:

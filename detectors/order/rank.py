@@ -142,17 +142,17 @@ class RankAccesses:
         entry = (lo, hi, layout, stream.thread, stream.epoch, record, self._phase)
         if block.inherited is not None:
             self._check_former(block, block.inherited, entry, stream, kind)
-        found = (block.write if kind == "write" else block.read)(entry, stream.known)
-        if found is not None:
-            self._compare(block, found, entry, kind)
+        racing = (block.write if kind == "write" else block.read)(entry, stream.known)
+        if racing is not None:
+            self._compare(block, racing, entry, kind)
 
     def _check_former(
         self, block: Block, inherited: Inheritance, entry: Entry, stream: StreamClock, kind: AccessKind
     ) -> None:
         """Report accesses of former owners that race with an access by the new owner of reused memory."""
-        found = inherited.met(entry, stream.known, write=kind == "write")
-        if any(found):
-            self._compare(block, found, entry, kind, self._stacks.get(inherited.stack, ()))
+        racing = inherited.met(entry, stream.known, write=kind == "write")
+        if any(racing):
+            self._compare(block, racing, entry, kind, self._stacks.get(inherited.stack, ()))
         if not inherited:
             block.inherited = None
 
@@ -211,15 +211,15 @@ class RankAccesses:
         allowed = [self._order.on(number) for number in (owner, *block.recorded)]
         effect = max(record.time, *[stream.done for stream in allowed])
         for entries, access in zip((block.reads.everything(), block.writes.everything()), _KINDS, strict=True):
-            for old in entries:
-                thread, epoch = old[3], old[4]
+            for entry in entries:
+                thread, epoch = entry[3], entry[4]
                 for stream in allowed:
                     if stream.thread == thread or stream.known[thread] >= epoch:
                         break
                 else:
                     free = Side("free", "free", self._name(owner))
                     moment = Moment(None, *self._phase, record.time, record.time)
-                    self._count(block, old, access, (free, moment, effect), old[0], old[1])
+                    self._count(block, entry, access, (free, moment, effect), entry[0], entry[1])
 
     # -- names --------------------------------------------------------------------------------
 
@@ -247,19 +247,19 @@ class RankAccesses:
     # -- reports ------------------------------------------------------------------------------
 
     def _compare(
-        self, block: Block, found: Found, entry: Entry, kind: AccessKind, got: tuple[Frame, ...] | None = None
+        self, block: Block, racing: Found, entry: Entry, kind: AccessKind, allocated: tuple[Frame, ...] | None = None
     ) -> None:
-        """Report the races in ``found``. ``got``: the block's allocation, for races with the memory's former owners."""
-        second = self._side(entry, kind, got), _moment(entry), _effect(entry, kind)
-        for olds, before in zip(found, _KINDS, strict=True):
-            for old in olds:
-                self._count(block, old, before, second, max(old[0], entry[0]), min(old[1], entry[1]))
+        """Report the races in ``racing``. ``allocated``: the block's allocation, for races with former owners."""
+        second = self._side(entry, kind, allocated), _moment(entry), _effect(entry, kind)
+        for formers, former_kind in zip(racing, _KINDS, strict=True):
+            for former in formers:
+                self._count(block, former, former_kind, second, max(former[0], entry[0]), min(former[1], entry[1]))
 
-    def _count(self, block: Block, old: Entry, kind: AccessKind, second: _Second, lo: int, hi: int) -> None:
+    def _count(self, block: Block, former: Entry, kind: AccessKind, second: _Second, lo: int, hi: int) -> None:
         side, moment, effect = second
-        slack = effect - _effect(old, kind)
-        occurrence = Occurrence(self.rank, block.number, lo, hi, _moment(old), moment, slack < 0, slack)
-        race = self._report(self._side(old, kind), side, occurrence)
+        slack = effect - _effect(former, kind)
+        occurrence = Occurrence(self.rank, block.number, lo, hi, _moment(former), moment, slack < 0, slack)
+        race = self._report(self._side(former, kind), side, occurrence)
         if block.raced is None:
             block.raced = set()
             self._raced[block.number] = block

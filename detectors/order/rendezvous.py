@@ -130,9 +130,9 @@ class OpenCollectives:
                 f"which do not fit rank {rank} and root {record.root}"
             )
         if rank in self._mirrored:
-            alone = OpenCollective(frozenset({rank}))
-            alone.arrive(rank, arrival)
-            return alone
+            single = OpenCollective(frozenset({rank}))
+            single.arrive(rank, arrival)
+            return single
         expected, key = frozenset(members), (record.group, record.number, -1)
         if is_point_to_point(record):
             # Only two members take part, and the record does not name the receiver: the source need

@@ -3,7 +3,7 @@
 torch's caching allocator hands a freed block out again on the stream it was allocated on, at once and without any wait
 (c10/cuda/CUDACachingAllocator.cpp). Neither the free nor the new allocation touches the memory: only the work of
 the new owner does. So an access of the former owner races with an access of the new one, byte by byte, by the same
-rule as any two accesses of one block: a race is reported if and only if no synchronisation orders the two.
+rule as any two accesses of one block: a race is report if and only if no synchronisation orders the two.
 
 ``record_stream`` makes the allocator wait, before it hands out the memory, for events on the named streams, recorded
 at the free: the work before such an event comes before *every* new owner. The program does not learn of that wait, so
@@ -11,7 +11,7 @@ it orders no other memory.
 
 **What is dropped.** A former access that a new owner's access comes after and covers: whatever races with
 the former access later races with the new one, which is in the new block's history. Also a former access that has
-raced: only its race with the first such access of the new owner is reported, as later ones have the same reason.
+raced: only its race with the first such access of the new owner is report, as later ones have the same reason.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Inheritance(Accesses):
         return _meet(self.reads, entry, known, True, write), _meet(self.writes, entry, known, write, True)
 
 
-def _meet(history: AccessHistory, entry: Entry, known: Vector, redundant: bool, told: bool) -> list[Entry]:
-    """Return the races. ``redundant``: drop entries ordered before and covered; ``told``: unordered entries race."""
+def _meet(history: AccessHistory, entry: Entry, known: Vector, redundant: bool, report: bool) -> list[Entry]:
+    """Return the races. ``redundant``: drop entries ordered before and covered; ``report``: unordered entries race."""
     lo, hi, layout, thread, _, _, _ = entry
     races: list[Entry] = []
     dropped: list[Entry] = []
     for old in history.search(lo, hi):
-        old_lo, old_hi, old_layout, other, epoch, _, _ = old
-        if other == thread or known[other] >= epoch:
+        old_lo, old_hi, old_layout, old_thread, epoch, _, _ = old
+        if old_thread == thread or known[old_thread] >= epoch:
             if redundant and lo <= old_lo and old_hi <= hi and layout is None:
                 dropped.append(old)
-        elif told and overlap(old_lo, old_hi, old_layout, lo, hi, layout):
+        elif report and overlap(old_lo, old_hi, old_layout, lo, hi, layout):
             races.append(old)
     if races or dropped:
         history.drop(races + dropped)
@@ -75,11 +75,11 @@ class Freed:
 
     def add(self, number: int, accesses: tuple[Accesses, ...], awaited: Iterable[Snapshot]) -> None:
         """Keep the accesses that a next owner can race with. ``awaited``: positions that the allocator waits for."""
-        for history in [one for each in accesses for one in (each.reads, each.writes)]:
+        for history in [history for owner in accesses for history in (owner.reads, owner.writes)]:
             for thread, epoch, known in awaited:
-                done = [old for old in history.everything() if (epoch if old[3] == thread else known[old[3]]) >= old[4]]
-                if done:
-                    history.drop(done)
+                past = [old for old in history.everything() if (epoch if old[3] == thread else known[old[3]]) >= old[4]]
+                if past:
+                    history.drop(past)
         self._blocks[number] = accesses
 
     def hand_out(self, reuse: Reuse, heir: Inheritance | None, host: HostClock) -> Inheritance | None:
@@ -98,7 +98,7 @@ class Freed:
 def _inherit(heir: AccessHistory, former: AccessHistory, reuse: Reuse, host: HostClock) -> None:
     """Put the parts of former accesses that lie in the memory handed out into ``heir``, in the new block's bytes."""
     by = reuse.lo - reuse.start
-    before = {_whole(old): old for old in heir.search(reuse.lo - 1, reuse.lo) if old[1] == reuse.lo}
+    adjacent = {_whole(old): old for old in heir.search(reuse.lo - 1, reuse.lo) if old[1] == reuse.lo}
     joined: list[Entry] = []
     pieces: list[Entry] = []
     for lo, hi, layout, thread, epoch, operation, phase in former.everything():
@@ -106,10 +106,10 @@ def _inherit(heir: AccessHistory, former: AccessHistory, reuse: Reuse, host: Hos
         if start >= end or host.known[thread] >= epoch:
             continue
         piece = (start, end, cut(layout, start - lo - by), thread, epoch, operation, phase)
-        other = before.pop(_whole(piece), None) if start == reuse.lo else None
-        if other is not None:
-            joined.append(other)
-            piece = (other[0], end, *other[2:])
+        neighbour = adjacent.pop(_whole(piece), None) if start == reuse.lo else None
+        if neighbour is not None:
+            joined.append(neighbour)
+            piece = (neighbour[0], end, *neighbour[2:])
         pieces.append(piece)
     if joined:
         heir.drop(joined)
