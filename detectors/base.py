@@ -30,10 +30,10 @@ class Uncovered:
 
     def sentence(self) -> str:
         """Return a sentence for the user that states what is proven."""
-        where = f"{self.stack[0].function.rpartition('.')[2]}, " if self.stack else ""
+        place = f"{self.stack[0].function.rpartition('.')[2]}, " if self.stack else ""
         others = f" and {wording.count(len(self.names) - 1, 'other')}" if len(self.names) > 1 else ""
         return (
-            f"{self.kernel} ({where}{self.reads} times) reads up to {self.nbytes} bytes of the secondary partition of "
+            f"{self.kernel} ({place}{self.reads} times) reads up to {self.nbytes} bytes of the secondary partition of "
             f"{self.names[0]}{others} that nothing wrote"
         )
 
@@ -59,12 +59,12 @@ class UnwrittenRead:
     def sentence(self) -> str:
         """Return a clause for the user that describes the read, without a full stop."""
         unwritten = sum(hi - lo for lo, hi in self.ranges)
-        which = ", ".join(f"{lo:,} to {hi:,}" for lo, hi in self.ranges[:_RANGES])
-        more = f" and {len(self.ranges) - _RANGES} more ranges" if len(self.ranges) > _RANGES else ""
-        what = "all" if unwritten == self.nbytes else f"bytes {which}{more}"
+        ranges = ", ".join(f"{lo:,} to {hi:,}" for lo, hi in self.ranges[:_RANGES])
+        rest = f" and {len(self.ranges) - _RANGES} more ranges" if len(self.ranges) > _RANGES else ""
+        part = "all" if unwritten == self.nbytes else f"bytes {ranges}{rest}"
         others = f" (one of {self.count:,} like it)" if self.count > 1 else ""
         return (
-            f"{describe(self.kernel, self.stack)} reads {unwritten:,} bytes that nothing had written, {what} of the "
+            f"{describe(self.kernel, self.stack)} reads {unwritten:,} bytes that nothing had written, {part} of the "
             f"{self.nbytes:,} bytes{_at(self.allocated)}{others}"
         )
 
@@ -128,4 +128,4 @@ class Detector(ABC):
 
 def found_by(detectors: Iterable[Detector], kind: type[_Kind]) -> list[_Kind]:
     """Return the findings of one kind."""
-    return [one for detector in detectors for one in detector.findings() if isinstance(one, kind)]
+    return [finding for detector in detectors for finding in detector.findings() if isinstance(finding, kind)]

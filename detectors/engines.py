@@ -44,16 +44,16 @@ def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
     with a warning. Raises ValueError for an unknown name, and :class:`streamrace.compiling.BuildError` if the native
     engine was requested and cannot be built.
     """
-    said = engine or os.environ.get(VARIABLE) or None
-    if said is None:
+    choice = engine or os.environ.get(VARIABLE) or None
+    if choice is None:
         return [native.NativeHappensBefore if _built() else python.HappensBefore]
-    if said not in get_args(Engine):
-        raise ValueError(f"{VARIABLE} names an engine, {', '.join(get_args(Engine))}, not '{said}'")
+    if choice not in get_args(Engine):
+        raise ValueError(f"{VARIABLE} names an engine, {', '.join(get_args(Engine))}, not '{choice}'")
     makers: dict[str, Callable[[Report], OrderEngine]] = {
         "native": native.NativeHappensBefore,
         "python": python.HappensBefore,
     }
-    return list(makers.values()) if said == "both" else [makers[said]]
+    return list(makers.values()) if choice == "both" else [makers[choice]]
 
 
 @cache

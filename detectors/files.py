@@ -77,7 +77,7 @@ class Following:
     ) -> None:
         self._kept, self._thin = kept, thin
         self._folder, self._readers, self._keep, self._as_if = trace_folder, readers, keep, as_if
-        self._detectors = [one for one in readers if isinstance(one, Detector)]
+        self._detectors = [reader for reader in readers if isinstance(reader, Detector)]
         self._traces: dict[int, _RankTrace] = {}
         self._problem: Exception | None = None
 
@@ -94,8 +94,8 @@ class Following:
         try:
             for rank in _files(self._folder):
                 self._open(rank)
-            more = {rank: self._turn(rank, _BITE, enough) for rank in self._free(self._traces)}
-            return any(more.values())
+            more_left = {rank: self._turn(rank, _BITE, enough) for rank in self._free(self._traces)}
+            return any(more_left.values())
         except Exception as problem:  # the program still runs, and must not be disturbed
             self._problem = problem
             return False
@@ -113,12 +113,12 @@ class Following:
                 self._open(rank)
             for trace in self._traces.values():
                 trace.belongs(ranks)
-            left = list(self._traces)
-            while left:
+            remaining = list(self._traces)
+            while remaining:
                 # Ranks held up by others come last: they are read only when no other rank has records left.
-                for rank in self._free(left) or list(left):
+                for rank in self._free(remaining) or list(remaining):
                     if not self._turn(rank, _BATCH, enough):
-                        left.remove(rank)
+                        remaining.remove(rank)
                     elif enough():
                         return False
             if self._thin:
@@ -127,8 +127,8 @@ class Following:
         finally:
             for trace in self._traces.values():
                 trace.close()
-        for one in self._detectors:
-            one.finish()
+        for detector in self._detectors:
+            detector.finish()
         return True
 
     def _open(self, rank: int) -> None:
@@ -137,7 +137,7 @@ class Following:
 
     def _free(self, ranks: Iterable[int]) -> list[int]:
         """Return the ranks that are not held up at a collective: for these no records have to be kept."""
-        return [rank for rank in ranks if not any(one.waits(rank) for one in self._detectors)]
+        return [rank for rank in ranks if not any(detector.waits(rank) for detector in self._detectors)]
 
     def _turn(self, rank: int, most: int, enough: Enough) -> bool:
         """Pass on up to ``most`` records of a rank; return whether the rank may have more."""
@@ -157,10 +157,10 @@ class Following:
     def _pass_on(self, rank: int, records: Sequence[TraceRecord], path: Path) -> None:
         keep, as_if = self._keep, self._as_if
         if keep is not None:
-            records = replaced(records, {at: None for at, one in enumerate(records) if not keep(rank, one)})
+            records = replaced(records, {at: None for at, record in enumerate(records) if not keep(rank, record)})
         if as_if is not None:
-            changed = ((at, one, as_if(rank, one)) for at, one in enumerate(records))
-            records = replaced(records, {at: new for at, one, new in changed if new is not one})
+            changed = ((at, record, as_if(rank, record)) for at, record in enumerate(records))
+            records = replaced(records, {at: new for at, record, new in changed if new is not record})
         if records:
             _feed(self._readers, rank, records, path)
 
@@ -224,21 +224,21 @@ def find_races(
     return detector.findings()
 
 
-def rests_on(trace_folder: Path, waits: Waits, bare: WithoutIncidentalWaits | None = None) -> OrderBasis:
-    """Return the waits that a run without races rests on. ``waits`` and ``bare`` were fed all records; without ``bare``
-    the records are read once more. Raises as :func:`read`.
+def rests_on(trace_folder: Path, waits: Waits, stripped: WithoutIncidentalWaits | None = None) -> OrderBasis:
+    """Return the waits that a run without races rests on. ``waits`` and ``stripped`` were fed all records;
+    without ``stripped`` the records are read once more. Raises as :func:`read`.
     """
-    if bare is None:
-        bare = WithoutIncidentalWaits(waits)
+    if stripped is None:
+        stripped = WithoutIncidentalWaits(waits)
         if waits.sites:
-            read(trace_folder, [bare])
+            read(trace_folder, [stripped])
 
     def judge(keep: Keep, counts: Counts) -> list[Race]:
         detector = RaceDetector(counts=counts)
         read(trace_folder, [detector], keep=keep)
         return detector.findings()
 
-    return holding(waits, bare, judge)
+    return holding(waits, stripped, judge)
 
 
 class _Folder:
@@ -254,19 +254,19 @@ class _Folder:
         return find_races(self._folder, keep=keep, as_if=as_if, examples=None)
 
 
-def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
+def take_away(trace_folder: Path, progress: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
     """Remove each line's waits alone (:mod:`streamrace.detectors.confidence.removal`). Raises as :func:`read`."""
-    return removal.take_away(_Folder(trace_folder), told)
+    return removal.take_away(_Folder(trace_folder), progress)
 
 
 def _ranks(folder: Path) -> list[int]:
     """Return the ranks with a file. Raises if a rank from 0 to the highest is missing, unless only one file exists."""
-    found = _files(folder)
-    if not found:
+    ranks = _files(folder)
+    if not ranks:
         raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
-    if len(found) > 1:
-        _complain_of_missing(folder, set(found), max(found) + 1)
-    return found
+    if len(ranks) > 1:
+        _complain_of_missing(folder, set(ranks), max(ranks) + 1)
+    return ranks
 
 
 def _files(folder: Path) -> list[int]:
@@ -278,16 +278,16 @@ def _files(folder: Path) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
-def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
-    missing = [str(rank) for rank in range(world) if rank not in found]
+def _complain_of_missing(folder: Path, ranks: set[int], world: int) -> None:
+    missing = [str(rank) for rank in range(world) if rank not in ranks]
     if missing:
         raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
 
 
 def _feed(readers: Sequence[Reader], rank: int, records: Sequence[TraceRecord], path: Path) -> None:
     try:
-        for one in readers:
-            one.feed(rank, records)
+        for reader in readers:
+            reader.feed(rank, records)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
     except (TypeError, ValueError, LookupError, AttributeError) as error:

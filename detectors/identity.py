@@ -76,8 +76,8 @@ def lasting(race: Race, *, file: Callable[[str], str] = str, text: Callable[[str
     def place(frame: Frame | None) -> Place:
         return (text(file(frame.file)), text(frame.function)) if frame else None
 
-    def side(one: Side) -> tuple[str, str, Place]:
-        return text(one.kernel), one.access, place(site(one.stack))
+    def side(access_side: Side) -> tuple[str, str, Place]:
+        return text(access_side.kernel), access_side.access, place(site(access_side.stack))
 
     return LastingKey(race.kind, side(race.first), side(race.second), place(site(race.second.allocated or ())))
 

@@ -11,11 +11,11 @@ from streamrace.trace.records import Frame
 
 def is_there(place: str, frames: Iterable[Frame]) -> bool:
     """Check whether one of ``frames`` is at ``place``: file.py:function or file.py:line."""
-    file, _, where = place.rpartition(":")
+    file, _, position = place.rpartition(":")
 
     def is_it(frame: Frame) -> bool:
         function = frame.function.partition(" ")[0]  # the suffix marks the backward pass of a call on that line
-        return frame.file.rpartition("/")[2] == file and where in (
+        return frame.file.rpartition("/")[2] == file and position in (
             str(frame.line),
             function,
             function.rpartition(".")[2],
@@ -26,8 +26,8 @@ def is_there(place: str, frames: Iterable[Frame]) -> bool:
 
 def meant(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame outside the standard library (``contextlib``), which a user would name."""
-    ours = (one for one in frames if one.file.partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names)
-    return next(ours, site(tuple(frames)))
+    own = (f for f in frames if f.file.partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names)
+    return next(own, site(tuple(frames)))
 
 
 def at(race: Race, place: str, *sides: Side) -> bool:

@@ -45,10 +45,10 @@ class _Race:
         self.names: set[Name] = set()
 
     def of(self, rank: int, first: Side, second: Side, number: int, slack_ns: int) -> _OfRank:
-        mine = self._ranks.get(rank)
-        if mine is None:
-            mine = self._ranks[rank] = _OfRank(first, second, number, slack_ns)
-        return mine
+        rank_part = self._ranks.get(rank)
+        if rank_part is None:
+            rank_part = self._ranks[rank] = _OfRank(first, second, number, slack_ns)
+        return rank_part
 
     def place(self) -> tuple[int, int]:
         """Return the race's first occurrence, as rank and number. No two races share it."""
@@ -58,12 +58,12 @@ class _Race:
     @property
     def counts(self) -> bool:
         """Return whether any occurrence of the race counts."""
-        return any(part.occurrences for part in self._ranks.values())
+        return any(rank_part.occurrences for rank_part in self._ranks.values())
 
     def race(self, most: int | None) -> Race:
         began = self._ranks[min(self._ranks)]
         first, second = began.first, began.second
-        ranks = tuple(sorted(rank for rank, part in self._ranks.items() if part.occurrences))
+        ranks = tuple(sorted(rank for rank, rank_part in self._ranks.items() if rank_part.occurrences))
         parts = [self._ranks[rank] for rank in ranks]
         kind: RaceKind
         if second.allocated is not None:
@@ -109,18 +109,18 @@ class _Tally:
         rank = occurrence.rank
         number = self._counts.get(rank, 0)
         self._counts[rank] = number + 1
-        part = race.of(rank, first, second, number, occurrence.slack_ns)
+        rank_part = race.of(rank, first, second, number, occurrence.slack_ns)
         if self._counted is not None and not self._counted(occurrence):
             return race
         if self._noticed is not None:
             self._noticed(key, occurrence)
         self.count += 1
-        if not part.occurrences or occurrence.slack_ns < part.slack_ns:
-            part.slack_ns = occurrence.slack_ns
-        part.occurrences += 1
-        part.manifested += occurrence.manifested
-        if self._most is None or len(part.examples) < self._most:
-            part.examples.append(occurrence)
+        if not rank_part.occurrences or occurrence.slack_ns < rank_part.slack_ns:
+            rank_part.slack_ns = occurrence.slack_ns
+        rank_part.occurrences += 1
+        rank_part.manifested += occurrence.manifested
+        if self._most is None or len(rank_part.examples) < self._most:
+            rank_part.examples.append(occurrence)
         return race
 
 
@@ -188,7 +188,7 @@ class RaceDetector(Detector):
 
     @staticmethod
     def _agreed(answers: list[_Answer]) -> _Answer:
-        if any(one != answers[0] for one in answers):
+        if any(answer != answers[0] for answer in answers):
             raise EnginesDiffer(
                 f"the two engines do not agree, which is a bug of this project: {answers[0]} and {answers[-1]}"
             )

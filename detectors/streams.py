@@ -18,5 +18,5 @@ def stream_named(name: str) -> str:
 
 def first_made(name: str) -> str:
     """Return the stream's name; if a loop creates it anew in each iteration, that of the first stream created there."""
-    found = _UNNAMED.fullmatch(name)
-    return (found and found[1]) or name
+    match = _UNNAMED.fullmatch(name)
+    return (match and match[1]) or name

@@ -23,7 +23,7 @@ def listed(word: str, side: Side, frames: Sequence[Frame], nowhere: str = "") ->
     """
     stream = stream_named(side.stream)
     freed = f"the memory is freed: work on {stream} may be given it next"
-    what = freed if side.access == "free" else f"{side.access} by {side.kernel} on {stream}"
-    named = (frame._replace(function=frame.function.rpartition("<locals>.")[2]) for frame in frames)
-    places = [wording.frame(frame, path=True) for frame in named] or [nowhere] * bool(nowhere)
-    return [f"{word:<7}{what}", *(f"  {place}" for place in places)]
+    access = freed if side.access == "free" else f"{side.access} by {side.kernel} on {stream}"
+    shortened = (frame._replace(function=frame.function.rpartition("<locals>.")[2]) for frame in frames)
+    places = [wording.frame(frame, path=True) for frame in shortened] or [nowhere] * bool(nowhere)
+    return [f"{word:<7}{access}", *(f"  {place}" for place in places)]

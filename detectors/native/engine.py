@@ -35,8 +35,8 @@ class NativeHappensBefore:
         self._pairs: dict[int, tuple[Side, Side]] = {}
         self._races: dict[int, HasNames] = {}  # by pair
         self._texts: dict[int, str] = {}
-        self._it = self._library.order_new(PROBES.encode())
-        weakref.finalize(self, self._library.order_delete, self._it)
+        self._engine = self._library.order_new(PROBES.encode())
+        weakref.finalize(self, self._library.order_delete, self._engine)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         """Take the next records of ``rank``'s trace.
@@ -45,41 +45,41 @@ class NativeHappensBefore:
         and for records that are damaged.
         """
         for data in _bytes(records):
-            self._follow(self._library.order_feed(self._it, rank, data, len(data)))
+            self._follow(self._library.order_feed(self._engine, rank, data, len(data)))
 
     def finish(self) -> None:
         """End the input: follow ranks that wait for a missing member as far as possible without it.
 
         Further calls do nothing.
         """
-        self._follow(self._library.order_finish(self._it))
+        self._follow(self._library.order_finish(self._engine))
 
     def waits(self, rank: int) -> bool:
         """Check whether ``rank``'s records are held up at a collective that other members have not reached."""
-        return bool(self._library.order_waits(self._it, rank))
+        return bool(self._library.order_waits(self._engine, rank))
 
     def settle(self) -> None:
         """Name the bytes of the races so far."""
-        self._library.order_settle(self._it)
+        self._library.order_settle(self._engine)
         self._tell()
 
     @property
     def live_state(self) -> int:
         """Return how many blocks, markers and open collectives are kept, as a measure of memory."""
-        return int(self._library.order_live_state(self._it))
+        return int(self._library.order_live_state(self._engine))
 
     @property
     def work(self) -> int:
         """Return the records followed, accesses visited and runs of bytes compared so far, as a measure of time."""
-        return int(self._library.order_work(self._it))
+        return int(self._library.order_work(self._engine))
 
     def _follow(self, status: int) -> None:
         """Let the engine work until all is done. It returns after some milliseconds each time, so Ctrl-C works."""
         while status:
             self._tell()
             if status != _MORE:
-                raise _ERRORS[status - _MORE - 1](self._library.order_problem(self._it).decode(errors="replace"))
-            status = self._library.order_go_on(self._it)
+                raise _ERRORS[status - _MORE - 1](self._library.order_problem(self._engine).decode(errors="replace"))
+            status = self._library.order_go_on(self._engine)
 
     def _tell(self) -> None:
         """Report the races since the last call, and add their names."""
@@ -95,12 +95,12 @@ class NativeHappensBefore:
 
     def _words(self, function: str, size: int) -> Iterator[list[int]]:
         count = ctypes.c_longlong()
-        words = getattr(self._library, function)(self._it, ctypes.byref(count))
+        words = getattr(self._library, function)(self._engine, ctypes.byref(count))
         numbers = words[: count.value]
         return (numbers[at : at + size] for at in range(0, count.value, size))
 
     def _pair(self, number: int) -> tuple[Side, Side]:
-        words = self._library.order_pair(self._it, number)[:_PAIR]
+        words = self._library.order_pair(self._engine, number)[:_PAIR]
         allocated = None if words[10] < 0 else frames(self._bytes_of(words[10]))
         return self._side(words[:5]), self._side(words[5:10], allocated)
 
@@ -121,7 +121,7 @@ class NativeHappensBefore:
 
     def _bytes_of(self, number: int) -> bytes:
         size = ctypes.c_longlong()
-        return ctypes.string_at(self._library.order_text(self._it, number, ctypes.byref(size)), size.value)
+        return ctypes.string_at(self._library.order_text(self._engine, number, ctypes.byref(size)), size.value)
 
 
 def _bytes(records: Iterable[TraceRecord]) -> Iterator[bytes]:
@@ -129,9 +129,9 @@ def _bytes(records: Iterable[TraceRecord]) -> Iterator[bytes]:
     if isinstance(records, Encoded):
         yield records.data
         return
-    left = iter(records)
-    yield encode(islice(left, _SOME))
-    while batch := [*islice(left, _SOME)]:
+    remaining = iter(records)
+    yield encode(islice(remaining, _SOME))
+    while batch := [*islice(remaining, _SOME)]:
         yield encode(batch)
 
 
