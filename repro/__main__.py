@@ -43,7 +43,7 @@ def _in_one_order() -> None:
         from streamrace.process.lifetime import module
 
         python, *words = module("streamrace", *sys.argv[1:])
-        flags = [f"-W{one}" for one in sys.warnoptions]
+        flags = [f"-W{option}" for option in sys.warnoptions]
         os.execve(python, [python, *flags, *words], {**os.environ, "PYTHONHASHSEED": "0"})
 
 
@@ -55,15 +55,15 @@ def main(arguments: list[str] | None = None, program: CommandLine | None = None)
     if sys.platform == "win32" and (sentence := elsewhere()):  # file locks already differ there
         print(f"Error: {sentence}", file=sys.stderr)
         sys.exit(2)
-    launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
+    launched, words = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _obey(launched, given, program)
+        status = _obey(launched, words, program)
         sys.stdout.flush()  # a failure at the interpreter's exit could not be reported
     except KeyboardInterrupt as interrupt:
         _say("Interrupted.", interrupt)
         status = 130
     except ModuleNotFoundError as error:
-        status = _missing(error, given, program)
+        status = _missing(error, words, program)
     except Exception as error:
         status = _explain(error)
     if status:
@@ -80,8 +80,8 @@ def _launched(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, list(arguments)
 
 
-def _obey(launched: str | None, given: list[str], program: CommandLine | None) -> int | None:
-    if given[:1] == ["--version"]:
+def _obey(launched: str | None, words: list[str], program: CommandLine | None) -> int | None:
+    if words[:1] == ["--version"]:
         from streamrace.device.extras import version
 
         print(f"streamrace, version {version()}")
@@ -89,28 +89,28 @@ def _obey(launched: str | None, given: list[str], program: CommandLine | None) -
     from streamrace.repro.commands.table import STREAMRACE
 
     program = program or STREAMRACE
-    if given and given[0] in program.commands and program.commands[given[0]].plain:
+    if words and words[0] in program.commands and program.commands[words[0]].plain:
         from importlib import import_module
 
-        module = import_module(f"{program.package}.{program.commands[given[0]].module}")
-        status: int | None = module.run(given[1:], launched)
+        module = import_module(f"{program.package}.{program.commands[words[0]].module}")
+        status: int | None = module.run(words[1:], launched)
         return status
     from streamrace.process.interrupts import concluding
 
     with concluding():
         from streamrace.repro.commands import group
 
-        return group.run(given, launched, program)
+        return group.run(words, launched, program)
 
 
-def _missing(error: ModuleNotFoundError, given: list[str], program: CommandLine | None) -> int:
+def _missing(error: ModuleNotFoundError, words: list[str], program: CommandLine | None) -> int:
     from streamrace.device.extras import lacking, outside
     from streamrace.repro.commands.table import STREAMRACE
 
     program = program or STREAMRACE
-    command = program.commands.get(given[0]) if given else None
-    what = f"{program.name} {given[0]}" if command else "the command line, all but 'watch' and 'doctor',"
-    sentence = lacking(error, what, command.extras if command else "deepspeed")
+    command = program.commands.get(words[0]) if words else None
+    subject = f"{program.name} {words[0]}" if command else "the command line, all but 'watch' and 'doctor',"
+    sentence = lacking(error, subject, command.extras if command else "deepspeed")
     if sentence is None and (hint := outside()) is not None:
         sentence = f"{hint} (there is no {error.name} here)"
     if sentence is None:

@@ -41,14 +41,14 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ScenarioError(f"{path} is not a DeepSpeed configuration: it holds no settings")
     for name in (*_OBJECTS, *_OBJECTS_OR_NULL):
-        found = _at(config, name)
-        if not (found is _ABSENT or isinstance(found, dict) or (found is None and name in _OBJECTS_OR_NULL)):
-            raise ScenarioError(f"{path}: {name} is {_kind(found)}, and DeepSpeed wants an object there: {{...}}")
+        value = _at(config, name)
+        if not (value is _ABSENT or isinstance(value, dict) or (value is None and name in _OBJECTS_OR_NULL)):
+            raise ScenarioError(f"{path}: {name} is {_kind(value)}, and DeepSpeed wants an object there: {{...}}")
     for name, least in _COUNTS.items():
-        found = _at(config, name)
-        if found is _ABSENT or found == "auto" or (type(found) is int and least <= found <= _MOST):
+        value = _at(config, name)
+        if value is _ABSENT or value == "auto" or (type(value) is int and least <= value <= _MOST):
             continue
-        shown = untrusted.shortened(repr(found)) if type(found) in (int, float) else _kind(found)
+        shown = untrusted.shortened(repr(value)) if type(value) in (int, float) else _kind(value)
         raise ScenarioError(f"{path}: {name} is a whole number from {least} to {_MOST}, not {shown}")
     _refuse_what_is_not_simulated(path, config.get("zero_optimization", {}))
     return config
@@ -60,21 +60,21 @@ def _refuse_what_is_not_simulated(path: Path, zero: dict[str, Any]) -> None:
         raise ScenarioError(
             f"{path} asks for MiCS (mics_shard_size), which DeepSpeed {PINNED} no longer has: take it out"
         )
-    for what in ("offload_optimizer", "offload_param"):
-        device = (zero.get(what) or {}).get("device", "none")
+    for section in ("offload_optimizer", "offload_param"):
+        device = (zero.get(section) or {}).get("device", "none")
         if device != "none":
             raise ScenarioError(
-                f"{path} moves state to {device} ({what}): what the host computes there has no price in a hardware "
+                f"{path} moves state to {device} ({section}): what the host computes there has no price in a hardware "
                 "profile, so the step time would be wrong; take it out, or set its device to 'none' "
                 "('streamrace check --dry' runs such a script, for its races and memory)"
             )
 
 
 def _at(config: dict[str, Any], name: str) -> Any:
-    found: Any = config
+    value: Any = config
     for part in name.split("."):
-        found = found.get(part, _ABSENT) if isinstance(found, dict) else _ABSENT
-    return found
+        value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+    return value
 
 
 def _kind(value: Any) -> str:

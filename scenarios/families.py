@@ -119,8 +119,8 @@ class TextAsPicture(nn.Module):
         """
         answers = attention_mask.sum(dim=1, keepdim=True) - 2
         letters = input_ids.gather(1, answers).squeeze(1) - _FIRST
-        seen = input_ids.scatter(1, answers, torch.zeros_like(answers)) * attention_mask
-        width = max(4, -(-seen.size(1) // (2 * HEIGHT)) * 2)  # even, as it is halved twice
-        pixels = nn.functional.pad(seen, (0, HEIGHT * width - seen.size(1))).view(-1, 1, HEIGHT, width)
+        visible = input_ids.scatter(1, answers, torch.zeros_like(answers)) * attention_mask
+        width = max(4, -(-visible.size(1) // (2 * HEIGHT)) * 2)  # even, as it is halved twice
+        pixels = nn.functional.pad(visible, (0, HEIGHT * width - visible.size(1))).view(-1, 1, HEIGHT, width)
         dtype = next(self.parameters()).dtype
         return self.network(pixel_values=(pixels / 256).to(dtype), labels=letters.clamp(0, 3))

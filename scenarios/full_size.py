@@ -138,32 +138,32 @@ def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
 
 def loss_of(output: Any) -> Tensor:
     """Return the loss in a model's output. Raises :class:`ModelError`."""
-    found = getattr(output, "loss", None)
-    if found is None:
-        found = output[0] if isinstance(output, (tuple, list)) and output else output
-    if not isinstance(found, Tensor) or found.numel() != 1:
+    loss = getattr(output, "loss", None)
+    if loss is None:
+        loss = output[0] if isinstance(output, (tuple, list)) and output else output
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ModelError(
             f"the model returns {type(output).__name__}, and no loss in it: return the loss by itself, first of a "
             "tuple, or as .loss"
         )
-    return found
+    return loss
 
 
 def _of_config(name: str, config: PretrainedConfig, layers: int | None) -> TrainedModel:
-    whole = getattr(config, "num_hidden_layers", None)
-    if layers is not None and whole is not None:
+    own_layers = getattr(config, "num_hidden_layers", None)
+    if layers is not None and own_layers is not None:
         config.num_hidden_layers = layers
 
     def make() -> nn.Module:
         try:
-            made: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise ModelError(f"transformers builds no causal language model of {name}: {_line(error)}") from error
-        if getattr(config, MEGATRON, False) and isinstance(made, GPTNeoXForCausalLM):
-            return as_megatron(made)
-        return made
+        if getattr(config, MEGATRON, False) and isinstance(model, GPTNeoXForCausalLM):
+            return as_megatron(model)
+        return model
 
-    return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None), whole)
+    return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None), own_layers)
 
 
 def _tokens(micro_batch: int, sequence: int) -> ModelBatch:
@@ -189,13 +189,13 @@ def _of_function(name: str) -> TrainedModel:
     batches: list[MakeBatch] = []
 
     def make() -> nn.Module:
-        made = function()
-        if isinstance(made, tuple) and len(made) == 2 and callable(made[1]):
-            batches[:] = [made[1]]
-            made = made[0]
-        if not isinstance(made, nn.Module):
-            raise ModelError(f"{name} returns {type(made).__name__}, not a torch module (or a module and its batches)")
-        return made
+        built = function()
+        if isinstance(built, tuple) and len(built) == 2 and callable(built[1]):
+            batches[:] = [built[1]]
+            built = built[0]
+        if not isinstance(built, nn.Module):
+            raise ModelError(f"{name} returns {type(built).__name__}, not a torch module (or a module and its batches)")
+        return built
 
     def batch(micro_batch: int, sequence: int) -> ModelBatch:
         return (batches[0] if batches else _tokens)(micro_batch, sequence)

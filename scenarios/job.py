@@ -114,12 +114,12 @@ class Job(Training):
     def ordered_by(self) -> str:
         """Return what orders the secondary copy, in words."""
         if self.deepspeed == PINNED:
-            told = f"fix: {self.fix}"
+            text = f"fix: {self.fix}"
         elif self.fix is Fix.NONE:
-            told = f"DeepSpeed {self.deepspeed} without its synchronisation"
+            text = f"DeepSpeed {self.deepspeed} without its synchronisation"
         else:
-            told = f"DeepSpeed {self.deepspeed} as released"
-        return told if self.graft is Graft.NONE else f"{told}, {self.graft}"
+            text = f"DeepSpeed {self.deepspeed} as released"
+        return text if self.graft is Graft.NONE else f"{text}, {self.graft}"
 
     def profile(self) -> Profile:
         profile = super().profile()
@@ -131,8 +131,8 @@ class Job(Training):
         if self.sharding:
             from streamrace.scenarios.models import FULL_SIZE  # here, as it imports transformers
 
-            known = FULL_SIZE.get(self.model)
-            if known is not None and known.family == "gpt":
+            size = FULL_SIZE.get(self.model)
+            if size is not None and size.family == "gpt":
                 raise ScenarioError(
                     f"{self.model} multiplies by its embedding's weight outside of the embedding, and our own engine "
                     "gathers what a module owns for that module alone: choose another --model, or leave out --sharding"
@@ -146,9 +146,9 @@ class Job(Training):
         """
         if self.config is None:
             return self._made()
-        made = deepspeed_json.read(Path(self.config))
-        self._fill(made, hidden)
-        return made
+        config = deepspeed_json.read(Path(self.config))
+        self._fill(config, hidden)
+        return config
 
     def _made(self) -> dict[str, Any]:
         zero: dict[str, Any] = {
@@ -163,7 +163,7 @@ class Job(Training):
 
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
         """Replace each "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
-        known: dict[str, Any] = {
+        settings: dict[str, Any] = {
             **{path: getattr(self, option) for path, option in _BATCHES.items()},
             "gradient_clipping": 1.0,
             "bf16.enabled": self.precision == "bf16",
@@ -171,7 +171,7 @@ class Job(Training):
             "zero_optimization.zero_hpz_partition_size": self.hpz,
         }
         if hidden is not None:
-            known |= {
+            settings |= {
                 "zero_optimization.reduce_bucket_size": hidden * hidden,
                 "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
                 "zero_optimization.stage3_param_persistence_threshold": 10 * hidden,
@@ -184,11 +184,11 @@ class Job(Training):
                 section["params"] = {k: v for k, v in section.get("params", {}).items() if v != "auto"}
         for path, value in _walk(config):
             if value == "auto":
-                if path not in known:
+                if path not in settings:
                     raise ScenarioError(
                         f"{self.config}: '{path}' is \"auto\", and nothing here says what it is: write a number"
                     )
-                _put(config, path, known[path])
+                _put(config, path, settings[path])
         for path, option in _BATCHES.items():
             if option in self.model_fields_set:
                 config.setdefault(path, getattr(self, option))
@@ -199,7 +199,7 @@ class Job(Training):
     def _agree(self, config: dict[str, Any]) -> None:
         """Check that no given option contradicts the file."""
         zero = config.get("zero_optimization", {})
-        for option, path, found in (
+        for option, path, value in (
             *((option, path, config.get(path)) for path, option in _BATCHES.items()),
             ("precision", "bf16, fp16", _precision(config)),
             ("stage", "zero_optimization.stage", zero.get("stage")),
@@ -207,9 +207,9 @@ class Job(Training):
             ("qwz", "zero_optimization.zero_quantized_weights", zero.get("zero_quantized_weights", False)),
             ("qgz", "zero_optimization.zero_quantized_gradients", zero.get("zero_quantized_gradients", False)),
         ):
-            if option in self.model_fields_set and found is not None and found != getattr(self, option):
+            if option in self.model_fields_set and value is not None and value != getattr(self, option):
                 raise ScenarioError(
-                    f"--{option.replace('_', '-')} is {getattr(self, option)}, and {self.config} says {found} "
+                    f"--{option.replace('_', '-')} is {getattr(self, option)}, and {self.config} says {value} "
                     f"({path}): leave one of them out"
                 )
 
@@ -226,11 +226,11 @@ def _precision(config: Mapping[str, Any]) -> str | None:
 
 
 def _walk(config: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
         path = f"{above}{key}"
-        found += _walk(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
-    return found
+        pairs += _walk(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
+    return pairs
 
 
 def _put(config: dict[str, Any], path: str, value: Any) -> None:

@@ -89,9 +89,9 @@ def _endless_shuffle(count: int, seed: int) -> Iterator[int]:
 
 def _batch(questions: Sequence[Question], sequence: int) -> Batch:
     tokenizer = ByteTokenizer()
-    kept = [tokenizer.encode(prompt(question))[-sequence:] for question in questions]
-    padding = [sequence - len(tokens) for tokens in kept]
-    rows = list(zip(kept, padding, strict=True))
+    encoded = [tokenizer.encode(prompt(question))[-sequence:] for question in questions]
+    padding = [sequence - len(tokens) for tokens in encoded]
+    rows = list(zip(encoded, padding, strict=True))
     return {
         "input_ids": torch.tensor([tokens + [tokenizer.pad] * pad for tokens, pad in rows]),
         "attention_mask": torch.tensor([[1] * len(tokens) + [0] * pad for tokens, pad in rows]),

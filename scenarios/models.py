@@ -263,11 +263,11 @@ _MAKERS: dict[Family, Callable[[ModelSize, int, str], Any]] = {
 
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     # Both names of a shared parameter, so that lm_head.weight matches Falcon's.
-    named = list(model.named_parameters(remove_duplicate=False))
+    parameters = list(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
-        matched = [parameter for name, parameter in named if fnmatchcase(name, pattern)]
+        matched = [parameter for name, parameter in parameters if fnmatchcase(name, pattern)]
         if not matched:
-            example = named[len(named) // 2][0]
+            example = parameters[len(parameters) // 2][0]
             raise ValueError(f"No parameter matches the frozen pattern {pattern!r}; a name looks like {example!r}.")
         for parameter in matched:
             parameter.requires_grad_(False)

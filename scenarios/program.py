@@ -189,7 +189,7 @@ def _train(
     training.watch(watch.parameter)
     nan_watch = _nan_watch(me, scenario, device, training.engine)
     data = _batches(
-        me, scenario, scenario.questions([one for one in mmlu.SPLITS if not validate_every or one != HELD_OUT])
+        me, scenario, scenario.questions([split for split in mmlu.SPLITS if not validate_every or split != HELD_OUT])
     )
     held_out = []
     if validate_every:

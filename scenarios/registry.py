@@ -59,14 +59,14 @@ def _text(value: Any) -> str:
 
 def from_text(options: Mapping[str, str]) -> dict[str, Any]:
     """Parse the result of :func:`difference` into options. Raises :class:`ScenarioError`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in Scenario.model_fields:
             raise ScenarioError(f"there is no scenario option '{name}': the token is of another release")
         if name == "slow":
-            found[name] = dict(part.rpartition("=")[::2] for part in text.split(";") if part)
+            values[name] = dict(part.rpartition("=")[::2] for part in text.split(";") if part)
         elif name in ("frozen", "without"):
-            found[name] = tuple(part for part in text.split(";") if part)
+            values[name] = tuple(part for part in text.split(";") if part)
         else:
-            found[name] = text or None
-    return found
+            values[name] = text or None
+    return values

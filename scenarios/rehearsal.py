@@ -88,8 +88,8 @@ def run(
 
     def target(me: Rank) -> None:
         try:
-            as_one = replace(me, rank=ranks[me.rank], world=job.ranks)
-            _train(as_one, job, subject(job.model, attention=job.attention, layers=layers), folder, answers=answers)
+            placed = replace(me, rank=ranks[me.rank], world=job.ranks)
+            _train(placed, job, subject(job.model, attention=job.attention, layers=layers), folder, answers=answers)
         except Exception as error:
             sentence = refusal(error)
             if sentence is None or is_full(error):
@@ -111,14 +111,14 @@ def run(
 
 def layers_of(job: Job) -> int | None:
     """Return the number of layers of the job's model; None: unknown, fixed, or no such model."""
-    found = _described(job)
-    return None if found is None else found.layers
+    model = _described(job)
+    return None if model is None else model.layers
 
 
 def hidden_of(job: Job) -> int | None:
     """Return the width of the job's model; None: unknown, or no such model."""
-    found = _described(job)
-    return None if found is None else found.hidden
+    model = _described(job)
+    return None if model is None else model.hidden
 
 
 def parameters_of(job: Job, layers: int) -> int:
@@ -126,8 +126,8 @@ def parameters_of(job: Job, layers: int) -> int:
 
     Raises :class:`ScenarioError` for a model that cannot be built.
     """
-    made = _made(job, subject(job.model, attention=job.attention, layers=layers), torch.device("meta"))
-    return sum(one.numel() for one in made.parameters())
+    model = _built(job, subject(job.model, attention=job.attention, layers=layers), torch.device("meta"))
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _described(job: Job) -> TrainedModel | None:
@@ -155,18 +155,18 @@ def dry_gpu(
     *,
     answers: bool = True,
     rank: int = 0,
-    heard: BroadcastCache | None = None,
+    cache: BroadcastCache | None = None,
 ) -> Device:
     """Return the simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, and make it a dry one.
 
-    Its trace goes into ``folder``, with ``info`` about the run. ``answers`` and ``heard``: see
+    Its trace goes into ``folder``, with ``info`` about the run. ``answers`` and ``cache`` (its ``heard``): see
     :func:`streamrace.device.dry.install`. It may allocate more memory than the machine has: metrics report its need.
     """
     world = dry.World(len(timing.nodes_of), per_node, rank=rank)
-    dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=heard)
+    dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=cache)
     device = Device(timing, rank=rank, world=world.ranks, devices=per_node, index=rank % per_node)
-    whole = {**info, "deepspeed": framework.VERSION}
-    device.begin(file_of(folder, rank), whole, skipped=framework.PASSING_FILES)
+    full_info = {**info, "deepspeed": framework.VERSION}
+    device.begin(file_of(folder, rank), full_info, skipped=framework.PASSING_FILES)
     return device
 
 
@@ -174,8 +174,8 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
     began = time.perf_counter()
     os.environ["LOCAL_SIZE"] = str(job.gpus)  # torchrun's other variables: streamrace.device.dry.environment
     info = {"job": job.model_dump(mode="json")}
-    heard = BroadcastCache(folder / "broadcasts", me.rank)
-    device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
+    cache = BroadcastCache(folder / "broadcasts", me.rank)
+    device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, cache=cache)
     framework.put(job.fix, device)
     framework.graft(job.graft)
     backend = framework.start(simulated=True)
@@ -215,7 +215,7 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
 
 def _moved(batch: ModelBatch) -> ModelBatch:
     """Copy to the GPU, once for all steps: reading data is no part of a dry run."""
-    return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
+    return {name: value.to("cuda") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
 def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
@@ -224,7 +224,7 @@ def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[T
     model = _model(job, subject, config)
     _report_sizes(me, model)
     _quantizable(job, model, config)
-    optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
+    optimizer = _optimizer(job, [parameter for parameter in model.parameters() if parameter.requires_grad], config)
     try:
         engine = framework.initialize(model=model, optimizer=optimizer, config=config)
     except Exception as error:  # DeepSpeed and pydantic raise exceptions of many kinds
@@ -248,12 +248,12 @@ def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Tr
 
 
 def _report_sizes(me: Rank, model: nn.Module) -> None:
-    sizes = [(framework.shape_of(one).numel(), one.requires_grad) for one in model.parameters()]
-    trained = sum(size for size, mine in sizes if mine)
+    sizes = [(framework.shape_of(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
     me.report(ModelBuilt(sum(size for size, _ in sizes), trained, sorted({size for size, _ in sizes})))
 
 
-def _made(job: Job, subject: TrainedModel, where: AbstractContextManager[Any]) -> nn.Module:
+def _built(job: Job, subject: TrainedModel, where: AbstractContextManager[Any]) -> nn.Module:
     try:
         with where:
             return subject.make()
@@ -265,9 +265,9 @@ def _made(job: Job, subject: TrainedModel, where: AbstractContextManager[Any]) -
 
 
 def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
-    model = _made(job, subject, without_values() if job.sharding else _on_the_gpu(config))
+    model = _built(job, subject, without_values() if job.sharding else _on_the_gpu(config))
     for pattern in job.frozen:
-        matched = [one for name, one in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
+        matched = [parameter for name, parameter in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
         if not matched:
             example = next(iter(dict(model.named_parameters())))
             raise ScenarioError(f"no parameter matches the frozen pattern '{pattern}'; a name looks like '{example}'")
@@ -300,8 +300,8 @@ def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
     if not qwz and not qgz:
         return
     shapes = [
-        (name, nn.Parameter(torch.empty(framework.shape_of(one), device="meta"), requires_grad=one.requires_grad))
-        for name, one in model.named_parameters()
+        (name, nn.Parameter(torch.empty(framework.shape_of(weight), device="meta"), requires_grad=weight.requires_grad))
+        for name, weight in model.named_parameters()
     ]
     refused = quantization.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
     if refused is not None:

@@ -152,13 +152,13 @@ class Scenario(Training):
         super()._has_one_engine()
         if not self.sharding:
             return
-        here = of_engine(strategy(self.sharding)) | (frozenset() if self.rings == "torch" else of_rings())
+        has = of_engine(strategy(self.sharding)) | (frozenset() if self.rings == "torch" else of_rings())
         try:
-            missing = sorted(synchronisations(self.without) - here)
+            missing = sorted(synchronisations(self.without) - has)
         except ShardingError as error:
             raise ValueError(str(error)) from None
         if missing:
-            raise ValueError(f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(here))}")
+            raise ValueError(f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(has))}")
 
     @property
     def vocabulary(self) -> int:
@@ -234,13 +234,13 @@ class Scenario(Training):
 
     def check(self) -> None:
         """Check for all errors that are detectable before a rank starts. Raises :class:`ScenarioError`."""
-        found = installed()
-        if found is None:
+        version = installed()
+        if version is None:
             raise ScenarioError("DeepSpeed is not installed: run 'make setup'")
-        if found != self.deepspeed:
-            raise ScenarioError(f"this is DeepSpeed {found}, and the scenario is for {self.deepspeed}")
-        if found != PINNED and self.fix is not Fix.STREAM_SYNC:
-            raise ScenarioError(f"DeepSpeed {found} runs as it was released: --fix is for {PINNED}")
+        if version != self.deepspeed:
+            raise ScenarioError(f"this is DeepSpeed {version}, and the scenario is for {self.deepspeed}")
+        if version != PINNED and self.fix is not Fix.STREAM_SYNC:
+            raise ScenarioError(f"DeepSpeed {version} runs as it was released: --fix is for {PINNED}")
         self.profile()
         try:
             questions = self.questions()

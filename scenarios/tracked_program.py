@@ -93,12 +93,12 @@ def _materialise(model: Any) -> None:
     """Allocate on the GPU. Not ``model.to_empty()``, which swaps a fake tensor's parts while others refer to them."""
     import torch
 
-    made: dict[Any, Any] = {}  # a shared one once
+    on_gpu: dict[Any, Any] = {}  # a shared one once
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if parameter not in made:
-                made[parameter] = torch.nn.Parameter(torch.empty_like(parameter, device="cuda"))
-            module.register_parameter(name, made[parameter])
+            if parameter not in on_gpu:
+                on_gpu[parameter] = torch.nn.Parameter(torch.empty_like(parameter, device="cuda"))
+            module.register_parameter(name, on_gpu[parameter])
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, torch.empty_like(buffer, device="cuda"))
 
@@ -123,8 +123,8 @@ def tracked(case: TrackedCase) -> dict[str, int]:
     # FSDP2's tracker follows the dry run's own tensors, which hold nothing either.
     with FakeTensorMode() if case.ranks == 1 else nullcontext():
         tracker = train(case, plain if case.ranks == 1 else sharded)
-    found = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
-    return {str(getattr(kind, "value", kind)): nbytes for kind, nbytes in found.items()}
+    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
+    return {str(getattr(kind, "value", kind)): nbytes for kind, nbytes in snapshot.items()}
 
 
 def counted(case: TrackedCase) -> dict[str, int]:

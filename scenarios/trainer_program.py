@@ -53,8 +53,8 @@ def main(steps: int) -> None:
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if state.is_world_process_zero and "loss" in logs:
                 norm = float(logs["grad_norm"])
-                told = [state.global_step, float(logs["loss"]), norm if math.isfinite(norm) else None]
-                print(f"\n{SAID}{json.dumps(told)}", flush=True)
+                row = [state.global_step, float(logs["loss"]), norm if math.isfinite(norm) else None]
+                print(f"\n{SAID}{json.dumps(row)}", flush=True)
 
     torch.manual_seed(0)
     config = {

@@ -50,49 +50,49 @@ def bisect(options: BisectOptions) -> None:
     if not names.is_name(package):
         raise WrongUse(f"--package takes a name here, and --from and --to the versions, not '{package}'")
     fixed = names.several(options.others, "--with")
-    if any(one.name == names.parse(f"{package}==0").name for one in fixed):
+    if any(other.name == names.parse(f"{package}==0").name for other in fixed):
         raise PackageError(f"--with names {package}, whose releases are tried: leave it out")
     _ = program.folder
     releases = release_trial.between(package, oldest, newest)
     console = Terminal()
     words = [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if options.module else []), *options.program]
-    asked = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
+    query = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
     folder = folders.marked(
         options.runs / (options.name or f"bisect-{package}-{datetime.now():%Y%m%d-%H%M%S}"),
         FILE,
-        lambda file: folders.put(file, {"asked": asked}),
+        lambda file: folders.put(file, {"asked": query}),
         overwrite=options.overwrite,
     )
     console.print(f"{package}: {len(releases)} releases from {releases[0]} to {releases[-1]}", highlight=False)
 
     def run(release: str) -> bisection.Showing:
         with console.status(f"{package} {release}"):
-            shown = release_trial.show([f"{package}=={release}", *map(str, fixed)], words, folder, release)
-        console.print(f"  {release:<10} {shown}", highlight=False, soft_wrap=True, markup=False)
-        return shown
+            showing = release_trial.show([f"{package}=={release}", *map(str, fixed)], words, folder, release)
+        console.print(f"  {release:<10} {showing}", highlight=False, soft_wrap=True, markup=False)
+        return showing
 
-    found = bisection.bisect(releases, run)
-    sentence = found.sentence(package, releases)
-    folders.put(folder / FILE, {"asked": asked, **_told(found), "sentence": sentence})
+    result = bisection.bisect(releases, run)
+    sentence = result.sentence(package, releases)
+    folders.put(folder / FILE, {"asked": query, **_as_dict(result), "sentence": sentence})
     folder = staging.commit(folder)
     console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    for what, races in (("Gone", found.gone), ("New", found.new)):
+    for heading, races in (("Gone", result.gone), ("New", result.new)):
         for race in races:
-            console.print(f"  {what}: {race}", highlight=False, soft_wrap=True, markup=False)
+            console.print(f"  {heading}: {race}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/{FILE}, a folder for each release", highlight=False, soft_wrap=True, markup=False)
-    if not found.first:
+    if not result.first:
         raise SystemExit(_UNKNOWN)
 
 
-def _told(found: Any) -> dict[str, Any]:
+def _as_dict(result: Any) -> dict[str, Any]:
     return {
         "tried": {
-            release: {"verdict": one.verdict, "races": sorted(one.races), "failure": one.failure}
-            for release, one in found.tried.items()
+            release: {"verdict": showing.verdict, "races": sorted(showing.races), "failure": showing.failure}
+            for release, showing in result.tried.items()
         },
-        "before": found.before,
-        "first": found.first,
-        "gone": found.gone,
-        "new": found.new,
-        "broken": found.broken,
+        "before": result.before,
+        "first": result.first,
+        "gone": result.gone,
+        "new": result.new,
+        "broken": result.broken,
     }

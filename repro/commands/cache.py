@@ -40,33 +40,33 @@ def cache(older_than: float | None, what: tuple[str, ...]) -> None:
         raise click.UsageError(f"'{what[0]}' is nothing that can be done with the cache: say clear, or nothing.")
     if older_than is not None and not what:
         raise click.UsageError("--older-than says what to clear: streamrace cache clear --older-than DAYS")
-    every = cache_entries.everything()
+    entries = cache_entries.everything()
     if what:
-        _clear(_named(every, what[1:]), older_than)
+        _clear(_named(entries, what[1:]), older_than)
     else:
-        _list(every)
+        _list(entries)
 
 
-def _list(every: Sequence[Kept]) -> None:
+def _list(entries: Sequence[Kept]) -> None:
     from streamrace.reports.screen.console import Terminal
     from streamrace.studies.table import Column, Table
 
     console = Terminal()
     rows = []
-    for (kind, name, where), group in groupby(
-        sorted(every, key=lambda one: (cache_entries.KINDS.index(one.kind), one.name, _where(one))),
-        key=lambda one: (one.kind, one.name, _where(one)),
+    for (kind, name, version), group in groupby(
+        sorted(entries, key=lambda entry: (cache_entries.KINDS.index(entry.kind), entry.name, _version(entry))),
+        key=lambda entry: (entry.kind, entry.name, _version(entry)),
     ):
-        ones = [*group]
-        state = "in use" if any(one.in_use for one in ones) else _ago(max(one.last for one in ones))
-        words = f"{_WORDS[kind]}{where}" + (f", {len(ones)} files" if len(ones) > 1 else "")
-        rows.append([name, words, _megabytes(sum(one.size for one in ones)), state])
+        files = [*group]
+        state = "in use" if any(entry.in_use for entry in files) else _ago(max(entry.last for entry in files))
+        words = f"{_WORDS[kind]}{version}" + (f", {len(files)} files" if len(files) > 1 else "")
+        rows.append([name, words, _megabytes(sum(entry.size for entry in files)), state])
     places = wording.every(cache_entries.folders())
     if not rows:
         console.print(f"Nothing is kept in {places}.", highlight=False, soft_wrap=True)
         return
     columns = ["name", "what it is", Column("size", right=True), Column("last used", right=True)]
-    total = _megabytes(sum(one.size for one in every))
+    total = _megabytes(sum(entry.size for entry in entries))
     console.print(Table("", columns, rows))
     console.print(f"{total} in {places}", highlight=False, soft_wrap=True)
     console.print("'streamrace cache clear [NAME]... [--older-than DAYS]' removes it.", highlight=False)
@@ -74,29 +74,29 @@ def _list(every: Sequence[Kept]) -> None:
 
 def _clear(wanted: Sequence[Kept], older_than: float | None) -> None:
     before = None if older_than is None else time.time() - older_than * _DAY_S
-    old = [one for one in wanted if before is None or one.last < before]
-    gone = [one for one in old if cache_entries.remove(one)]
-    stay = [one for one in old if one not in gone]
-    if gone:
-        names = ", ".join(dict.fromkeys(one.name for one in gone))
-        click.echo(visible(f"Removed, {_megabytes(sum(one.size for one in gone))}: {names}."))
-    elif not stay:
+    old = [entry for entry in wanted if before is None or entry.last < before]
+    removed = [entry for entry in old if cache_entries.remove(entry)]
+    busy = [entry for entry in old if entry not in removed]
+    if removed:
+        names = ", ".join(dict.fromkeys(entry.name for entry in removed))
+        click.echo(visible(f"Removed, {_megabytes(sum(entry.size for entry in removed))}: {names}."))
+    elif not busy:
         click.echo("There is nothing to remove.")
-    if stay:
-        said = ", ".join(sorted({one.name for one in stay}))
-        raise WrongUse(f"a running command uses {said}: it stays; clear it when that command has ended")
+    if busy:
+        in_use = ", ".join(sorted({entry.name for entry in busy}))
+        raise WrongUse(f"a running command uses {in_use}: it stays; clear it when that command has ended")
 
 
-def _named(every: Sequence[Kept], names: Sequence[str]) -> Sequence[Kept]:
-    known = {*cache_entries.KINDS, *(one.name for one in every)}
-    if unknown := [name for name in names if name not in known]:
+def _named(entries: Sequence[Kept], names: Sequence[str]) -> Sequence[Kept]:
+    valid = {*cache_entries.KINDS, *(entry.name for entry in entries)}
+    if unknown := [name for name in names if name not in valid]:
         raise WrongUse(f"nothing of the name '{unknown[0]}' is kept: 'streamrace cache' lists what is")
-    return [one for one in every if not names or {one.name, one.kind} & {*names}]
+    return [entry for entry in entries if not names or {entry.name, entry.kind} & {*names}]
 
 
-def _where(one: Kept) -> str:
+def _version(entry: Kept) -> str:
     """Return the Python version that a release is installed for, from its folder."""
-    return f", {one.place.parent.name.replace('python', 'Python ')}" if one.kind == cache_entries.RELEASE else ""
+    return f", {entry.place.parent.name.replace('python', 'Python ')}" if entry.kind == cache_entries.RELEASE else ""
 
 
 def _megabytes(size: int) -> str:

@@ -38,12 +38,12 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     if out.exists() and not overwrite:
         raise ScenarioError(f"{out} exists already: choose another --out, or replace it with --overwrite")
     recorded = calibration.read(trace)
-    found = calibration.calibrate(recorded, load_profile(base), out.stem)
+    result = calibration.calibrate(recorded, load_profile(base), out.stem)
     where = recorded.device or "a GPU"
     text = calibration.written(
-        found.profile,
+        result.profile,
         origin=f"streamrace calibrate {trace.name} --base {base}: {len(recorded.ran):,} calls on {where}",
-        notes={figure: f"from {calls:,} of the trace" for figure, (_, calls) in found.fitted.items()},
+        notes={figure: f"from {calls:,} of the trace" for figure, (_, calls) in result.fitted.items()},
     )
     try:
         out.write_text(text, encoding="utf-8")
@@ -51,5 +51,5 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
         raise ScenarioError(f"cannot write {out}: {error.strerror or error}") from error
     load_profile(str(out))
     console = Terminal()
-    screen.show(console, recorded, found)
+    screen.show(console, recorded, result)
     console.print(f"File: {out}", highlight=False, markup=False, soft_wrap=True)

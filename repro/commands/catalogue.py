@@ -56,22 +56,22 @@ def catalogue(
     from streamrace.studies.process_pool import cores
 
     console = Terminal()
-    every = entries.entries(programs or entries.PROGRAMS)
-    chosen = entries.named(ids, every) if ids else every
-    chosen = [one for one in chosen if (not library or one.library in library) and (one.ci or not ci)]
+    all_entries = entries.entries(programs or entries.PROGRAMS)
+    chosen = entries.named(ids, all_entries) if ids else all_entries
+    chosen = [entry for entry in chosen if (not library or entry.library in library) and (entry.ci or not ci)]
     if not chosen:
-        there = ", ".join(sorted({one.library for one in every}))
-        raise WrongUse(f"nothing is left to run: there are entries of {there}")
+        libraries = ", ".join(sorted({entry.library for entry in all_entries}))
+        raise WrongUse(f"nothing is left to run: there are entries of {libraries}")
     if listed:
         console.print(_list(chosen))
         return
-    aside = [] if torch or ids else [one for one in chosen if one.other_torch]
-    chosen = [one for one in chosen if one not in aside]
+    aside = [] if torch or ids else [entry for entry in chosen if entry.other_torch]
+    chosen = [entry for entry in chosen if entry not in aside]
     began = time.perf_counter()
     folder = folders.marked(
         runs / name,
         "entries.txt",
-        lambda file: file.write_text("\n".join(one.id for one in chosen)),
+        lambda file: file.write_text("\n".join(entry.id for entry in chosen)),
         overwrite=overwrite,
     )
     rows: dict[str, EntryRow] = {}
@@ -82,25 +82,25 @@ def catalogue(
     ) as progress:  # fmt: skip
         task = progress.add_task("catalogue", total=len(chosen))
         for row in catalogue_run.run(
-            chosen, folder, workers=count, began=lambda one: progress.update(task, description=one.id)
+            chosen, folder, workers=count, began=lambda entry: progress.update(task, description=entry.id)
         ):
             rows[row.id] = row
             progress.advance(task)
             console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
-    found = [rows[one.id] for one in chosen]
+    results = [rows[entry.id] for entry in chosen]
     catalogue_run.forget_traces(folder)
-    CatalogueFile(versions=installed("streamrace", "torch", "deepspeed"), entries=found).write(folder)
+    CatalogueFile(versions=installed("streamrace", "torch", "deepspeed"), entries=results).write(folder)
     folder = staging.commit(folder)
-    console.print(screen.table(found))
+    console.print(screen.table(results))
     studied.report(console, folder, "catalogue", more=ids, shown=False)
     if aside:
         console.print(
-            f"Left out, as they need another torch (--torch): {', '.join(one.id for one in aside)}", highlight=False
+            f"Left out, as they need another torch (--torch): {', '.join(entry.id for entry in aside)}", highlight=False
         )
     took = time.perf_counter() - began
     console.print(f"Files: {folder}/{CatalogueFile.NAME} ({took:.0f} s)", highlight=False, soft_wrap=True)
-    console.print(judged(found)[2], highlight=False)
-    if any(row.differs for row in found):
+    console.print(judged(results)[2], highlight=False)
+    if any(row.differs for row in results):
         raise SystemExit(1)
 
 
@@ -109,11 +109,11 @@ def _list(chosen: Sequence[Entry]) -> Table:
 
     rows = [
         [
-            Cell(one.id, "", one.library),
-            Cell(one.kind, "", "in CI" if one.ci else ""),
-            f"{one.affected} -> {one.fixed}",
-            one.title,
+            Cell(entry.id, "", entry.library),
+            Cell(entry.kind, "", "in CI" if entry.ci else ""),
+            f"{entry.affected} -> {entry.fixed}",
+            entry.title,
         ]
-        for one in chosen
+        for entry in chosen
     ]
     return Table("The catalogue", ["id", "kind", "affected -> fixed", "bug"], rows)

@@ -97,8 +97,8 @@ class CheckOptions(ProgramOptions):
         """Check the output options, so that mistakes are reported before the program runs."""
         for option, file in (("--output", self.output), ("--write-baseline", self.keep_in)):
             if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-                what = "is a folder" if file.is_dir() else "lies in a folder that is not there"
-                raise WrongUse(f"{option} {file} {what}: name a file")
+                problem = "is a folder" if file.is_dir() else "lies in a folder that is not there"
+                raise WrongUse(f"{option} {file} {problem}: name a file")
         before = None
         if self.baseline is not None:
             from streamrace.reports.data.known_findings import load
@@ -135,21 +135,21 @@ def check(argument: str | None, options: CheckOptions) -> None:
     )
     telling = options.telling()
     dry = launch.dry
-    what = options.asked(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
+    request = options.asked(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
     beside = launch.program.folder
     began = me.began if me else datetime.now()
     folder = options.runs / (options.name or f"{folders.name_of(options.program)}-{began:%Y%m%d-%H%M%S}")
     if me and me.rank:
         folder = launcher_rank.join([folder, staging.staging_path(folder)], me)
     else:
-        folder = folders.make(folder, what, overwrite=options.overwrite, key=me.key if me else "")
+        folder = folders.make(folder, request, overwrite=options.overwrite, key=me.key if me else "")
 
     def work() -> ProgramEnd:
         staging.cleanup()
         return check_run.work(launch, folder, aside=telling.aside)
 
     started = time.monotonic()
-    meanwhile = check_run.Meanwhile(folder, what, dry=dry is not None)
+    meanwhile = check_run.Meanwhile(folder, request, dry=dry is not None)
     ended = (
         check_run.as_a_rank(work, folder, me, meanwhile.poll) if me else child.attended(work, meanwhile=meanwhile.poll)
     )

@@ -41,14 +41,14 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
     from streamrace.studies import choose as study
 
     given = {name: value for name, value in values.items() if value is not None}
-    asked = study.question(**given, strategies=words(strategies))
-    frame = study.study(asked)
+    question = study.question(**given, strategies=words(strategies))
+    frame = study.study(question)
     if csv is not None:
         try:
             frame.to_csv(csv, index=False)
         except OSError as error:
             raise ScenarioError(f"cannot write the table to {csv}: {error.strerror or error}") from error
     console = Terminal()
-    choice.show(console, frame, asked)
+    choice.show(console, frame, question)
     if csv is not None:
         console.print(f"File: {csv}", highlight=False, markup=False, soft_wrap=True)

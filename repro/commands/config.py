@@ -45,18 +45,18 @@ def defaults(command: str, start: Path) -> dict[str, Any]:
             raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*options, *COMMANDS))}")
         if name not in inner and name not in options:
             raise WrongUse(f"{file}: [{_TABLE}] '{name}' is a command, whose options are a table: [{_TABLE}.{name}]")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if command == _MAIN:
-        found |= _values(file, _TABLE, command, {name: one for name, one in table.items() if name not in inner})
-    return found | _values(file, f"{_TABLE}.{command}", command, inner.get(command, {}))
+        values |= _values(file, _TABLE, command, {name: value for name, value in table.items() if name not in inner})
+    return values | _values(file, f"{_TABLE}.{command}", command, inner.get(command, {}))
 
 
 def _file(start: Path) -> Path | None:
-    said = os.environ.get(VARIABLE)
-    if said is not None:
-        if said and not Path(said).is_file():
-            raise WrongUse(f"{VARIABLE} names {said}, and there is no such file")
-        return Path(said) if said else None
+    setting = os.environ.get(VARIABLE)
+    if setting is not None:
+        if setting and not Path(setting).is_file():
+            raise WrongUse(f"{VARIABLE} names {setting}, and there is no such file")
+        return Path(setting) if setting else None
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file() and _table(file):
@@ -83,46 +83,46 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 def _options(command: str) -> dict[str, click.Option]:
     """Return a command's options that have a long name, by that name."""
-    options = [one for one in STREAMRACE.load(command).params if isinstance(one, click.Option)]
-    long = {one: max(one.opts, key=len) for one in options}
-    return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}
+    options = [option for option in STREAMRACE.load(command).params if isinstance(option, click.Option)]
+    long = {option: max(option.opts, key=len) for option in options}
+    return {name.removeprefix("--"): option for option, name in long.items() if name.startswith("--")}
 
 
 def _values(file: Path, where: str, command: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if not table:
         return {}
     options = _options(command)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in options:
             raise WrongUse(f"{file}: [{where}] has '{shortened(name)}', {_near(name, options)}")
         option = options[name]
         assert option.name is not None
-        found[option.name] = _value(file, f"[{where}] {name}", option, value)
-    return found
+        values[option.name] = _value(file, f"[{where}] {name}", option, value)
+    return values
 
 
-def _value(file: Path, what: str, option: click.Option, value: Any) -> Any:
+def _value(file: Path, key: str, option: click.Option, value: Any) -> Any:
     if option.multiple:
         if not isinstance(value, list):
-            raise WrongUse(f"{file}: {what} is a list of {_KINDS[_kind(option)]}, not {_told(value)}")
-        return [_one(file, what, option, one) for one in value]
-    return _one(file, what, option, value)
+            raise WrongUse(f"{file}: {key} is a list of {_KINDS[_kind(option)]}, not {_shown(value)}")
+        return [_single(file, key, option, item) for item in value]
+    return _single(file, key, option, value)
 
 
-def _one(file: Path, what: str, option: click.Option, value: Any) -> Any:
+def _single(file: Path, key: str, option: click.Option, value: Any) -> Any:
     kind = _kind(option)
     number = kind is float and type(value) is int
     if type(value) is not kind and not number:
-        raise WrongUse(f"{file}: {what} is {_KINDS[kind]}, not {_told(value)}")
+        raise WrongUse(f"{file}: {key} is {_KINDS[kind]}, not {_shown(value)}")
     if isinstance(option.type, click.Path):
         if "\0" in value:
-            raise WrongUse(f"{file}: {what} is no path: {_told(value)}")
+            raise WrongUse(f"{file}: {key} is no path: {_shown(value)}")
         return os.path.relpath(file.absolute().parent / value)
     try:
         option.type.convert(value, option, None)
     except click.BadParameter as problem:
-        raise WrongUse(f"{file}: {what}: {problem.message}") from None
+        raise WrongUse(f"{file}: {key}: {problem.message}") from None
     return value
 
 
@@ -134,7 +134,7 @@ def _kind(option: click.Option) -> type:
     return float if isinstance(option.type, click.types.FloatParamType) else str
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     words = {bool: "true or false", dict: "a table", list: "a list"}
     return words.get(type(value)) or shortened(repr(value))
 

@@ -52,24 +52,24 @@ def demo(runs: Path) -> None:
     program = Syntax(texts[_RACY].rstrip(), "python", line_numbers=True, background_color="default", word_wrap=True)
     console.print(program)
     _compile(console)
-    found = _run(console, check, "--runs", folder, "--name", "racy", "--overwrite", folder / _RACY)
-    if found == _RACE:
+    racy = _run(console, check, "--runs", folder, "--name", "racy", "--overwrite", folder / _RACY)
+    if racy == _RACE:
         _run(console, explain, folder / "racy", "1")
     say(f"\nThe same with the wait that is missing: {folder / _CURED}", "bold")
     console.print(Syntax(_difference(texts), "diff", background_color="default", word_wrap=True))
     cured = _run(console, check, "--runs", folder, "--name", "cured", "--overwrite", folder / _CURED)
-    if (found, cured) != (_RACE, _CLEAN):
-        say(f"\nThe demo is to end with {_RACE} and {_CLEAN}, a race and none, and ended with {found} and {cured}.")
+    if (racy, cured) != (_RACE, _CLEAN):
+        say(f"\nThe demo is to end with {_RACE} and {_CLEAN}, a race and none, and ended with {racy} and {cured}.")
         raise SystemExit(1)
     say("\nGo on with:", "bold")
     run = shlex.quote(str(folder / "racy"))
-    for words, what in (
+    for words, purpose in (
         (f"fix {run} 1", "what would cure it, at which price, as a diff"),
         (f"emit-test {run} 1", "a test that fails while the race is there"),
         (f"report {run}", "a page with pictures"),
         ("check train.py", "your own program"),
     ):
-        say(f"  {_typed(words)}  # {what}")
+        say(f"  {_typed(words)}  # {purpose}")
 
 
 def _difference(texts: Mapping[str, str]) -> str:
@@ -83,21 +83,21 @@ def _compile(console: Console) -> None:
     from streamrace.device import build
 
     if not (build.place(version_of("torch")).exists() and engine.place().exists()):
-        what = "compiling the simulated GPU, once: half a minute"
-        with console.status(what) if console.is_terminal else nullcontext():
+        activity = "compiling the simulated GPU, once: half a minute"
+        with console.status(activity) if console.is_terminal else nullcontext():
             if not console.is_terminal:
-                console.print(what, highlight=False)
+                console.print(activity, highlight=False)
             build.library()
             engine.library()
 
 
 def _run(console: Console, command: click.Command, *words: str | Path) -> int:
     """Show the command and run it as from the command line; return its exit status."""
-    told = [str(word) for word in words]
-    shown = _typed(f"{command.name} {shlex.join(told)}")
-    console.print(f"\n$ {shown}", style="bold", highlight=False, soft_wrap=True)
+    arguments = [str(word) for word in words]
+    typed = _typed(f"{command.name} {shlex.join(arguments)}")
+    console.print(f"\n$ {typed}", style="bold", highlight=False, soft_wrap=True)
     try:
-        command.main(told, standalone_mode=False)
+        command.main(arguments, standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

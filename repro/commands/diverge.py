@@ -48,57 +48,57 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
     from streamrace.detectors.values.recordings import load
 
     recordings = {folder: load(folder) for folder in (reference, run)}
-    found = compare(recordings[reference], recordings[run])
+    divergence = compare(recordings[reference], recordings[run])
     if plot is not None:
-        draw(found, plot)
+        draw(divergence, plot)
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(json.dumps(divergence.as_dict(), indent=2, allow_nan=False))
     else:
         console = Terminal()
-        show(found, console)
+        show(divergence, console)
         for folder, recording in recordings.items():
             for rank in recording.truncated:
                 line = f"Rank {rank} of {folder} was killed while it wrote: its last line is left out."
                 console.print(_text(line), highlight=False)
         if plot is not None:
             console.print(_text(f"Plot: {plot}"), highlight=False)
-    raise SystemExit(1 if found.diverged else 0)
+    raise SystemExit(1 if divergence.diverged else 0)
 
 
-def show(found: RecordedDivergence, console: Console) -> None:
+def show(divergence: RecordedDivergence, console: Console) -> None:
     """Print the verdict, the first difference, the growth."""
-    colour = "green" if not found.diverged else "yellow" if found.explained else "red"
-    console.print(_text(found.sentence(), f"bold {colour}"))
-    if found.what:
-        console.print(_first(found))
-    if found.unmatched and found.what:
-        console.print(f"{found.unmatched} values are in only one of the recordings.", highlight=False)
-    if found.diverged:
-        console.print(_growth(found))
+    colour = "green" if not divergence.diverged else "yellow" if divergence.explained else "red"
+    console.print(_text(divergence.sentence(), f"bold {colour}"))
+    if divergence.what:
+        console.print(_first(divergence))
+    if divergence.unmatched and divergence.what:
+        console.print(f"{divergence.unmatched} values are in only one of the recordings.", highlight=False)
+    if divergence.diverged:
+        console.print(_growth(divergence))
 
 
-def _first(found: RecordedDivergence) -> Table:
-    place = f"{found.step}, micro-batch {found.micro_batch}, {found.phase}"
-    rows = [("step", place), ("rank", ", ".join(map(str, found.ranks))), ("what", found.what)]
+def _first(divergence: RecordedDivergence) -> Table:
+    place = f"{divergence.step}, micro-batch {divergence.micro_batch}, {divergence.phase}"
+    rows = [("step", place), ("rank", ", ".join(map(str, divergence.ranks))), ("what", divergence.what)]
     unit = ""
-    if found.parameter:
-        rows += [("parameter", found.parameter), ("parts that differ", ", ".join(map(str, found.parts)))]
+    if divergence.parameter:
+        rows += [("parameter", divergence.parameter), ("parts that differ", ", ".join(map(str, divergence.parts)))]
         unit = "largest value, "
-    rows += [(f"{unit}reference", f"{found.reference:.9g}"), (f"{unit}run", f"{found.value:.9g}")]
-    if found.parameter and math.isnan(found.reference) and math.isnan(found.value):
+    rows += [(f"{unit}reference", f"{divergence.reference:.9g}"), (f"{unit}run", f"{divergence.value:.9g}")]
+    if divergence.parameter and math.isnan(divergence.reference) and math.isnan(divergence.value):
         del rows[-2:]  # not measured
-    rows.append(("explained by the order of sums", f"{'yes' if found.explained else 'no'}: {found.why}"))
+    rows.append(("explained by the order of sums", f"{'yes' if divergence.explained else 'no'}: {divergence.why}"))
     return Table("first difference", ["", ""], [(name, _text(value).plain) for name, value in rows], sides=True)
 
 
-def _growth(found: RecordedDivergence) -> Table:
-    kept = abridged([step for step, *_ in found.growth], found.step)
-    left_out = len(found.growth) - len(kept)
+def _growth(divergence: RecordedDivergence) -> Table:
+    indices = abridged([step for step, *_ in divergence.growth], divergence.step)
+    left_out = len(divergence.growth) - len(indices)
     title = "growth: largest relative differences by step" + (f" ({left_out} steps left out)" if left_out else "")
     rows = []
-    for index in kept:
-        step, loss, norm, uses = found.growth[index]
-        tone = "strong" if step == found.step else ""
+    for index in indices:
+        step, loss, norm, uses = divergence.growth[index]
+        tone = "strong" if step == divergence.step else ""
         rows.append([Cell(text, tone) for text in (str(step), _size(loss), _size(norm), str(uses))])
     columns = [Column(name, right=True) for name in ("step", "loss", "gradient norm", "uses that differ")]
     return Table(title, columns, rows)
@@ -122,7 +122,7 @@ def _text(line: str, style: str = "") -> Text:
     return Text(visible(line, lines=False), style)
 
 
-def draw(found: RecordedDivergence, path: Path) -> None:
+def draw(divergence: RecordedDivergence, path: Path) -> None:
     """Draw the growth as curves, relative differences on a logarithmic axis. The file is reproducible.
 
     Raises :class:`click.ClickException` if it cannot be written.
@@ -136,43 +136,43 @@ def draw(found: RecordedDivergence, path: Path) -> None:
         figure = Figure(figsize=(9, 6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         # A dollar sign in a name must not start a formula.
-        above.set_title(_title(found), loc="left", fontsize=12, fontweight="bold", pad=22, parse_math=False)
-        _curves(above, found)
-        _uses(below, found)
+        above.set_title(_title(divergence), loc="left", fontsize=12, fontweight="bold", pad=22, parse_math=False)
+        _curves(above, divergence)
+        _uses(below, divergence)
         try:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
         except OSError as error:
             raise click.ClickException(f"cannot draw {path}: {error.strerror}") from error
 
 
-def _title(found: RecordedDivergence) -> str:
-    if not found.what:
-        return "The runs differ nowhere" if not found.diverged else "The runs do not record the same values"
-    name = found.parameter or found.what
+def _title(divergence: RecordedDivergence) -> str:
+    if not divergence.what:
+        return "The runs differ nowhere" if not divergence.diverged else "The runs do not record the same values"
+    name = divergence.parameter or divergence.what
     name = name if len(name) <= 40 else f"…{name[-39:]}"
-    verdict = "Reordered sums may explain it" if found.explained else "Reordered sums do not explain it"
-    return f"{_text(f'First difference: {found.phase} of step {found.step}, {name}').plain}\n{verdict}"
+    verdict = "Reordered sums may explain it" if divergence.explained else "Reordered sums do not explain it"
+    return f"{_text(f'First difference: {divergence.phase} of step {divergence.step}, {name}').plain}\n{verdict}"
 
 
-def _curves(axes: Axes, found: RecordedDivergence) -> None:
+def _curves(axes: Axes, divergence: RecordedDivergence) -> None:
     """Draw the curves. Equal steps have no point, as a logarithmic axis has no 0; non-finite steps are at the top."""
-    steps = [row[0] for row in found.growth]
-    curves = [("loss", _BLUE, "o", [row[1] for row in found.growth])]
-    curves.append(("gradient norm", _ORANGE, "s", [row[2] for row in found.growth]))
-    known = [bound for bound in found.bounds if 0 < bound < math.inf]
-    sizes = [size for *_, values in curves for size in values if size > 0] + known + [0.1]
+    steps = [row[0] for row in divergence.growth]
+    curves = [("loss", _BLUE, "o", [row[1] for row in divergence.growth])]
+    curves.append(("gradient norm", _ORANGE, "s", [row[2] for row in divergence.growth]))
+    finite_bounds = [bound for bound in divergence.bounds if 0 < bound < math.inf]
+    sizes = [size for *_, values in curves for size in values if size > 0] + finite_bounds + [0.1]
     top = 10 ** (math.ceil(math.log10(max(sizes))) + 1)
     axes.set_yscale("log")
     axes.set_ylim(10 ** (math.floor(math.log10(min(sizes))) - 0.3), top * 3)
-    for (name, colour, marker, values), bound in zip(curves, found.bounds, strict=True):
-        shown = [value if value > 0 else math.nan for value in values]
+    for (name, colour, marker, values), bound in zip(curves, divergence.bounds, strict=True):
+        points = [value if value > 0 else math.nan for value in values]
         dots = {"marker": marker, "markersize": 4 if len(steps) <= 200 else 0}
-        axes.plot(steps, shown, color=colour, linewidth=1.4, label=name, **dots)  # type: ignore[arg-type]
+        axes.plot(steps, points, color=colour, linewidth=1.4, label=name, **dots)  # type: ignore[arg-type]
         if lost := [step for step, value in zip(steps, values, strict=True) if math.isnan(value)]:
             axes.plot(lost, [top] * len(lost), "x", color=colour, label=f"{name}: finite in one run only")
-        if bound in known:
+        if bound in finite_bounds:
             axes.axhline(bound, color=colour, linestyle=(0, (4, 3)), linewidth=1)
-            above = bound == max(known)  # the other label is below its line: they never overlap
+            above = bound == max(finite_bounds)  # the other label is below its line: they never overlap
             axes.text(
                 *(0.005, bound, f" as a first difference, a {name} up to {bound:.1g} is explained"),
                 transform=axes.get_yaxis_transform(),  # x from 0 to 1, y in data
@@ -180,19 +180,19 @@ def _curves(axes: Axes, found: RecordedDivergence) -> None:
             )
     axes.set_ylabel("largest relative difference (no unit)")
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    if found.what:
-        label = f" first difference, step {found.step}"
-        right = found.step > (steps[0] + steps[-1]) / 2
+    if divergence.what:
+        label = f" first difference, step {divergence.step}"
+        right = divergence.step > (steps[0] + steps[-1]) / 2
         side = {"ha": "right" if right else "left", "va": "bottom", "color": _RED}
-        axes.text(found.step, 1.0, label, transform=axes.get_xaxis_transform(), **side)  # type: ignore[arg-type]
-        axes.axvline(found.step, color=_RED, linewidth=1)
+        axes.text(divergence.step, 1.0, label, transform=axes.get_xaxis_transform(), **side)  # type: ignore[arg-type]
+        axes.axvline(divergence.step, color=_RED, linewidth=1)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4, frameon=False, fontsize=9)
 
 
-def _uses(axes: Axes, found: RecordedDivergence) -> None:
+def _uses(axes: Axes, divergence: RecordedDivergence) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    steps, counts = [row[0] for row in found.growth], [row[3] for row in found.growth]
+    steps, counts = [row[0] for row in divergence.growth], [row[3] for row in divergence.growth]
     axes.step(steps, counts, where="mid", color=_GREY, linewidth=1.4)
     axes.set_ylim(0, max(max(counts) * 1.1, 1))
     axes.set_ylabel("uses that differ\n(count)")
@@ -201,5 +201,5 @@ def _uses(axes: Axes, found: RecordedDivergence) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    if found.what:
-        axes.axvline(found.step, color=_RED, linewidth=1)
+    if divergence.what:
+        axes.axvline(divergence.step, color=_RED, linewidth=1)

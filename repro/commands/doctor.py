@@ -44,27 +44,27 @@ def run(arguments: list[str], launched: str | None = None) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="For whom. [default: text]")
     form = parser.parse_args(arguments).format
     items = diagnosed.examine()
-    able = diagnosed.runs(items)
+    ready = diagnosed.runs(items)
     if form == "json":
-        print(json.dumps({"version": 1, "runs": able, "items": [one._asdict() for one in items]}, indent=2))
+        print(json.dumps({"version": 1, "runs": ready, "items": [one._asdict() for one in items]}, indent=2))
     else:
-        print("\n".join(_lines(items, able=able)))
-    return 0 if able else 1
+        print("\n".join(_lines(items, ready=ready)))
+    return 0 if ready else 1
 
 
-def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
+def _lines(items: list[Diagnosis], *, ready: bool) -> list[str]:
     width = max(shutil.get_terminal_size().columns, _LEAST)
     lines = []
-    for one in items:
-        says = textwrap.wrap(visible(one.says), width - _NAME - 2, break_long_words=False, break_on_hyphens=False)
+    for item in items:
+        says = textwrap.wrap(visible(item.says), width - _NAME - 2, break_long_words=False, break_on_hyphens=False)
         first, *more = says or [""]
-        lines.append(f"{_mark(one)} {one.name:<{_NAME - 1}} {first}")
+        lines.append(f"{_mark(item)} {item.name:<{_NAME - 1}} {first}")
         lines += [f"{'':<{_NAME + 2}}{line}" for line in more]
-        if one.fix and one.tone != "good":  # a line to copy must not be wrapped
-            lines.append(f"{'':<{_NAME + 2}}-> {visible(one.fix)}")
-    bad, warned = (sum(one.tone == tone for one in items) for tone in ("bad", "warn"))
+        if item.fix and item.tone != "good":  # a line to copy must not be wrapped
+            lines.append(f"{'':<{_NAME + 2}}-> {visible(item.fix)}")
+    bad, warned = (sum(item.tone == tone for item in items) for tone in ("bad", "warn"))
     lines.append("")
-    if not able:
+    if not ready:
         things = wording.count(bad, "thing")
         lines.append(f"The simulated GPU cannot run here: {things} to mend ({_plain('bad')}).")
     else:
@@ -73,10 +73,10 @@ def _lines(items: list[Diagnosis], *, able: bool) -> list[str]:
     return lines
 
 
-def _mark(one: Diagnosis) -> str:
+def _mark(item: Diagnosis) -> str:
     if "NO_COLOR" in os.environ or not sys.stdout.isatty():
-        return _plain(one.tone)
-    return f"\033[{_MARKS[one.tone][2]}m{_plain(one.tone)}\033[0m"
+        return _plain(item.tone)
+    return f"\033[{_MARKS[item.tone][2]}m{_plain(item.tone)}\033[0m"
 
 
 def _plain(tone: str) -> str:

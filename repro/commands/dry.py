@@ -44,7 +44,7 @@ def dry(
     the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
-    made = _asked(with_deepspeed(values, packages), rank)
+    request = _asked(with_deepspeed(values, packages), rank)
     from streamrace.reports.data import sources
     from streamrace.reports.screen import dry as report
     from streamrace.reports.screen.terminal import doing
@@ -55,29 +55,29 @@ def dry(
     from streamrace.studies.layers import extend
 
     console = Terminal()
-    become([*packages, *([] if made.sharding else [f"deepspeed=={made.deepspeed}"])])
-    folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
-    with doing(console, _title(made)):
+    become([*packages, *([] if request.sharding else [f"deepspeed=={request.deepspeed}"])])
+    folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), request, overwrite=overwrite)
+    with doing(console, _title(request)):
         rehearsal.preload()
 
     def tell(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
-    def write(found: Rehearsed) -> None:
-        sources.write(found.races, folder)
+    def write(result: Rehearsed) -> None:
+        sources.write(result.races, folder)
         with doing(console, "writing timeline.json.gz"):
-            perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
+            perfetto.write(result.trace, result.races, folder / "timeline.json.gz", first_step=result.step.step)
 
-    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
-    said = report.said(found)
-    told = {**found.as_dict(), "said": said, "versions": versions()}
-    (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    panel = report.panel(found, said)
+    result = extend.rehearsed(request, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
+    sentences = report.said(result)
+    data = {**result.as_dict(), "said": sentences, "versions": versions()}
+    (folder / "dry.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    panel = report.panel(result, sentences)
     report.show(console, panel, staging.commit(folder))  # keep has moved its trace
-    if expect and bool(found.races) != (expect == "race"):
-        console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
+    if expect and bool(result.races) != (expect == "race"):
+        console.print(f"Expected {expect}, found {report.verdict(result)}.", style="red")
         raise SystemExit(1)
-    if not found.fits or (found.classes and found.classes.unequal):
+    if not result.fits or (result.classes and result.classes.unequal):
         raise SystemExit(1)
 
 
@@ -87,16 +87,16 @@ def _asked(values: dict[str, Any], rank: int) -> Any:
     from streamrace.scenarios.full_size import ModelError, subject
     from streamrace.scenarios.job import Job, job
 
-    made = job(**chosen(values, Job))
-    made.check()
-    if rank >= made.ranks:
-        raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
-    if ":" not in made.model:  # a user's own function runs in the rank, not here
+    request = job(**chosen(values, Job))
+    request.check()
+    if rank >= request.ranks:
+        raise ScenarioError(f"there is no rank {rank}: the job has 0 to {request.ranks - 1}")
+    if ":" not in request.model:  # a user's own function runs in the rank, not here
         try:
-            subject(made.model, attention=made.attention)
+            subject(request.model, attention=request.attention)
         except ModelError as error:
             raise ScenarioError(str(error)) from None
-    return made
+    return request
 
 
 def _title(job: Any) -> str:

@@ -53,38 +53,38 @@ def emit_test(
     from streamrace.repro.sessions import regression_test
     from streamrace.repro.sessions.race_selection import chosen
 
-    found = chosen(folder, race, traced=False)
-    asked = regression_test.AskedTest.of(found)
-    timing = _timing(found)
-    file = output or folder / f"test_race_{found.number}.py"
+    selection = chosen(folder, race, traced=False)
+    program = regression_test.AskedTest.of(selection)
+    timing = _timing(selection)
+    file = output or folder / f"test_race_{selection.number}.py"
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise WrongUse(f"--output {file} {'is a folder' if file.is_dir() else 'lies in no folder'}: name a file")
-    in_place(tuple(regression_test.there(asked.packages, packages)))
+    in_place(tuple(regression_test.available_releases(program.packages, packages)))
     console = Terminal(stderr=True)
     with console.status("the program by itself") as status:
-        made = regression_test.emit(found, asked, timing, race, trials, status.update, fixed=fixed)
-    write(form.text(made), file)
-    told = Terminal()
-    before, after = made.lines
-    left = f"{after} lines of {before}" if after < before else f"all {before} lines"
-    told.print(f"{form.name_of(made)}: {left}, {made.trials} trials", highlight=False, soft_wrap=True)
-    if not made.whole:
-        told.print("Not all that may go was tried: --trials says how much.", highlight=False, soft_wrap=True)
-    if made.needed:
-        told.print(f"Not in the file, and imported: {', '.join(made.needed)}", highlight=False, soft_wrap=True)
+        test = regression_test.emit(selection, program, timing, race, trials, status.update, fixed=fixed)
+    write(form.text(test), file)
+    terminal = Terminal()
+    before, after = test.lines
+    size = f"{after} lines of {before}" if after < before else f"all {before} lines"
+    terminal.print(f"{form.name_of(test)}: {size}, {test.trials} trials", highlight=False, soft_wrap=True)
+    if not test.whole:
+        terminal.print("Not all that may go was tried: --trials says how much.", highlight=False, soft_wrap=True)
+    if test.needed:
+        terminal.print(f"Not in the file, and imported: {', '.join(test.needed)}", highlight=False, soft_wrap=True)
     passes = f", and passes with {' '.join(fixed)}" if fixed else ", as it has to"
-    told.print(f"Test:  {file} (it fails here{passes})", highlight=False, soft_wrap=True)
-    told.print(f"Run:   {typed(f'python -m pytest {shlex.quote(str(file))}')}", highlight=False, soft_wrap=True)
+    terminal.print(f"Test:  {file} (it fails here{passes})", highlight=False, soft_wrap=True)
+    terminal.print(f"Run:   {typed(f'python -m pytest {shlex.quote(str(file))}')}", highlight=False, soft_wrap=True)
 
 
-def _timing(found: Chosen) -> Timing:
+def _timing(selection: Chosen) -> Timing:
     """Return the timing of the run."""
-    slow = found.asked.get("slow", {})
+    slow = selection.asked.get("slow", {})
     factors = slow if isinstance(slow, dict) else {}
     if not all(isinstance(factor, (int, float)) for factor in factors.values()):
-        raise WrongUse(f"{found.folder} does not say what --slow was")
-    token = str(found.asked.get("timing") or "t1")
-    timing = whole_timing(Timing.parse(token), slowed([f"{what}={factor}" for what, factor in factors.items()]))
+        raise WrongUse(f"{selection.folder} does not say what --slow was")
+    token = str(selection.asked.get("timing") or "t1")
+    timing = whole_timing(Timing.parse(token), slowed([f"{pattern}={factor}" for pattern, factor in factors.items()]))
     if timing is None:
         raise WrongUse("no token can say what --slow asked for: check the program with whole factors from 2 on")
     return timing

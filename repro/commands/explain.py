@@ -34,15 +34,15 @@ def explain(folder: Path, race: str, form: str, report: bool, output: Path | Non
 
     if output is not None and not report:
         raise WrongUse("--output is the folder of the page: add --report")
-    found = explained(chosen(folder, race, traced=False, held=True))
+    explanation = explained(chosen(folder, race, traced=False, held=True))
     page = None
     if report:
         from streamrace.reports.pages import explanation_page
 
-        page = explanation_page.write(found, output or folder / f"explain-{found.number}")
+        page = explanation_page.write(explanation, output or folder / f"explain-{explanation.number}")
     if form == "json":
         from streamrace.reports.formats import writing
 
-        writing.write(found.text(), None)
+        writing.write(explanation.text(), None)
         return
-    screen.show(Terminal(), found, page)
+    screen.show(Terminal(), explanation, page)

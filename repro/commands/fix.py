@@ -47,19 +47,19 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     from streamrace.repro.sessions.race_selection import chosen
 
     console = Terminal()
-    it = chosen(folder, race)
-    target = output or folder / f"fix-{it.number}"
+    selection = chosen(folder, race)
+    target = output or folder / f"fix-{selection.number}"
     refuse_link(target)
-    with tempfile.TemporaryDirectory(prefix="fix-") as made, console.status("candidates in the trace") as status:
-        found = fixed(it, Path(made), tries=tries, told=lambda text: status.update(text))
+    with tempfile.TemporaryDirectory(prefix="fix-") as scratch, console.status("candidates in the trace") as status:
+        fixes = fixed(selection, Path(scratch), tries=tries, tell=lambda text: status.update(text))
     target.mkdir(parents=True, exist_ok=True)
-    found.write(target)
-    screen.show(console, found)
+    fixes.write(target)
+    screen.show(console, fixes)
     words = (str(folder), race)
     if report:
         studied.report(console, target, "fix", more=words, shown=False)
     else:
         studied.noted(target, "fix", more=words)
-    screen.where(console, target, found, reported=report)
-    if found.taken is None:
+    screen.where(console, target, fixes, reported=report)
+    if fixes.taken is None:
         raise SystemExit(_NONE)

@@ -92,8 +92,8 @@ run_folder = partial(folder, "run's folder", chosen=True, replaces="a run")
 
 def workers(text: str = "Dry runs side by side.", *, default: int | None = None, most: int | None = None) -> Decorator:
     """Add ``--workers``; without a ``default`` it is None, which stands for the number of cores."""
-    shown = f"{text} [default: {default or 'the cores'}]"
-    return click.option("--workers", type=click.IntRange(1, most), default=default, help=shown)
+    help_text = f"{text} [default: {default or 'the cores'}]"
+    return click.option("--workers", type=click.IntRange(1, most), default=default, help=help_text)
 
 
 def packages() -> Decorator:
@@ -139,13 +139,13 @@ def reference_again() -> Decorator:
 
 def factors(texts: Iterable[str], example: str) -> dict[str, float]:
     """Parse ``--slow`` into factors by pattern. Raises ValueError with a sentence that shows ``example``."""
-    found: dict[str, float] = {}
+    factors: dict[str, float] = {}
     for text in texts:
         pattern, equals, factor = text.rpartition("=")
         try:
-            found[pattern] = float(factor)
+            factors[pattern] = float(factor)
         except ValueError:
             equals = ""
         if not equals or not pattern:
             raise ValueError(f"--slow takes PATTERN=FACTOR, for example {example}, not '{text}'")
-    return found
+    return factors

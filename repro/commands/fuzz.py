@@ -73,17 +73,17 @@ def fuzz(
     scenario = named(name, chosen(with_deepspeed(values, packages)))
     become([*packages, f"deepspeed=={scenario.deepspeed}"])
     scenario.check()
-    here = runs / f"fuzz-{name}"
-    staging.exclusive(here)
+    target = runs / f"fuzz-{name}"
+    staging.exclusive(target)
     subject, folder = subject_of(scenario, runs, console)
-    here.mkdir(parents=True, exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     from hypothesis.configuration import set_hypothesis_home_dir
 
     set_hypothesis_home_dir(runs / ".hypothesis")  # not in the working folder
 
     with doing(console, "building a witness for each race"):
         found_witnesses = [witness(subject, race) for race in subject.races]
-    tokens = [witnesses.token(scenario, one.deviations) for one in found_witnesses]
+    tokens = [witnesses.token(scenario, witness.deviations) for witness in found_witnesses]
     if found_witnesses:
         timings.races(console, found_witnesses, tokens)
     else:
@@ -108,7 +108,7 @@ def fuzz(
             if not console.is_terminal and done % max(examples // 4, 1) == 0:
                 console.print(f"  {done} of {examples} timings, {diverged} diverged", highlight=False)
 
-        found = campaign(
+        result = campaign(
             subject,
             examples=examples,
             seconds=seconds,
@@ -117,27 +117,27 @@ def fuzz(
             progress=advance,
             elsewhere=elsewhere,
         )
-    token = None if found.smallest is None else witnesses.token(scenario, found.smallest)
-    timings.campaign(console, name, found, token)
+    token = None if result.smallest is None else witnesses.token(scenario, result.smallest)
+    timings.campaign(console, name, result, token)
     confirmation = None
-    if live and found.smallest is not None and not found.interrupted:
+    if live and result.smallest is not None and not result.interrupted:
         with doing(console, "running the smallest timing live"):
-            run = live_run(scenario, subject.live_timing(found.smallest), here / "live")
-        confirmation = confirm(subject, found.smallest, run)
+            run = live_run(scenario, subject.live_timing(result.smallest), target / "live")
+        confirmation = confirm(subject, result.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)
-    with held() if found.interrupted else nullcontext():  # a closing terminal signals twice
+    with held() if result.interrupted else nullcontext():  # a closing terminal signals twice
         timings.write(
-            here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation, versions()
+            target, scenario.model_dump(mode="json"), result, token, found_witnesses, tokens, confirmation, versions()
         )
-    console.print(f"Files: {here}/timings.json, timings.csv", highlight=False)
+    console.print(f"Files: {target}/timings.json, timings.csv", highlight=False)
     with doing(console, "writing the report"):
-        write([here], here / "report")
-    console.print(f"Report: {here / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
-    if found.failure is not None:
-        raise found.failure
-    if found.interrupted:
+        write([target], target / "report")
+    console.print(f"Report: {target / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
+    if result.failure is not None:
+        raise result.failure
+    if result.interrupted:
         raise KeyboardInterrupt
-    diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)
+    diverged = result.diverged > 0 or any(witness.harmful for witness in found_witnesses)
     if expect and (expect == "diverged") != diverged:
         console.print(f"Expected {expect}.", style="red")
         raise SystemExit(1)

@@ -41,12 +41,12 @@ class LazyGroup(click.Group):
         return list(self.program.commands)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        known = self.program.commands
-        if name not in known or known[name].plain:
+        commands = self.program.commands
+        if name not in commands or commands[name].plain:
             return None
         if self.answers:
             processor.answer(deepspeed=name not in _UNCHANGED)
-        if known[name].gpu and not self.helping:
+        if commands[name].gpu and not self.helping:
             from streamrace.device.launch import start
             from streamrace.process.forks import relax_gc
 
@@ -90,9 +90,9 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
         with staging.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
             _main(group, arguments, launched)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        click.echo(visible(said.getvalue()), err=True, nl=False)
+        text = io.StringIO()
+        error.show(text)
+        click.echo(visible(text.getvalue()), err=True, nl=False)
         return 2
     return None
 
@@ -100,9 +100,9 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
 @roomy
 def _main(group: LazyGroup, arguments: list[str], launched: str | None) -> None:
     name = arguments[0] if arguments else ""
-    known = {} if group.helping else {name: config.defaults(name, Path.cwd())}
+    defaults = {} if group.helping else {name: config.defaults(name, Path.cwd())}
     try:
-        group.main(arguments, prog_name=group.name, standalone_mode=False, obj=launched, default_map=known)
+        group.main(arguments, prog_name=group.name, standalone_mode=False, obj=launched, default_map=defaults)
     except click.Abort as end:
         if "marshal data" in str(end.__cause__):  # an EOFError of an import, which click takes for the end of the input
             raise click.ClickException(

@@ -28,7 +28,7 @@ def _models() -> Table:
     from streamrace.scenarios.models import FULL_SIZE
 
     columns = ["models", "family", Column("parameters", ".1f"), Column("layers", "d"), Column("width", "d")]
-    rows = [[one.name, one.family, one.parameters / 1e9, one.layers, one.hidden] for one in FULL_SIZE.values()]
+    rows = [[spec.name, spec.family, spec.parameters / 1e9, spec.layers, spec.hidden] for spec in FULL_SIZE.values()]
     note = "Billions of parameters. For --model of dry, choose and the studies, and --stands-for of run."
     return Table("", columns, rows, note)
 
@@ -36,14 +36,14 @@ def _models() -> Table:
 def _profiles() -> Table:
     from streamrace.device.hardware import load_profile, profile_names
 
-    rows = [[one, load_profile(one).description] for one in profile_names()]
+    rows = [[name, load_profile(name).description] for name in profile_names()]
     return Table("", ["profiles", "what it describes"], rows, "For --hardware, which takes a .toml file of yours too.")
 
 
 def _scenarios() -> Table:
     from streamrace.scenarios.registry import NAMED
 
-    rows = [[name, one.description] for name, one in NAMED.items()]
+    rows = [[name, scenario.description] for name, scenario in NAMED.items()]
     return Table("", ["scenarios", "what it is"], rows, "For fuzz; a token begins with one.")
 
 
@@ -57,8 +57,8 @@ def _fixes() -> Table:
 def _strategies() -> Table:
     from streamrace.scenarios.sharding.strategy import NAMES, legal
 
-    known = {letters: name for name, letters in NAMES.items()}
-    rows = [[str(one), known.get(str(one), "")] for one in legal()]
+    names = {letters: name for name, letters in NAMES.items()}
+    rows = [[str(strategy), names.get(str(strategy), "")] for strategy in legal()]
     note = "Parameters, gradients, optimizer state: N whole, I within a group, G over all GPUs. For --sharding."
     return Table("", ["strategies", "also called"], rows, note)
 
@@ -66,8 +66,8 @@ def _strategies() -> Table:
 def _releases() -> Table:
     from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED
 
-    rows = [[one, "installed by 'make setup'" if one == PINNED else "installed where it is first asked for"]
-            for one in KNOWN]  # fmt: skip
+    rows = [[release, "installed by 'make setup'" if release == PINNED else "installed where it is first asked for"]
+            for release in KNOWN]  # fmt: skip
     return Table("", ["releases", "of DeepSpeed"], rows, "For --deepspeed.")
 
 

@@ -46,10 +46,10 @@ class Sections(click.Command):
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{section: [] for section in SECTIONS}}
-        for one in self.get_params(context):
-            if (record := one.get_help_record(context)) is not None:
-                of_field = isinstance(one, FieldOption)
-                rows[_SECTION_OF.get(one.name or "", "Options") if of_field else "Options"].append(record)
+        for parameter in self.get_params(context):
+            if (record := parameter.get_help_record(context)) is not None:
+                of_field = isinstance(parameter, FieldOption)
+                rows[_SECTION_OF.get(parameter.name or "", "Options") if of_field else "Options"].append(record)
         for section, records in rows.items():
             if records:
                 with formatter.section(section):
@@ -92,17 +92,17 @@ def _options(model: type[BaseModel], without: tuple[str, ...], usual: Mapping[st
 
 
 def _option(name: str, field: FieldInfo, usual: Any) -> Decorator:
-    said = name.replace("_", "-")
+    option = name.replace("_", "-")
     if name in _METAVARS:  # options that can be repeated
         many = {"multiple": True, "metavar": _METAVARS[name]}
-        return click.option(f"--{said}", name, cls=FieldOption, help=field.description, **many)
-    shown = field.description if usual in (None, (), "") else f"{field.description} [default: {usual}]"
+        return click.option(f"--{option}", name, cls=FieldOption, help=field.description, **many)
+    help_text = field.description if usual in (None, (), "") else f"{field.description} [default: {usual}]"
     kind = _plain(field.annotation)
     if kind is bool:
-        return click.option(f"--{said}/--no-{said}", name, cls=FieldOption, default=None, help=shown)
+        return click.option(f"--{option}/--no-{option}", name, cls=FieldOption, default=None, help=help_text)
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         kind = click.Choice([str(word) for word in get_args(kind) or kind])
-    return click.option(f"--{said}", name, cls=FieldOption, type=kind, help=shown)
+    return click.option(f"--{option}", name, cls=FieldOption, type=kind, help=help_text)
 
 
 def _plain(annotation: Any) -> Any:

@@ -14,8 +14,8 @@ from rich.progress import Progress, TimeElapsedColumn
 def counting(console: Console) -> Iterator[Callable[[int, int, str], None]]:
     """Provide a callback of ``done, of, what`` that shows the progress."""
     if not console.is_terminal:
-        yield lambda done, of, what: console.print(f"  {done}/{of}  {what}", highlight=False)
+        yield lambda done, of, text: console.print(f"  {done}/{of}  {text}", highlight=False)
         return
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task("dry runs", total=None)
-        yield lambda done, of, what: bar.update(task, total=of, completed=done, description=escape(what))
+        yield lambda done, of, text: bar.update(task, total=of, completed=done, description=escape(text))

@@ -81,10 +81,10 @@ def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: li
     except subprocess.TimeoutExpired:
         raise ReleaseError(f"DeepSpeed {release} did not end within {_LIMIT_S} s") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith(("Error:", "Failed:", "Ended"))]
-        raise ReleaseError(said[-1] if said else f"DeepSpeed {release} does not start: see {folder}/logs")
-    found: dict[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
-    return found
+        messages = [line for line in done.stderr.splitlines() if line.startswith(("Error:", "Failed:", "Ended"))]
+        raise ReleaseError(messages[-1] if messages else f"DeepSpeed {release} does not start: see {folder}/logs")
+    findings: dict[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+    return findings
 
 
 def _hardware(rows: dict[str, dict[str, Any]]) -> str:

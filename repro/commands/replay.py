@@ -48,25 +48,25 @@ def replay(
     from streamrace.repro.sessions.release import become
 
     console = Terminal(stderr=as_json)
-    asked = token_of(token)
-    scenario = scenario_of(asked)
+    parsed = token_of(token)
+    scenario = scenario_of(parsed)
     become([*packages, f"deepspeed=={scenario.deepspeed}"])
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
-    chosen = subject.timing(asked.deviations)
+    chosen = subject.timing(parsed.deviations)
     outcomes = [subject.replayer.run(chosen) for _ in range(times)]
     verdict = subject.judged(outcomes[0])
-    fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
+    fingerprints = {zlib.crc32(repr((item.checksums, sorted(item.losses.items()))).encode()) for item in outcomes}
     confirmation = None
     if live:
         with doing(console, "running the timing live"):
             run = live_run(scenario, chosen.live(), folder.with_name(f"{folder.name}-live"))
-        confirmation = confirm(subject, asked.deviations, run)
+        confirmation = confirm(subject, parsed.deviations, run)
     if as_json:
         data = timings.as_dict(verdict, confirmation)
-        print(json.dumps({"token": str(asked), **data, "fingerprint": f"{min(fingerprints):08x}"}))
+        print(json.dumps({"token": str(parsed), **data, "fingerprint": f"{min(fingerprints):08x}"}))
     else:
-        timings.told(console, asked, verdict, confirmation)
+        timings.told(console, parsed, verdict, confirmation)
         console.print(f"Fingerprint of all values: {min(fingerprints):08x}", highlight=False)
     if len(fingerprints) > 1:
         raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")

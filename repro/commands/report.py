@@ -74,9 +74,9 @@ def _beside(folders: Sequence[Path]) -> Path:
     from streamrace.reports.pages.folders import refuse_link
 
     names = "-and-".join(folder.resolve().name for folder in folders)
-    made = folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
-    refuse_link(made)
-    return made
+    default = folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
+    refuse_link(default)
+    return default
 
 
 def _incident(folder: Path, output: Path | None) -> None:

@@ -48,19 +48,19 @@ def run(
     from streamrace.scenarios.scenario import scenario
 
     console = Terminal()
-    made = scenario(**chosen(values))
-    become([f"deepspeed=={made.deepspeed}"])
-    made.check()
-    folder = folders.of_scenario(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
-    with Progress(console, _title(made), made.steps) as progress:
+    setup = scenario(**chosen(values))
+    become([f"deepspeed=={setup.deepspeed}"])
+    setup.check()
+    folder = folders.of_scenario(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), setup, overwrite=overwrite)
+    with Progress(console, _title(setup), setup.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
-        reference = references.kept_reference(made, folder, progress, again=reference_again)
-        found = session.simulate(made, folder, reference, progress)
+        reference = references.kept_reference(setup, folder, progress, again=reference_again)
+        findings = session.simulate(setup, folder, reference, progress)
     folder = staging.commit(folder)
-    terminal.verdict(console, found, folder)
-    if expect and str(found.verdict) not in EXPECTATIONS[expect]:
-        console.print(f"Expected {expect}, found {found.verdict}.", style="red")
+    terminal.verdict(console, findings, folder)
+    if expect and str(findings.verdict) not in EXPECTATIONS[expect]:
+        console.print(f"Expected {expect}, found {findings.verdict}.", style="red")
         raise SystemExit(1)
 
 
@@ -83,29 +83,29 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
     from streamrace.scenarios.scenario import scenario
 
     console = Terminal()
-    made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
-    first = next(iter(made.values()))
+    setups = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
+    first = next(iter(setups.values()))
     first.check()
-    written = {
-        word: folders.of_scenario(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
+    targets = {
+        word: folders.of_scenario(runs / f"{name}-{word}", setup, overwrite=overwrite) for word, setup in setups.items()
     }
-    found = {}
+    findings = {}
     reference = None
-    for word, one in made.items():
-        with Progress(console, _title(one), one.steps) as progress:
+    for word, setup in setups.items():
+        with Progress(console, _title(setup), setup.steps) as progress:
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = references.kept_reference(one, written[word], progress, again=reference_again)
+                reference = references.kept_reference(setup, targets[word], progress, again=reference_again)
             else:
                 references.show(reference, progress)
-            found[word] = session.simulate(one, written[word], reference, progress)
-        terminal.verdict(console, found[word], runs / f"{name}-{word}")
-    written = {word: staging.commit(folder) for word, folder in written.items()}
-    terminal.comparison(console, found, written)
+            findings[word] = session.simulate(setup, targets[word], reference, progress)
+        terminal.verdict(console, findings[word], runs / f"{name}-{word}")
+    targets = {word: staging.commit(folder) for word, folder in targets.items()}
+    terminal.comparison(console, findings, targets)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        write(list(written.values()), target, {written[word]: one for word, one in found.items()})
+        write(list(targets.values()), target, {targets[word]: result for word, result in findings.items()})
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

@@ -36,8 +36,8 @@ def command(name: str) -> click.Command:
         decorated = job_options(*study.decided, usual=study.usual)(decorated)
     for option in reversed(study.options):
         decorated = option(decorated)
-    made: click.Command = click.command(name, cls=cls)(decorated)
-    return made
+    study_command: click.Command = click.command(name, cls=cls)(decorated)
+    return study_command
 
 
 def __getattr__(name: str) -> click.Command:
@@ -59,11 +59,11 @@ def _run(name: str, study: Study, values: dict[str, Any]) -> None:
 
         options = chosen(values, Job)
     plan = study.plan(values, options)
-    mark, asked = plan.mark
+    mark, question = plan.mark
     folder = folders.marked(
         values["runs"] / values["name"],
         mark,
-        lambda file: file.write_text(asked, encoding="utf-8"),
+        lambda file: file.write_text(question, encoding="utf-8"),
         overwrite=values.get("overwrite", True),
     )
     workers = values.get("workers")

@@ -43,7 +43,7 @@ COMMANDS = {
     "fuzz": Command("fuzz", "deepspeed,reports", "A scenario in many timings; the smallest that goes wrong.", gpu=True),
     "replay": Command("replay", "deepspeed", "Execute one timing again, by its token.", gpu=True),
     "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory.", gpu=True),
-    **{name: Command("study", one.extras, one.text, gpu=one.gpu) for name, one in STUDIES.items()},
+    **{name: Command("study", study.extras, study.text, gpu=study.gpu) for name, study in STUDIES.items()},
     "calibrate": Command("calibrate", "reports", "A hardware profile of your own GPU, from a trace of one step."),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),

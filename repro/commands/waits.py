@@ -62,10 +62,10 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
     if launcher_rank.launcher_context():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")
     launch = options.launch("waits", argument, tell_waits=True)
-    what = options.asked(launch, options.ranks or 1)
+    request = options.asked(launch, options.ranks or 1)
     folder = folders.make(
         options.runs / (options.name or f"waits-{folders.name_of(options.program)}-{datetime.now():%Y%m%d-%H%M%S}"),
-        what,
+        request,
         overwrite=options.overwrite,
     )
 
@@ -87,11 +87,11 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
     from streamrace.repro.sessions.verdict import judge
 
     console = Terminal()
-    found = judge(folder, what, failure=ended.why or None, beside=launch.program.folder)
+    findings = judge(folder, request, failure=ended.why or None, beside=launch.program.folder)
     folders.forget_ranks(folder)
-    if found.failure or (found.checked and found.checked.idle):
+    if findings.failure or (findings.checked and findings.checked.idle):
         staging.commit(folder)
-        console.print(screen.nothing(found), highlight=False, soft_wrap=True, markup=False)
+        console.print(screen.nothing(findings), highlight=False, soft_wrap=True, markup=False)
         raise SystemExit(_FAILED if ended.status else _UNKNOWN)
     again = wait_removal.RunAgain(
         launch.words,
@@ -102,14 +102,14 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
         options.witnesses,
     )
     with console.status("each wait taken away alone") as status:
-        made = wait_removal.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))
-    made.write(folder)
+        waits = wait_removal.examine(folder, findings, again, request, lambda text: status.update(screen.escaped(text)))
+    waits.write(folder)
     folder = staging.commit(folder)
-    screen.show(console, made)
+    screen.show(console, waits)
     if options.report:
         studied.report(console, folder, "waits", more=options.program, shown=False)
     else:
         studied.noted(folder, "waits", more=options.program)
     screen.where(console, folder, reported=options.report)
-    if made.disagree:
+    if waits.disagree:
         raise SystemExit(_RACE)

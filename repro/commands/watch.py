@@ -86,23 +86,23 @@ def run(arguments: list[str], launched: str | None = None) -> None:
     Returns or exits as the script does. Raises :class:`WrongUse` before the script starts.
     """
     parser = options()
-    given, unknown = parser.parse_known_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"No such option '{unknown[0]}'")
-    wanted = vars(given)
-    module, (script, *rest) = wanted.pop("module"), wanted.pop("program")
+    settings = vars(parsed)
+    module, (script, *rest) = settings.pop("module"), settings.pop("program")
     program = Program(script, (*([launched] if launched else []), *rest), module=module)
     _ = program.folder  # refuse a missing script early
-    wanted["on_finding"] = list(chain.from_iterable(wanted.get("on_finding", []))) or ["warn", "save"]
-    if not wanted.get("watch", True):  # only commas: nothing was named
-        del wanted["watch"]
+    settings["on_finding"] = list(chain.from_iterable(settings.get("on_finding", []))) or ["warn", "save"]
+    if not settings.get("watch", True):  # only commas: nothing was named
+        del settings["watch"]
 
     from streamrace.detectors.live.auto import AutoWatch, StopTraining
     from streamrace.detectors.live.engines import WatchError
     from streamrace.detectors.live.incident import IncidentError
 
     try:
-        auto = AutoWatch(**wanted)
+        auto = AutoWatch(**settings)
     except (WatchError, IncidentError, ValueError) as error:
         raise WrongUse(str(error)) from None
     program.find()

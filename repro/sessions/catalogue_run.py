@@ -50,7 +50,7 @@ def run(
 
 def row(entry: Entry, folder: Path) -> EntryRow:
     """Run both sides of an entry into ``folder``."""
-    made = EntryRow(
+    row = EntryRow(
         id=entry.id,
         library=entry.library,
         title=entry.title,
@@ -62,10 +62,10 @@ def row(entry: Entry, folder: Path) -> EntryRow:
         program=str(_shown(entry.path)),
     )
     if not entry.shown:
-        return made
+        return row
     affected = side(entry, entry.affected, folder, "affected", witnesses=entry.races or entry.kind == "uninitialised")
     fixed = side(entry, entry.fixed, folder, "fixed", witnesses=False)
-    return made.model_copy(
+    return row.model_copy(
         update={"affected": affected, "fixed": fixed, "differs": [*differs(entry, affected), *unclean(fixed)]}
     )
 
@@ -77,23 +77,23 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
     words += ["--report"] if entry.kind == "open" and witnesses else []  # for its maintainers
     words += [str(_shown(entry.path)), *which.arguments]
     try:
-        found = check_process.check(words, which.packages, folder, name, limit_s=LIMIT_S)
+        findings = check_process.check(words, which.packages, folder, name, limit_s=LIMIT_S)
     except check_process.NoVerdict as failure:
         return RanSide(ran=str(which), verdict="unknown", sentence="", failure=str(failure))
-    meant = next((race for race in found.races if between(race, entry.places)), None)
-    witness = meant.witness if meant else None
+    target = next((race for race in findings.races if between(race, entry.places)), None)
+    witness = target.witness if target else None
     return RanSide(
         ran=str(which),
-        verdict=found.verdict,
-        sentence=found.sentence,
-        races=len(found.races),
-        accesses=meant.kind if meant else "",
-        lines=[_line(meant, one, entry.places) for one in (meant.first, meant.second)] if meant else [],
-        evidence=_evidence(found.checked),
+        verdict=findings.verdict,
+        sentence=findings.sentence,
+        races=len(findings.races),
+        accesses=target.kind if target else "",
+        lines=[_line(target, access, entry.places) for access in (target.first, target.second)] if target else [],
+        evidence=_evidence(findings.checked),
         harm=witness.verdict if witness else "",
         token=witness.token if witness else "",
         command=witness.command if witness else "",
-        virtual_ns=found.checked.virtual_ns if found.checked else 0,
+        virtual_ns=findings.checked.virtual_ns if findings.checked else 0,
     )
 
 
@@ -101,8 +101,8 @@ def _evidence(rests: Basis | None) -> str:
     """Return the first value that is wrong or uninitialised, in words; empty if there is none."""
     if rests is None:
         return ""
-    said = [f"{one.name}: {one.says}" for one in rests.wrong] + [one.sentence() for one in rests.uninitialised]
-    return said[0] if said else ""
+    words = [f"{item.name}: {item.says}" for item in rests.wrong] + [item.sentence() for item in rests.uninitialised]
+    return words[0] if words else ""
 
 
 def differs(entry: Entry, ran: RanSide) -> list[str]:
@@ -110,9 +110,9 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
     if ran.failure:
         return [f"the affected side gives no verdict: {ran.failure}"]
     if entry.kind in CONTROLS:
-        said = [f"{ran.races} races on the affected side of what is none"] if ran.races else []
+        problems = [f"{ran.races} races on the affected side of what is none"] if ran.races else []
         wanted = f"wrong {entry.kind}" if entry.kind in ("arithmetic", "bounds") else entry.kind
-        return [*said, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
+        return [*problems, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
     if not ran.lines:
         others = f", though {ran.races} others are" if ran.races else ""
         return [f"the race between {wording.every(entry.places)} is not seen{others}"]
@@ -145,5 +145,5 @@ def _line(race: Race, side: Side, places: Sequence[str]) -> str:
 
 def _shown(path: Path) -> Path:
     """Return the path relative to the working folder, if it lies below."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    cwd = Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) else path

@@ -36,16 +36,16 @@ def check(
     the check is ended. ``more``: added to its environment. Raises :class:`NoVerdict`.
     """
     command = lifetime.module("streamrace", "check", "--runs", str(folder), "--name", name, "--overwrite")
-    command += [*(word for one in packages for word in ("--package", one)), *words]
+    command += [*(word for package in packages for word in ("--package", package)), *words]
     environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF | dict(more)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     try:
-        with log.open("w", encoding="utf-8") as said:
+        with log.open("w", encoding="utf-8") as output:
             done = subprocess.run(
                 lifetime.command(command),
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 timeout=limit_s,
@@ -54,11 +54,11 @@ def check(
     except subprocess.TimeoutExpired:
         raise NoVerdict(f"it took over {limit_s:.0f} s") from None
     try:
-        found = Findings.read(folder / name)
+        findings = Findings.read(folder / name)
     except (ReportError, OSError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise NoVerdict((lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:]) from None
-    if found.failure or done.returncode not in _STATUS:
-        why = (found.failure or f"exit status {done.returncode}").rstrip(".")
+    if findings.failure or done.returncode not in _STATUS:
+        why = (findings.failure or f"exit status {done.returncode}").rstrip(".")
         raise NoVerdict(f"{why} (see {log.name})")
-    return found
+    return findings

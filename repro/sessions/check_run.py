@@ -76,8 +76,8 @@ class Meanwhile:
     :meth:`on`.
     """
 
-    def __init__(self, folder: Path, what: dict[str, Any], *, dry: bool) -> None:
-        self._folder, self._what, self._dry = folder, what, dry
+    def __init__(self, folder: Path, request: dict[str, Any], *, dry: bool) -> None:
+        self._folder, self._what, self._dry = folder, request, dry
         self._judging: Judging | None = None
 
     def poll(self) -> bool:
@@ -99,7 +99,7 @@ class Meanwhile:
             from streamrace.repro.sessions.verdict import Judging
 
             relax_gc()  # all is imported by now, and records come by the hundred thousand
-            self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
+            self._judging = Judging(self._folder, self._what, dry=self._dry, on_race=_told)
         return self._judging
 
 
@@ -118,24 +118,24 @@ def as_a_rank(
 ) -> ProgramEnd | None:
     """Return how the run ended, for rank 0 to judge; None on other ranks. ``meanwhile``: called on rank 0."""
     launcher_rank.register_rank(folder, me)
-    mine = child.attended(work, lambda: launcher_rank.failed(folder, me), (lambda: False) if me.rank else meanwhile)
-    launcher_rank.report_exit(folder, me, mine)
+    own = child.attended(work, lambda: launcher_rank.failed(folder, me), (lambda: False) if me.rank else meanwhile)
+    launcher_rank.report_exit(folder, me, own)
     if me.rank:
         launcher_rank.wait_for_verdict(folder, me)
-        if mine.status:
-            raise SystemExit(2 if mine.wrong else _FAILED)
+        if own.status:
+            raise SystemExit(2 if own.wrong else _FAILED)
         return None
     ended = launcher_rank.all_ended(folder, me)
-    wrong = next((one for one in ended.values() if one.wrong), None)
+    wrong = next((end for end in ended.values() if end.wrong), None)
     if wrong:
         return wrong
-    bad = [(one.asked, one.status < _KILLED, one.time, rank) for rank, one in ended.items() if one.status]
+    bad = [(end.asked, end.status < _KILLED, end.time, rank) for rank, end in ended.items() if end.status]
     if not bad:
-        return mine
+        return own
     rank = min(bad)[-1]  # another rank's failure never causes a kill, so kills come first; else the earliest
     first = ended[rank]
     why = first.why.removeprefix("it ")
-    return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
+    return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=own.interrupted)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def conclude(
         failure = f"{failure}; {lacked}"
     (folder / LACKED).unlink(missing_ok=True)
     with held() if interrupted else nullcontext():  # a closing terminal signals twice
-        found = meanwhile.judging().conclude(
+        findings = meanwhile.judging().conclude(
             failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
             baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",
             failed=bool(ended.status), soon=interrupted,
@@ -180,9 +180,9 @@ def conclude(
     if telling.report:
         from streamrace.reports.pages.folders import write
 
-        write([folder], folder / "report", {folder: found})
+        write([folder], folder / "report", {folder: findings})
         page = folder / "report" / "index.html"
-    _tell(found, folder, page, telling)
+    _tell(findings, folder, page, telling)
     if interrupted:
         raise KeyboardInterrupt
     if unreasoned := meanwhile.judging().unreasoned:
@@ -190,31 +190,31 @@ def conclude(
             f"'# stream-race: ok' at {', '.join(unreasoned)} has no reason: write behind it why it is, "
             "or it counts for nothing"
         )
-    if found.status:
-        raise SystemExit(found.status)
+    if findings.status:
+        raise SystemExit(findings.status)
 
 
-def _tell(found: Findings, folder: Path, page: Path | None, telling: Telling) -> None:
+def _tell(findings: Findings, folder: Path, page: Path | None, telling: Telling) -> None:
     from streamrace.reports.data import known_findings
     from streamrace.reports.formats import writing
     from streamrace.reports.screen import verdict as screen
     from streamrace.reports.screen.console import Terminal
 
-    screen.verdict(Terminal(stderr=telling.aside), found, folder, page)
+    screen.verdict(Terminal(stderr=telling.aside), findings, folder, page)
     if telling.form != "text":
-        writing.write(writing.text(found, telling.form), telling.output)
+        writing.write(writing.text(findings, telling.form), telling.output)
     elif telling.output is not None:
-        said = StringIO()
-        screen.verdict(Terminal(file=said), found, folder, page)
-        writing.write(said.getvalue(), telling.output)
+        buffer = StringIO()
+        screen.verdict(Terminal(file=buffer), findings, folder, page)
+        writing.write(buffer.getvalue(), telling.output)
     if telling.keep_in is None:
         return
     console = Terminal(stderr=telling.aside)
-    if found.uncertain:
+    if findings.uncertain:
         console.print(
             f"Not written: {telling.keep_in}. Not all of the program was seen, so not all findings would be in it.",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         return
-    writing.write(known_findings.text(known_findings.of(found), found.suppressed), telling.keep_in)
+    writing.write(known_findings.text(known_findings.of(findings), findings.suppressed), telling.keep_in)
     console.print(f"Baseline: {telling.keep_in}", highlight=False, soft_wrap=True)

@@ -77,24 +77,24 @@ def attended(
 
 def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], bool]) -> tuple[int, bool, bool]:
     """Return the child's exit status (below 0: its signal), whether interrupted, and whether ended by ``hopeless``."""
-    interrupted, asked, lost, until = False, 0, False, math.inf
+    interrupted, requests, lost, until = False, 0, False, math.inf
     while (status := child.wait(0)) is None:
         busy = not interrupted and not lost and meanwhile()  # the rest is done after its end
-        came = signal.sigtimedwait(_SIGNALS, 0 if busy else _POLL_S)
-        if came is None:
+        received = signal.sigtimedwait(_SIGNALS, 0 if busy else _POLL_S)
+        if received is None:
             if time.monotonic() > until:
                 child.kill()
             elif until == math.inf and hopeless():
                 os.kill(child.pid, signal.SIGTERM)
                 lost, until = True, time.monotonic() + _GRACE_S
-        elif came.si_signo != signal.SIGCHLD:
+        elif received.si_signo != signal.SIGCHLD:
             interrupted = True
-            asked += 1
-            if asked > 2:
+            requests += 1
+            if requests > 2:
                 child.kill()
-            elif came.si_code <= 0:  # SI_USER: sent to this process alone, not by the terminal
-                os.kill(child.pid, came.si_signo)
-            if came.si_signo != signal.SIGINT:  # nobody remains to repeat the request
+            elif received.si_code <= 0:  # SI_USER: sent to this process alone, not by the terminal
+                os.kill(child.pid, received.si_signo)
+            if received.si_signo != signal.SIGINT:  # nobody remains to repeat the request
                 until = min(until, time.monotonic() + _GRACE_S)
     return status, interrupted, lost
 

@@ -72,8 +72,8 @@ def runs(items: list[Diagnosis]) -> bool:
 
 def _machine() -> Iterator[Diagnosis]:
     system, machine = platform.system(), platform.machine()
-    cores, (free, whole) = len(os.sched_getaffinity(0)) if system == "Linux" else os.cpu_count(), _memory()
-    says = f"{system} {machine}, {wording.count(cores or 1, 'core')}, {_size(free)} of {_size(whole)} memory free"
+    cores, (free, total) = len(os.sched_getaffinity(0)) if system == "Linux" else os.cpu_count(), _memory()
+    says = f"{system} {machine}, {wording.count(cores or 1, 'core')}, {_size(free)} of {_size(total)} memory free"
     if system != "Linux":
         yield Diagnosis("machine", "bad", says, "the simulated GPU runs on Linux alone: use a container of Linux")
     elif 0 < free < _LEAST_MEMORY:
@@ -84,29 +84,29 @@ def _machine() -> Iterator[Diagnosis]:
 
 def _memory() -> tuple[float, float]:
     """Return free and total bytes, of the machine or of a smaller container. 0: not known."""
-    found = {}
+    sizes = {}
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
-            found[name] = int(value.split()[0]) * 1024
-    free, whole = float(found.get("MemAvailable", 0)), float(found.get("MemTotal", 0))
+            sizes[name] = int(value.split()[0]) * 1024
+    free, total = float(sizes.get("MemAvailable", 0)), float(sizes.get("MemTotal", 0))
     with suppress(OSError, ValueError):  # "max" is not a number
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         left = limit - int(Path("/sys/fs/cgroup/memory.current").read_text())
-        free, whole = min(free, left), min(whole, limit)
-    return free, whole
+        free, total = min(free, left), min(total, limit)
+    return free, total
 
 
 def _python() -> Iterator[Diagnosis]:
     says = f"{platform.python_version()} ({sys.executable})"
     yield Diagnosis("Python", "good", says)  # an older Python is refused earlier
-    here = checkout.root()
-    where = f", in the checkout {here}" if here else ""
+    root = checkout.root()
+    where = f", in the checkout {root}" if root else ""
     if extras.outside() is None:
         yield Diagnosis("streamrace", "good", f"{extras.version()}{where}")
         return
-    ready = here is not None and (here / ".venv" / "bin" / "python").exists()
-    fix = f". {here}/.venv/bin/activate" if ready else f"make -C {here} setup" if here else ""
+    ready = root is not None and (root / ".venv" / "bin" / "python").exists()
+    fix = f". {root}/.venv/bin/activate" if ready else f"make -C {root} setup" if root else ""
     yield Diagnosis("streamrace", "bad", f"not installed for this Python{where}", fix)
 
 
@@ -124,13 +124,13 @@ def _torch() -> Iterator[Diagnosis]:
         return
     place, plain = _cpu_build(version), version.partition("+")[0]
     if place is not None:
-        what = f"its CPU build is used instead, which is in the cache ({place})"
+        plan = f"its CPU build is used instead, which is in the cache ({place})"
     else:
-        what = (
+        plan = (
             f"the first command makes a CPU build of torch {plain} in {cache()}, once: it downloads torch's wheel, "
             "some 0.6 to 0.9 GB"
         )
-    yield Diagnosis("torch", tone, f"{version}{tried}, a CUDA build: {what}")
+    yield Diagnosis("torch", tone, f"{version}{tried}, a CUDA build: {plan}")
 
 
 def _cpu_build(version: str) -> Path | None:
@@ -172,8 +172,8 @@ def _parts() -> Iterator[tuple[str, Path, bool, str]]:
         version = version_of("torch")
     if version is not None and substitute.needed():
         place = _cpu_build(version)
-        found = [*distributions(name="torch", path=[str(place)])] if place else []
-        version = found[0].version if found else None
+        torches = [*distributions(name="torch", path=[str(place)])] if place else []
+        version = torches[0].version if torches else None
     if version is not None:  # without torch the simulated GPU cannot be built
         with suppress(BuildError):
             yield "simulated GPU", build.place(version), True, "half a minute"
@@ -191,12 +191,12 @@ def _tools() -> Iterator[Diagnosis]:
     if compiler is None:
         yield Diagnosis("compiler", "warn", "there is no C++ compiler (CXX names one)", _install(0))
     else:
-        told = _ran([compiler, "--version"]).stdout.partition("\n")[0] or compiler
-        done = _ran([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], _PROGRAM)
-        if done.returncode:
-            yield Diagnosis("compiler", "bad", f"{told} does not compile C++20", _install(0))
+        banner = _ran([compiler, "--version"]).stdout.partition("\n")[0] or compiler
+        result = _ran([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], _PROGRAM)
+        if result.returncode:
+            yield Diagnosis("compiler", "bad", f"{banner} does not compile C++20", _install(0))
         else:
-            yield Diagnosis("compiler", "good", told)
+            yield Diagnosis("compiler", "good", banner)
     lacking = [tool for tool in ("nm", "objdump") if shutil.which(tool) is None]
     if not lacking:
         yield Diagnosis("binutils", "good", "nm and objdump")
@@ -205,9 +205,9 @@ def _tools() -> Iterator[Diagnosis]:
     yield Diagnosis("binutils", "bad" if _makes_cpu_build() else "absent", says, _install(1))
 
 
-def _ran(command: list[str], said: str = "") -> subprocess.CompletedProcess[str]:
+def _ran(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, input=said, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
@@ -236,12 +236,12 @@ def _deepspeed() -> Iterator[Diagnosis]:
 
 def _extras() -> Iterator[Diagnosis]:
     """Yield the extras that are complete, and those that are not. ``check``, the main command, needs ``reports``."""
-    known = {name: lacking for name, lacking in extras.missing().items() if name in _EXTRAS}
-    whole = [name for name in _EXTRAS if known.get(name) == []]
-    if whole:
-        yield Diagnosis("extras", "good", f"{', '.join(whole)}: installed")
+    missing = {name: lacking for name, lacking in extras.missing().items() if name in _EXTRAS}
+    complete = [name for name in _EXTRAS if missing.get(name) == []]
+    if complete:
+        yield Diagnosis("extras", "good", f"{', '.join(complete)}: installed")
     for name in _EXTRAS:
-        if lacking := known.get(name):
+        if lacking := missing.get(name):
             some = wording.few(lacking, 4)
             needs = ": 'check' and all that makes pages need it" if name == "reports" else ""
             says = f"'{name}' lacks {some}{needs}"
@@ -250,14 +250,14 @@ def _extras() -> Iterator[Diagnosis]:
 
 def _bringing(extra: str) -> str:
     """Return the command that installs an extra into this environment; empty if the project itself is not installed."""
-    here = checkout.root()
+    root = checkout.root()
     if extras.outside() is not None:
         return ""
-    if here is None:
+    if root is None:
         return f"pip install '{extras.PROJECT}[{extra}]'"
-    if extra != "ray" and Path(sys.prefix) == here / ".venv":
-        return f"make -C {shlex.quote(str(here))} setup"
-    return f"pip install --editable {shlex.quote(f'{here}[{extra}]')}"
+    if extra != "ray" and Path(sys.prefix) == root / ".venv":
+        return f"make -C {shlex.quote(str(root))} setup"
+    return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
 
 
 def _disk() -> Iterator[Diagnosis]:
@@ -267,10 +267,10 @@ def _disk() -> Iterator[Diagnosis]:
 
 
 def _room(name: str, folder: Path, least: float, fix: str) -> Diagnosis:
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         return Diagnosis(name, "bad", f"{folder} cannot be written", fix)
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     return Diagnosis(name, "warn" if free < least else "good", f"{free / _GB:.1f} GB free in {folder}", fix)
 
 

@@ -13,10 +13,10 @@ from streamrace.trace.records import TraceRecord
 
 
 class DryMetrics:
-    """Reads rank 0's records. ``asked``: the request, see :func:`streamrace.repro.sessions.folders.asked`."""
+    """Reads rank 0's records. ``request``: see :func:`streamrace.repro.sessions.folders.asked`."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._ranks, self._nodes = int(request["ranks"]), int(request["dry_on_nodes"])
         self._memory = MemoryMetrics()
 
     def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
@@ -26,8 +26,8 @@ class DryMetrics:
         """Return the metrics. ``file``: written at the run's end; missing if a script ended its process itself."""
         ends, capacity = [], 0
         try:
-            left = json.loads(file.read_text(encoding="utf-8"))
-            ends, capacity = [int(one) for one in left["step_ends"]], int(left["capacity"])
+            data = json.loads(file.read_text(encoding="utf-8"))
+            ends, capacity = [int(end) for end in data["step_ends"]], int(data["capacity"])
         except (OSError, ValueError, LookupError, TypeError):
             pass
         step = ends[-1] - ends[-2] if len(ends) > 1 else 0

@@ -45,11 +45,11 @@ def explain(chosen: Chosen) -> Explained:
     if seen is not None and not _is_of(seen, race):
         seen = None
     thinned = chosen.run.file.checked.thinned if chosen.run.file.checked else None
-    one = seen.occurrence if seen else _told_of(kept(race.examples, thinned.ends if thinned else ()) or race.examples)
-    order = _order(chosen, one)
+    example = seen.occurrence if seen else _pick(kept(race.examples, thinned.ends if thinned else ()) or race.examples)
+    order = _order(chosen, example)
     telling = RaceTelling(
         race,
-        one,
+        example,
         order.around,
         order.why_not,
         _script(chosen),
@@ -58,8 +58,8 @@ def explain(chosen: Chosen) -> Explained:
         thinned=thinned is not None,
     )
     own = None
-    if one is not None:
-        own = moment.window(file_of(chosen.trace, one.rank), one.first, one.second, most=_MOST)
+    if example is not None:
+        own = moment.window(file_of(chosen.trace, example.rank), example.first, example.second, most=_MOST)
     witness = race.witness
     token = witness.token if witness else ""
     command = (witness.command or replays(token)) if witness and token else ""
@@ -71,10 +71,10 @@ def explain(chosen: Chosen) -> Explained:
         sections=(
             telling.happens(),
             telling.order(),
-            telling.shows(_where(token, race, one, order.around)),
+            telling.shows(_where(token, race, example, order.around)),
             telling.does(witness),
         ),
-        occurrence=one,
+        occurrence=example,
         around=order.around,
         own=own,
         other=seen.window if seen else None,
@@ -94,28 +94,28 @@ def _is_of(seen: SeenElsewhere, race: Race) -> bool:
     return seen.occurrence in race.examples
 
 
-def _told_of(examples: Sequence[Occurrence]) -> Occurrence | None:
+def _pick(examples: Sequence[Occurrence]) -> Occurrence | None:
     """Return the first occurrence that shows in the run, else the first."""
-    return next((one for one in examples if one.manifested), examples[0] if examples else None)
+    return next((occurrence for occurrence in examples if occurrence.manifested), examples[0] if examples else None)
 
 
-def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
-    if one is None:
+def _order(chosen: Chosen, occurrence: Occurrence | None) -> _Order:
+    if occurrence is None:
         return _Order(why_not="The run kept no occurrence of it, so what each comes behind is not known here.")
     race, graph, waits = chosen.race, OrderGraph(), Waits()
-    if not file_of(chosen.trace, one.rank).is_file():
+    if not file_of(chosen.trace, occurrence.rank).is_file():
         return _Order(
             why_not="The run has no traces any more, so what each of the two comes behind is not known here: the same "
             "'streamrace check' again keeps them."
         )
     held: tuple[Link, ...] = ()
-    order = OrderAround(race, one)
+    order = OrderAround(race, occurrence)
     try:
         if chosen.sites:
             read(chosen.trace, [waits, graph], kept=True)
-            if one.first.op is not None and one.second.op is not None:
-                first, second = (one.first.op, race.first.access), (one.second.op, race.second.access)
-                held = graph.chain(one.rank, first, second) or ()
+            if occurrence.first.op is not None and occurrence.second.op is not None:
+                first, second = (occurrence.first.op, race.first.access), (occurrence.second.op, race.second.access)
+                held = graph.chain(occurrence.rank, first, second) or ()
         read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None, kept=True)
         around = order.around()
     except (TraceError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -132,7 +132,7 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     return _Order(around, "", held)
 
 
-def _where(token: str, race: Race, one: Occurrence | None, around: Around | None) -> str:
+def _where(token: str, race: Race, occurrence: Occurrence | None, around: Around | None) -> str:
     """Describe the timing of a token in words; empty without a token."""
     if not token:
         return ""
@@ -143,9 +143,9 @@ def _where(token: str, race: Race, one: Occurrence | None, around: Around | None
     if not timing.deviations:
         return "It shows in the plain timing, where nothing is made slower."
     names: dict[tuple[int, int], str] = {}
-    if around is not None and one is not None:
+    if around is not None and occurrence is not None:
         sides = zip(around.streams, (race.first, race.second), strict=True)
-        names = {(one.rank, number): named(side.stream) for number, side in sides}
+        names = {(occurrence.rank, number): named(side.stream) for number, side in sides}
 
     def work(place: Place) -> str:
         nth = "first" if place.occurrence == 1 else wording.ordinal(place.occurrence)
@@ -169,16 +169,16 @@ def _script(chosen: Chosen) -> str:
 
 def _lacks(chosen: Chosen, drawn: bool, seen: SeenElsewhere | None) -> tuple[str, ...]:
     """List the missing pictures, with reasons."""
-    said = []
+    gaps = []
     if not drawn:
-        said.append("There is no picture of the run's own timing: its trace is not in the folder, or does not hold it.")
+        gaps.append("There is no picture of the run's own timing: its trace is not in the folder, or does not hold it.")
     if seen is None and not chosen.sites:
         witness = chosen.race.witness
         if witness is None or not witness.token:
-            said.append("There is no picture of a timing in which it shows: the run has no witness of it.")
+            gaps.append("There is no picture of a timing in which it shows: the run has no witness of it.")
         else:
-            said.append(
+            gaps.append(
                 "There is no picture of the witness: the run kept only its token (a scenario's run keeps no more, nor "
                 "did earlier versions)."
             )
-    return tuple(said)
+    return tuple(gaps)

@@ -53,13 +53,13 @@ def asked(
     }
 
 
-def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
+def make(path: Path, request: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
     """Create the folder of a program's run. ``what``: the request; ``key``: a launcher's. Raises :class:`WrongUse`."""
 
     def write(file: Path) -> None:
         for inner in ("trace", _RANKS) if key else ("trace",):
             (file.parent / inner).mkdir()
-        put(file, {"asked": dict(what), "key": key})
+        put(file, {"asked": dict(request), "key": key})
 
     return marked(path, MARK, write, overwrite=overwrite)
 
@@ -144,8 +144,8 @@ def of_rank(path: Path, rank: int) -> Path:
 
 def forget_ranks(path: Path) -> None:
     """Remove the ranks' reports and answers, once the run is judged."""
-    for one in (_RANKS, ANSWERS):
-        shutil.rmtree(path / one, ignore_errors=True)
+    for name in (_RANKS, ANSWERS):
+        shutil.rmtree(path / name, ignore_errors=True)
     (path / SEEDED).unlink(missing_ok=True)
 
 

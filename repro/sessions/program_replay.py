@@ -31,12 +31,12 @@ def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
     replayer.verify()
     chosen = replayer.recording.deviated(timing.deviations)
     outcomes = [replayer.run(chosen) for _ in range(times)]
-    fingerprints = {zlib.crc32(repr(one.checksums).encode()) for one in outcomes}
-    found = _compared(replayer, outcomes[0])
+    fingerprints = {zlib.crc32(repr(outcome.checksums).encode()) for outcome in outcomes}
+    result = _compared(replayer, outcomes[0])
     if as_json:
-        print(json.dumps({"timing": str(timing), **found, "fingerprint": f"{min(fingerprints):08x}"}))
+        print(json.dumps({"timing": str(timing), **result, "fingerprint": f"{min(fingerprints):08x}"}))
     else:
-        _print(folder, timing, found)
+        _print(folder, timing, result)
         print(f"Fingerprint of all values: {min(fingerprints):08x}")
     if len(fingerprints) > 1:
         raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")
@@ -65,7 +65,7 @@ def _recorded(trace: Path) -> bool:
 def _compared(replayer: Replayer, outcome: ReplayOutcome) -> dict[str, Any]:
     probes = list(zip(replayer.looks, outcome.checksums, replayer.recorded, strict=True))
     read = [now != then for probe, now, then in probes if probe.kind == READ]
-    held = [now != then for probe, now, then in probes if probe.kind != READ]
+    blocks = [now != then for probe, now, then in probes if probe.kind != READ]
     departure = None
     if outcome.departure is not None:
         name = outcome.departure.operation
@@ -77,36 +77,36 @@ def _compared(replayer: Replayer, outcome: ReplayOutcome) -> dict[str, Any]:
         "operations": len(replayer.graph.ends),
         "read": len(read),
         "read_otherwise": sum(read),
-        "blocks": len(held),
-        "blocks_otherwise": sum(held),
+        "blocks": len(blocks),
+        "blocks_otherwise": sum(blocks),
         "departure": departure,
     }
 
 
 def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
     """Return an operation's name, and the place in the program that issued it."""
-    work = next(one for one in records if isinstance(one, (Launch, Collective)) and one.op == op)
-    frames = next((one.frames for one in records if isinstance(one, Stack) and one.id == work.stack), ())
-    called = next((one.function for one in records if isinstance(one, Call) and one.op == op and one.host), "")
+    work = next(rec for rec in records if isinstance(rec, (Launch, Collective)) and rec.op == op)
+    frames = next((rec.frames for rec in records if isinstance(rec, Stack) and rec.id == work.stack), ())
+    called = next((rec.function for rec in records if isinstance(rec, Call) and rec.op == op and rec.host), "")
     return called.rpartition(".")[0] or work.kernel, frames[0] if frames else Frame("?", 0, "?")
 
 
-def _print(folder: Path, timing: Timing, found: dict[str, Any]) -> None:
-    ranks = wording.count(found["ranks"], "rank")
-    _say(f"{folder}: {found['operations']} operations of {ranks}, and their recorded bits come out again.")
+def _print(folder: Path, timing: Timing, result: dict[str, Any]) -> None:
+    ranks = wording.count(result["ranks"], "rank")
+    _say(f"{folder}: {result['operations']} operations of {ranks}, and their recorded bits come out again.")
     if not timing.deviations:
         return
-    if not found["read_otherwise"] and not found["blocks_otherwise"]:
+    if not result["read_otherwise"] and not result["blocks_otherwise"]:
         _say(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
         return
     _say(
-        f"In {timing} {found['read_otherwise']} of {found['read']} values that the host reads are others, and "
-        f"{found['blocks_otherwise']} of {found['blocks']} blocks of memory hold others at the end."
+        f"In {timing} {result['read_otherwise']} of {result['read']} values that the host reads are others, and "
+        f"{result['blocks_otherwise']} of {result['blocks']} blocks of memory hold others at the end."
     )
-    if (there := found["departure"]) is not None:
+    if (first := result["departure"]) is not None:
         _say(
-            f"The first of them that the host reads: {there['kernel']} at {there['file']}:{there['line']}, rank "
-            f"{there['rank']}. The program might have gone another way from there on."
+            f"The first of them that the host reads: {first['kernel']} at {first['file']}:{first['line']}, rank "
+            f"{first['rank']}. The program might have gone another way from there on."
         )
 
 

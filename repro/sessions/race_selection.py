@@ -69,22 +69,22 @@ def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) 
     if dry.is_dry(folder):
         raise WrongUse(f"{folder} is a dry run of a job: 'streamrace report' makes a page of its races")
     run = loading.load(folder)
-    pairs: list[tuple[Judged, tuple[WaitSite, ...]]] = [(one, ()) for one in run.file.races]
+    pairs: list[tuple[Judged, tuple[WaitSite, ...]]] = [(judged, ()) for judged in run.file.races]
     if held and not pairs and run.file.basis:
         for group in run.file.basis.held:
-            pairs += [(one, tuple(WaitSite(site.how, site.frame) for site in group.sites)) for one in group.races]
+            pairs += [(judged, tuple(WaitSite(site.how, site.frame) for site in group.sites)) for judged in group.races]
     if not pairs:
         fragile = "" if held or not run.file.basis or not run.file.basis.held else ", so all is ordered, if by chance"
         raise WrongUse(f"{folder} has no race: its verdict is {run.file.verdict}{fragile}")
-    number = _number(folder, [one for one, _ in pairs], race.strip())
-    it, sites = pairs[number - 1]
-    found = Chosen(folder, run, number, it, sites)
-    if traced and not found.traced:
+    number = _number(folder, [judged for judged, _ in pairs], race.strip())
+    judged, sites = pairs[number - 1]
+    selection = Chosen(folder, run, number, judged, sites)
+    if traced and not selection.traced:
         raise WrongUse(
             f"{folder} has no traces any more (the catalogue, for one, removes them): run the program again with "
             "'streamrace check', and name the folder of that run"
         )
-    return found
+    return selection
 
 
 def _number(folder: Path, races: Sequence[Race], wanted: str) -> int:
@@ -92,20 +92,20 @@ def _number(folder: Path, races: Sequence[Race], wanted: str) -> int:
         if not 1 <= int(wanted[:9]) <= len(races):
             raise WrongUse(f"{folder} has no race {wanted}. It has {_list(races)}")
         return int(wanted)
-    places = [one.strip() for one in wanted.split(BETWEEN)]
-    if len(places) > 2 or not all(all(one.rpartition(":")[::2]) for one in places):
+    places = [place.strip() for place in wanted.split(BETWEEN)]
+    if len(places) > 2 or not all(all(place.rpartition(":")[::2]) for place in places):
         raise WrongUse(
             f"'{wanted}' is no race: give its number, a place of it (file.py:function or file.py:line), or both places "
             f"with a comma between them. {folder} has {_list(races)}"
         )
-    places = [one.rpartition("/")[2] for one in places]
-    found = [number for number, race in enumerate(races, 1) if _lies(race, places)]
-    if not found:
+    places = [place.rpartition("/")[2] for place in places]
+    numbers = [number for number, race in enumerate(races, 1) if _lies(race, places)]
+    if not numbers:
         raise WrongUse(f"{folder} has no race at {wording.every(places)}. It has {_list(races)}")
-    if len(found) > 1:
-        there = _list(races, found)
-        raise WrongUse(f"{len(found)} races of {folder} are at {wording.every(places)}: give the number. {there}")
-    return found[0]
+    if len(numbers) > 1:
+        listing = _list(races, numbers)
+        raise WrongUse(f"{len(numbers)} races of {folder} are at {wording.every(places)}: give the number. {listing}")
+    return numbers[0]
 
 
 def _lies(race: Race, places: Sequence[str]) -> bool:
@@ -115,9 +115,9 @@ def _lies(race: Race, places: Sequence[str]) -> bool:
 
 def _list(races: Sequence[Race], numbers: Sequence[int] = ()) -> str:
     wanted = numbers or range(1, len(races) + 1)
-    told = [f"{number}: {_short(races[number - 1])}" for number in wanted[:_LISTED]]
+    entries = [f"{number}: {_short(races[number - 1])}" for number in wanted[:_LISTED]]
     more = f"; and {len(wanted) - _LISTED} more" if len(wanted) > _LISTED else ""
-    return "; ".join(told) + more
+    return "; ".join(entries) + more
 
 
 def _short(race: Race) -> str:

@@ -108,8 +108,8 @@ def _record(scenario: Scenario, folder: Path) -> None:
 def _key(scenario: Scenario) -> str:
     """Return a hash of the scenario and everything that determines the recording."""
     digest = sha256(scenario.model_dump_json().encode())
-    for what in (torch.__version__, installed() or "", version("transformers")):
-        digest.update(what.encode())
+    for part in (torch.__version__, installed() or "", version("transformers")):
+        digest.update(part.encode())
     for package in _OURS:
         for path in sorted((checkout.PACKAGE / package).rglob("*")):
             if path.suffix in (".py", ".cpp", ".h"):

@@ -38,14 +38,14 @@ def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, agai
     if scenario.data != "sample" or scenario.resume:
         return reference_of(scenario, folder, progress)
     place = kept_folder("references") / f"reference-{_key(scenario)}.msgpack"
-    found = None if again else _read(place)
-    if found is None:
-        found = reference_of(scenario, folder, progress)
-        _write(found, place)
-        return found
+    values = None if again else _read(place)
+    if values is None:
+        values = reference_of(scenario, folder, progress)
+        _write(values, place)
+        return values
     progress.doing("reference: kept from an earlier run of the same scenario, versions and code")
-    show(found, progress)
-    return found
+    show(values, progress)
+    return values
 
 
 def show(reference: Values, progress: Progress) -> None:
@@ -87,21 +87,21 @@ def _files() -> Iterator[str]:
 def _write(values: Values, place: Path) -> None:
     content = msgpack.packb([
         _FORMAT,
-        [[rank, [list(one) for one in losses]] for rank, losses in values.losses.items()],
-        [[rank, [list(one) for one in uses]] for rank, uses in values.uses.items()],
+        [[rank, [list(loss) for loss in losses]] for rank, losses in values.losses.items()],
+        [[rank, [list(use) for use in uses]] for rank, uses in values.uses.items()],
         [[rank, list(final.items())] for rank, final in values.final.items()],
         [[rank, list(norms.items())] for rank, norms in values.norms.items()],
     ])  # fmt: skip
-    made = place.with_suffix(f".{os.getpid()}")
+    temporary = place.with_suffix(f".{os.getpid()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(hashlib.sha256(content).digest() + content)
-        made.replace(place)
-        kept = sorted(place.parent.glob("reference-*.msgpack"), key=lambda one: one.stat().st_mtime)
-        for old in kept[:-_MOST]:
+        temporary.write_bytes(hashlib.sha256(content).digest() + content)
+        temporary.replace(place)
+        files = sorted(place.parent.glob("reference-*.msgpack"), key=lambda file: file.stat().st_mtime)
+        for old in files[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError:
-        made.unlink(missing_ok=True)  # not cached: the next run computes it again
+        temporary.unlink(missing_ok=True)  # not cached: the next run computes it again
 
 
 def _read(place: Path) -> Values | None:

@@ -44,11 +44,11 @@ _IMPORTED = "torch._dynamo"  # torch's optimizers import it on first use, which 
 _TELL = """
 import json, sys
 from streamrace.device.packages import VARIABLE, environment_of
-made = environment_of(sys.argv[1:])
-print(json.dumps({name: made.get(name, "") for name in ("PYTHONPATH", VARIABLE)}))
+environment = environment_of(sys.argv[1:])
+print(json.dumps({name: environment.get(name, "") for name in ("PYTHONPATH", VARIABLE)}))
 """
 
-Told = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,70 +61,70 @@ class AskedTest:
     packages: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: Chosen) -> AskedTest:
+    def of(cls, chosen: Chosen) -> AskedTest:
         """Derive the program from a run. Raises :class:`WrongUse` if the run cannot become a test."""
-        if not found.own:
+        if not chosen.own:
             raise WrongUse(
-                f"{found.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
+                f"{chosen.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
             )
-        asked = found.asked
-        if asked.get("dry_on_nodes"):
-            raise WrongUse(f"{found.folder} is a dry run, and has no values: check the program on one machine's ranks")
+        request = chosen.asked
+        if request.get("dry_on_nodes"):
+            raise WrongUse(f"{chosen.folder} is a dry run, and has no values: check the program on one machine's ranks")
         try:
-            words = shlex.split(str(asked.get("program", "")))
+            words = shlex.split(str(request.get("program", "")))
         except ValueError:
             words = []
         if not words:
-            raise WrongUse(f"{found.folder} does not say which program ran")
+            raise WrongUse(f"{chosen.folder} does not say which program ran")
         if words[0] == "-m":
-            raise WrongUse(f"{found.folder} is of a module (-m): emit-test is of a script")
+            raise WrongUse(f"{chosen.folder} is of a module (-m): emit-test is of a script")
         script = Path(words[0])
         if not script.is_file():
             raise WrongUse(
-                f"there is no {words[0]} here, which {found.folder} is of: run emit-test where 'streamrace check' ran"
+                f"there is no {words[0]} here, which {chosen.folder} is of: run emit-test where 'streamrace check' ran"
             )
-        ranks = asked.get("ranks", 1)
+        ranks = request.get("ranks", 1)
         if type(ranks) is not int or not 1 <= ranks <= 64:
-            raise WrongUse(f"{found.folder} does not say on how many ranks its program ran")
-        packages = asked.get("packages", {})
-        kept = packages if isinstance(packages, dict) else {}
-        return cls(script, tuple(words[1:]), ranks, tuple(one for one, word in kept.items() if word != "beside"))
+            raise WrongUse(f"{chosen.folder} does not say on how many ranks its program ran")
+        packages = request.get("packages", {})
+        releases = packages if isinstance(packages, dict) else {}
+        return cls(script, tuple(words[1:]), ranks, tuple(name for name, word in releases.items() if word != "beside"))
 
 
-def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
-    """Return the releases of the run and the ``asked`` ones. As nothing is installed unasked, a run's release must be
+def available_releases(packages: Sequence[str], requested: Sequence[str]) -> Sequence[str]:
+    """Return the run's releases and the ``requested`` ones. As nothing is installed unasked, a run's release must be
     requested, cached or the environment's. Raises :class:`WrongUse`,
     :class:`streamrace.device.packages.names.PackageError`.
     """
-    for one in names.several(packages):
-        there = one.is_(names.here(one.name)) or place_of(one, folder_of_releases()).is_dir()
-        if str(one) not in asked and not there:
-            raise WrongUse(f"the run was with {one.said}, which is not here: say --package {one} to have it installed")
-    return [*packages, *(one for one in asked if one not in packages)]
+    for pkg in names.several(packages):
+        available = pkg.is_(names.here(pkg.name)) or place_of(pkg, folder_of_releases()).is_dir()
+        if str(pkg) not in requested and not available:
+            raise WrongUse(f"the run was with {pkg.said}, which is not here: say --package {pkg} to have it installed")
+    return [*packages, *(pkg for pkg in requested if pkg not in packages)]
 
 
 def emit(
-    found: Chosen, asked: AskedTest, timing: Timing, named: str, trials: int, told: Told, *, fixed: Sequence[str] = ()
+    chosen: Chosen, test: AskedTest, timing: Timing, named: str, trials: int, tell: Tell, *, fixed: Sequence[str] = ()
 ) -> EmittedTest:
     """Create the test. ``named``: the user's name of the race; ``trials``: most smaller programs that are tried;
     ``fixed``: releases with which the test has to pass.
 
     Raises :class:`WrongUse` if the program, alone in a folder, does not show the race.
     """
-    places = _places(found.race, named)
+    places = _places(chosen.race, named)
     try:
-        its_own = modules.imported(asked.script)
-        files: Files = {asked.script.name: modules.read(asked.script), **(its_own.beside if its_own.few else {})}
+        imports = modules.imported(test.script)
+        files: Files = {test.script.name: modules.read(test.script), **(imports.beside if imports.few else {})}
     except modules.NoProgram as problem:
         raise WrongUse(str(problem)) from None
-    needed = [*its_own.packages, *([] if its_own.few else [Path(one).stem for one in its_own.beside])]
-    path = [str(asked.script.parent.absolute())] if needed else []
+    needed = [*imports.packages, *([] if imports.few else [Path(name).stem for name in imports.beside])]
+    path = [str(test.script.parent.absolute())] if needed else []
     mended = _variables(fixed) if fixed else {}
-    program = Alone(files, asked.arguments, asked.ranks if asked.ranks > 1 else None)
-    beforehand = [*_importable(its_own.installed), _IMPORTED]
+    program = Alone(files, test.arguments, test.ranks if test.ranks > 1 else None)
+    beforehand = [*_importable(imports.installed), _IMPORTED]
     with _runner(path, beforehand) as runner, _other(path, beforehand, mended, runner) as other:
-        told("the program by itself")
-        shows = _shown(program, found, timing, runner)
+        tell("the program by itself")
+        shows = _shown(program, chosen, timing, runner)
         if fixed:
             shows.mended = other, places
             if why := shows.unmended(files):
@@ -134,11 +134,11 @@ def emit(
             before = _count(files)
 
             def progress(done: int, left: Files) -> None:
-                told(f"trial {done + 1} of at most {trials}: {_count(left)} lines are left of {before}")
+                tell(f"trial {done + 1} of at most {trials}: {_count(left)} lines are left of {before}")
 
             reduced = reduce(files, shows, budget=trials, told=progress)
     with _runner(path, []) as runner, _other(path, [], mended, runner) as other:
-        told("what is left, once more")
+        tell("what is left, once more")
         final = replace(shows, runner=runner)
         last = final.look(reduced.files, twice=True)
         if not _same(shows, last):  # the preloaded imports made a difference
@@ -151,16 +151,16 @@ def emit(
         alone = Alone(reduced.files, shows.program.arguments, shows.program.ranks)
         beside = _others(last.races, places)
         with standing(alone, runner, shows.patience_s) as runs:
-            its = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
-        if not its.races or not all(lies_between(one, places) for one in its.races):
-            raise WrongUse(f"the test would not fail for this race: {its.problem or 'it finds none'}")
-        if its.unseen:
-            raise WrongUse(f"no test of it could pass: not all that the program does is seen: {'; '.join(its.unseen)}")
+            verdict = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
+        if not verdict.races or not all(lies_between(race, places) for race in verdict.races):
+            raise WrongUse(f"the test would not fail for this race: {verdict.problem or 'it finds none'}")
+        if verdict.unseen:
+            raise WrongUse(f"no test of it could pass: the program was not seen in full: {'; '.join(verdict.unseen)}")
         if fixed:
             with standing(alone, other, shows.patience_s) as runs:
-                its = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
-            if its.problem:
-                raise WrongUse(f"with {' '.join(fixed)} the test would fail: {its.problem}")
+                verdict = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
+            if verdict.problem:
+                raise WrongUse(f"with {' '.join(fixed)} the test would fail: {verdict.problem}")
     name, *others = reduced.files
     return EmittedTest(
         race=last.race,
@@ -173,10 +173,10 @@ def emit(
         harm=witness.verdict if witness else "not confirmed",
         says=witness.says if witness else "",
         ranks=shows.program.ranks,
-        modules={one: reduced.files[one] for one in others},
-        arguments=asked.arguments,
+        modules={file: reduced.files[file] for file in others},
+        arguments=test.arguments,
         about=Text(files[name]).docstring if trials else "",
-        releases=_releases(asked.packages, last.race),
+        releases=_releases(test.packages, last.race),
         needed=needed,
         lines=(_count(files), _count(reduced.files)),
         whole=reduced.whole,
@@ -184,12 +184,12 @@ def emit(
     )
 
 
-def _shown(program: Alone, found: Chosen, timing: Timing, runner: Runner) -> Shows:
+def _shown(program: Alone, chosen: Chosen, timing: Timing, runner: Runner) -> Shows:
     """Return the criterion for smaller programs, from the whole program. A program on one rank may need a launcher."""
     look = Look()
     for ranks in [program.ranks] if program.ranks else [None, 1]:
-        one = replace(program, ranks=ranks)
-        shows = Shows(one, lasting(found.race), timing, runner, _FIRST_S)
+        trial = replace(program, ranks=ranks)
+        shows = Shows(trial, lasting(chosen.race), timing, runner, _FIRST_S)
         began = time.monotonic()
         look = shows.look(program.files, twice=True)
         if look.race is not None:
@@ -199,7 +199,7 @@ def _shown(program: Alone, found: Chosen, timing: Timing, runner: Runner) -> Sho
             shows.harm = verdict if verdict != "not confirmed" else ""
             return shows
     raise WrongUse(
-        f"{program.name}, alone in a folder{_with(program)}, does not show race {found.number} of {found.folder}: "
+        f"{program.name}, alone in a folder{_with(program)}, does not show race {chosen.number} of {chosen.folder}: "
         f"{look.why}"
     )
 
@@ -216,9 +216,9 @@ def _same(shows: Shows, look: Look) -> bool:
 
 def _places(race: Race, named: str) -> tuple[str, str]:
     """Return the functions of the two accesses: as named, else the innermost. Not lines, which move."""
-    said = [one.strip().rpartition("/")[2] for one in named.split(BETWEEN)]
-    if len(said) == 2 and not any(one.rpartition(":")[2].isdigit() for one in said):
-        return said[0], said[1]
+    places = [place.strip().rpartition("/")[2] for place in named.split(BETWEEN)]
+    if len(places) == 2 and not any(place.rpartition(":")[2].isdigit() for place in places):
+        return places[0], places[1]
     return _place(race.first, "first"), _place(race.second, "second")
 
 
@@ -239,7 +239,7 @@ def _place(side: Side, which: str) -> str:
 def _importable(installed: Sequence[str]) -> list[str]:
     """Return the modules to preload for all runs."""
     standard = sys.stdlib_module_names
-    return [one for one in installed if one.partition(".")[0] not in standard]
+    return [module for module in installed if module.partition(".")[0] not in standard]
 
 
 @contextmanager
@@ -266,22 +266,22 @@ def _variables(packages: Sequence[str]) -> dict[str, str]:
     Computed in another process, as the dependencies differ without the current releases.
     """
     ours = os.environ.get(VARIABLE, "").split(os.pathsep)
-    without = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one not in ours]
+    without = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in ours]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(without), VARIABLE: ""}
-    done = subprocess.run([sys.executable, "-c", _TELL, *packages], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+    result = subprocess.run([sys.executable, "-c", _TELL, *packages], env=environment, capture_output=True, text=True)
+    if result.returncode:
+        last = result.stderr.strip().splitlines()[-1:] or ["it says nothing"]
         raise WrongUse(last[0].rpartition("PackageError: ")[2])
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    variables: dict[str, str] = json.loads(result.stdout.splitlines()[-1])
+    return variables
 
 
 def _releases(packages: Sequence[str], race: Race) -> dict[str, str]:
     """Return the releases that were requested, and those of the packages in which the race lies."""
-    said = dict(one.split("==", 1) for one in packages)
+    requested = dict(package.split("==", 1) for package in packages)
     tops = [frame.file.partition("/")[0] for side in (race.first, race.second) for frame in side.stack[:1]]
-    here = installed("torch", *(one for one in tops if one.isidentifier()))
-    return said | {name: version for name, version in here.items() if name not in said and name != "python"}
+    local = installed("torch", *(top for top in tops if top.isidentifier()))
+    return requested | {name: version for name, version in local.items() if name not in requested and name != "python"}
 
 
 def _count(files: Files) -> int:

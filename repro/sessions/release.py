@@ -32,12 +32,12 @@ def become(packages: Sequence[str]) -> None:
 
     Raises :class:`streamrace.device.packages.names.PackageError`.
     """
-    wanted = names.several(packages)
-    lacking = [one for one in wanted if not one.is_(names.here(one.name))]
+    requested = names.several(packages)
+    lacking = [package for package in requested if not package.is_(names.here(package.name))]
     if not lacking:
         return
-    if there := [one for one in lacking if str(one) in running()]:
-        first = there[0]
+    if loaded := [package for package in lacking if str(package) in running()]:
+        first = loaded[0]
         raise PackageError(
             f"{first.said} is in front of the import path, and Python finds {first.name} {names.here(first.name)} "
             "before it: run in another folder, or take what stands there out of the import path"
@@ -55,8 +55,8 @@ def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[s
     """
     from streamrace.frameworks.deepspeed.fixes import Fix  # needs torch, and 'check' loads the device first
 
-    asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
-    release = values.get("deepspeed") or next(iter(asked), None)
+    requested = [package.version for package in names.several(packages) if package.name == "deepspeed"]
+    release = values.get("deepspeed") or next(iter(requested), None)
     as_released = {"fix": str(Fix.STREAM_SYNC)} if release not in (None, PINNED) and not values.get("fix") else {}
     return {**values, "deepspeed": release, **as_released}
 
@@ -78,9 +78,9 @@ def ran_with(packages: Sequence[str]) -> dict[str, str]:
 
     Each has a note: tried, not tried, beside (required by another package).
     """
-    asked = [str(one) for one in names.several(packages)]
-    return {one: "tried" if _tried(names.parse(one)) else "not tried" for one in asked} | {
-        one: "beside" for one in running() if one not in asked
+    requested = [str(package) for package in names.several(packages)]
+    return {package: "tried" if _tried(names.parse(package)) else "not tried" for package in requested} | {
+        package: "beside" for package in running() if package not in requested
     }
 
 
@@ -92,7 +92,7 @@ def _tried(package: Package) -> bool:
         return not not_tried(package.version)
     # Parse the text: with replaced releases, the catalogue's reader may not be importable.
     heads = (path.read_text(encoding="utf-8").partition("\n# ///\n")[0] for path in _PROGRAMS.glob("*/*.py"))
-    return any(package.is_said(one) for head in heads for one in _PACKAGE.findall(head))
+    return any(package.is_said(word) for head in heads for word in _PACKAGE.findall(head))
 
 
 def _tell(sentence: str) -> None:

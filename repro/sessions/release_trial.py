@@ -25,12 +25,12 @@ def between(package: str, oldest: str, newest: str) -> list[str]:
     ]  # fmt: skip
     if Version(ends[0].version) >= Version(ends[1].version):
         raise PackageError(f"--from {ends[0].version} is not before --to {ends[1].version}: name the older one first")
-    every = index.releases(ends[0].name)
+    releases = index.releases(ends[0].name)
     for end, option in zip(ends, ("--from", "--to"), strict=True):
-        if end.version not in every:
-            near = index.nearest(end.version, [Version(one) for one in every])
+        if end.version not in releases:
+            near = index.nearest(end.version, [Version(text) for text in releases])
             raise PackageError(f"{option} {end.version} is no final release of {end.name}: {near}")
-    return every[every.index(ends[0].version) : every.index(ends[1].version) + 1]
+    return releases[releases.index(ends[0].version) : releases.index(ends[1].version) + 1]
 
 
 def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str) -> Showing:
@@ -39,10 +39,10 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
     ``folder`` receives the run as ``name``, and the output as NAME.log.
     """
     try:
-        found = check_process.check(["--witnesses", "0", *words], packages, folder, name)
+        findings = check_process.check(["--witnesses", "0", *words], packages, folder, name)
     except check_process.NoVerdict as failure:
         return Showing(failure=str(failure))
-    return Showing(found.verdict, frozenset(map(said_of, found.races)))
+    return Showing(findings.verdict, frozenset(map(said_of, findings.races)))
 
 
 def said_of(race: Race) -> str:

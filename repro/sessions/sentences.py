@@ -36,9 +36,9 @@ _PLACES = (
 _UNWRITABLE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
 
 
-def is_one(error: BaseException, *known: tuple[str, str]) -> bool:
+def is_one(error: BaseException, *classes: tuple[str, str]) -> bool:
     """Check whether the error is of one of these classes, each given by module and name."""
-    modules = ((sys.modules.get(module), name) for module, name in known)
+    modules = ((sys.modules.get(module), name) for module, name in classes)
     return isinstance(error, tuple(getattr(module, name, ()) for module, name in modules if module is not None))
 
 
@@ -58,5 +58,5 @@ def no_place(error: OSError) -> str | None:
     if name not in _PLACES:
         return None
     verb = "write" if name in _UNWRITABLE else "use"
-    what = "a file" if error.filename is None else str(error.filename)
-    return f"cannot {verb} {what}: {error.strerror}"
+    file = "a file" if error.filename is None else str(error.filename)
+    return f"cannot {verb} {file}: {error.strerror}"

@@ -65,8 +65,8 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
                 progress.row(step).reference.append(loss)
             progress.update()
 
-    who = "our own engine" if scenario.sharding else "stock DeepSpeed"
-    progress.doing(f"reference: {who} on CPU with gloo")
+    engine = "our own engine" if scenario.sharding else "stock DeepSpeed"
+    progress.doing(f"reference: {engine} on CPU with gloo")
     program.run(scenario, simulated=False, folder=folder / "reference", receive=receive, parts=parts)
     return values
 
@@ -94,14 +94,14 @@ def simulate(
 
     def follow(rank: int) -> None:
         records = list(readers[rank].read())
-        for one in reading:
-            one.feed(rank, records)
+        for reader in reading:
+            reader.feed(rank, records)
         ends[rank].feed(records)
 
     def receive(rank: int, report: Report) -> None:
         _take(values, rank, report)
         if isinstance(report, WatchFound):
-            seen.append(Finding.from_dict(report.finding))
+            watch_findings.append(Finding.from_dict(report.finding))
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
         follow(rank)
@@ -120,17 +120,17 @@ def simulate(
             begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run begins later
             for step in range(begun, complete + 1):
                 row = progress.row(step)
-                row.races = row.races or sum(one.count for one in using if isinstance(one, RaceDetector))
+                row.races = row.races or sum(detector.count for detector in using if isinstance(detector, RaceDetector))
             full = scenario.ranks * scenario.accumulation
             progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
 
-    seen: list[Finding] = []  # from the NaN watch: the same on each rank
+    watch_findings: list[Finding] = []  # from the NaN watch: the same on each rank
 
     def conclude(failure: str | None) -> Findings:
         for rank in readers:
             follow(rank)
-        for one in using:
-            one.finish()
+        for detector in using:
+            detector.finish()
         races = found_by(using, Race)
         build = partial(
             of_scenario,
@@ -141,40 +141,40 @@ def simulate(
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
             uncovered=found_by(using, Uncovered),
             divergence=compare(reference, values),
-            cost=_cost(clocks, {rank: one.result() for rank, one in ends.items()}, scenario.steps),
+            cost=_cost(clocks, {rank: metrics.result() for rank, metrics in ends.items()}, scenario.steps),
             steps_done=min(done.values(), default=0),
             failure=failure,
-            watch=seen[0] if seen else None,
+            watch=watch_findings[0] if watch_findings else None,
             witnesses=witnesses.of(scenario, folder / "trace", races) if failure is None else (),
             distance=_distance(values),
         )
         tables.write(values, reference, folder)
-        found = build()
-        _write(found, folder)
-        if rests and found.verdict is Verdict.CLEAN and not failure:
+        findings = build()
+        _write(findings, folder)
+        if rests and findings.verdict is Verdict.CLEAN and not failure:
             progress.doing("judging what the verdict rests on")
             missing = [*found_by(using, Unexercised), *found_by(using, Unseen)]
-            found = build(holding=rests_on(folder / "trace", waits), unexercised=missing)
-            _write(found, folder)
-        return found
+            findings = build(holding=rests_on(folder / "trace", waits), unexercised=missing)
+            _write(findings, folder)
+        return findings
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
         program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
         with held():  # a closing terminal signals twice, and all processes
-            found = conclude(str(error))
-        raise Interrupted(found, error) from error
+            findings = conclude(str(error))
+        raise Interrupted(findings, error) from error
     except KeyboardInterrupt:
         with held():
-            found = conclude("interrupted")
-        raise Interrupted(found, None) from None
+            findings = conclude("interrupted")
+        raise Interrupted(findings, None) from None
     return conclude(None)
 
 
-def _write(found: Findings, folder: Path) -> None:
-    sources.write([*found.races, *(race for one in found.held for race in one.races)], folder)
-    found.write(folder)  # last: the findings mark the run as complete
+def _write(findings: Findings, folder: Path) -> None:
+    sources.write([*findings.races, *(race for group in findings.held for race in group.races)], folder)
+    findings.write(folder)  # last: the findings mark the run as complete
 
 
 def _take(values: Values, rank: int, report: Report) -> None:
@@ -205,8 +205,8 @@ def _cost(clocks: dict[int, dict[int, tuple[int, int]]], ends: dict[int, dict[in
         first = done[0] if len(done) > 1 else 0
         if steps in by_step and first in by_step:
             clock, blocked = (now - then for now, then in zip(by_step[steps], by_step[first], strict=True))
-            many = steps - first if first else len(done)
-            rows.append((clock / many, blocked / many))
+            count = steps - first if first else len(done)
+            rows.append((clock / count, blocked / count))
     if not rows:
         return None
     return Cost(sum(row[0] for row in rows) / len(rows), sum(row[1] for row in rows) / len(rows))

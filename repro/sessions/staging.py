@@ -42,22 +42,22 @@ def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
     If it was ``refused``, its output is removed. On any other exception its output stays, and the exception gets a note
     with the staging folder, if there is one.
     """
-    mine = _Open()
-    _open.append(mine)
+    opened = _Open()
+    _open.append(opened)
     try:
         yield
-        for folder in [*mine.folders.values()]:
+        for folder in [*opened.folders.values()]:
             commit(folder)
     except BaseException as error:
-        for path, folder in mine.folders.items():
+        for path, folder in opened.folders.items():
             if refused(error):
                 shutil.rmtree(folder, ignore_errors=True)
             elif folder != path:
                 error.add_note(f"{path} is as it was; what this command left is {folder}.")
         raise
     finally:
-        _open.remove(mine)
-        mine.locks.close()
+        _open.remove(opened)
+        opened.locks.close()
 
 
 @contextmanager
@@ -101,9 +101,9 @@ def cleanup() -> None:
 
 def clear(folder: Path) -> None:
     """Remove the staging folders that killed commands have left in ``folder``, if not locked."""
-    for left in folder.glob(f"*{BESIDE}"):
-        with suppress(WrongUse, OSError), locked(left.with_name(left.name.removesuffix(BESIDE))):
-            remove(left)
+    for leftover in folder.glob(f"*{BESIDE}"):
+        with suppress(WrongUse, OSError), locked(leftover.with_name(leftover.name.removesuffix(BESIDE))):
+            remove(leftover)
 
 
 def begin(path: Path, *, replacing: bool) -> Path:
@@ -124,10 +124,10 @@ def staging_path(path: Path) -> Path:
 
 def commit(folder: Path) -> Path:
     """Commit the complete run in ``folder``: move it to its destination. Return its final place."""
-    for one in _open:
-        for path, written in [*one.folders.items()]:
+    for opened in _open:
+        for path, written in [*opened.folders.items()]:
             if written == folder:
-                del one.folders[path]
+                del opened.folders[path]
                 if path != folder:
                     _exchange(folder, path)
                     remove(folder)

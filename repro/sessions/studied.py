@@ -37,9 +37,9 @@ def report(
 
     with doing(console, "writing the report"):
         noted(folder, study, options=options, hardware=hardware, more=more)
-        found = study_folder.load(folder)
-        page = study_page.write(found, folder / "report")
-    for table in found.tables if shown else ():
+        result = study_folder.load(folder)
+        page = study_page.write(result, folder / "report")
+    for table in result.tables if shown else ():
         console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
@@ -76,6 +76,6 @@ def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
         if isinstance(parameter, click.Option) and parameter.is_flag:
             words.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
-            for one in value if parameter.multiple else [value]:
-                words += [parameter.opts[0], str(one)]
+            for item in value if parameter.multiple else [value]:
+                words += [parameter.opts[0], str(item)]
     return shlex.join([*words, *more])

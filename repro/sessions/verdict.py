@@ -61,24 +61,24 @@ class Witnesses(Protocol):
 
 
 def judge(
-    folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
+    folder: Path, request: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
     dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
     failed: bool = False,
 ) -> Findings:  # fmt: skip
     """Judge the traces in ``folder``, of a finished run: see :meth:`Judging.conclude`."""
-    judging = Judging(folder, asked, dry=dry is not None)
-    found = judging.conclude(
+    judging = Judging(folder, request, dry=dry is not None)
+    findings = judging.conclude(
         failure=failure, beside=beside, witnesses=witnesses, dry=dry, baseline=baseline, keeping=keeping, failed=failed
     )
     if judging.interrupted:
         raise KeyboardInterrupt
-    return found
+    return findings
 
 
 class Judging:
     """Judges the traces in ``folder``, while the program runs or after its end, with the same result.
 
-    ``asked``: the request (:func:`streamrace.repro.sessions.folders.asked`); ``dry``: the run is a dry run. ``told`` is
+    ``request``: see :func:`streamrace.repro.sessions.folders.asked`; ``dry``: the run is a dry run. ``on_race`` is
     called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
     judged. ``interrupted``: the judging was interrupted, and the verdict says so. ``unreasoned``: see
     :class:`streamrace.reports.data.known_findings.Known`.
@@ -88,12 +88,12 @@ class Judging:
     unreasoned: Sequence[str] = ()
 
     def __init__(
-        self, folder: Path, asked: Mapping[str, Any], *, dry: bool, told: Callable[[Race], None] | None = None
+        self, folder: Path, request: Mapping[str, Any], *, dry: bool, on_race: Callable[[Race], None] | None = None
     ) -> None:
-        self._folder, self._asked, self._told = folder, asked, told
+        self._folder, self._request, self._on_race = folder, request, on_race
         self._waits, self._count, self._using = Waits(), _Count(), detectors()
         self._bare = WithoutIncidentalWaits(self._waits)
-        self._rehearsed = DryMetrics(asked) if dry else None
+        self._rehearsed = DryMetrics(request) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
         readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
         self._following = Following(folder / "trace", readers, thin=True)
@@ -101,11 +101,11 @@ class Judging:
     def poll(self, enough: Enough = lambda: False) -> bool:
         """Judge more of the trace written by now, until ``enough`` returns True. Return whether more is available."""
         more = self._following.poll(enough)
-        if any(one.count for one in self._using if isinstance(one, RaceDetector)):
+        if any(detector.count for detector in self._using if isinstance(detector, RaceDetector)):
             self._bare.stop()  # only needed for a clean verdict
-            if self._told is not None:
-                self._told(found_by(self._using, Race)[0])
-                self._told = None
+            if self._on_race is not None:
+                self._on_race(found_by(self._using, Race)[0])
+                self._on_race = None
         return more
 
     def races(self) -> list[Race]:
@@ -131,9 +131,9 @@ class Judging:
         races: list[Race] = []
         holding = OrderBasis()
         try:
-            whole = self._following.finish(lambda: soon and _seconds() > until)
+            complete = self._following.finish(lambda: soon and _seconds() > until)
             races = found_by(self._using, Race)
-            if not whole:
+            if not complete:
                 failure = f"{failure}, and its end was not judged"
             elif not races and not failure:
                 holding = self._rests_on()
@@ -155,12 +155,12 @@ class Judging:
         self, failure: str | None, races: list[Race], holding: OrderBasis, beside: Path, witnesses: Witnesses | None,
         dry: Path | None, baseline: Baseline | None, keeping: str, *, failed: bool,
     ) -> Findings:  # fmt: skip
-        folder, asked, count = self._folder, self._asked, self._count
+        folder, request, count = self._folder, self._request, self._count
         if not failure and count.open:
             failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
-        said: list[answers.Answer] = []
+        recorded_answers: list[answers.Answer] = []
         try:
-            said = answers.read(folder / ANSWERS)
+            recorded_answers = answers.read(folder / ANSWERS)
         except (OSError, Unreadable) as error:
             failure = failure or f"what it said of its values cannot be read: {error}"
         proven: Sequence[Uninitialised] = ()
@@ -169,8 +169,8 @@ class Judging:
             proven, unsure = witnesses.unwritten(reads)
         build = partial(
             of_program,
-            asked,
-            installed(*dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])),
+            request,
+            installed(*dict.fromkeys([*_PACKAGES, *(pkg.partition("==")[0] for pkg in request.get("packages", ()))])),
             races=races,
             holding=holding,
             unexercised=[*found_by(self._using, Unexercised), *unsure],
@@ -179,16 +179,16 @@ class Judging:
             failure=failure,
             witnesses=witnesses(folder / "trace", races) if witnesses and races and not self.interrupted else (),
             dry=self._rehearsed.result(dry) if self._rehearsed and dry else None,
-            answers=said,
+            answers=recorded_answers,
             failed=failed,
             thinned=self._thinned(races),
             uninitialised=proven,
             seeded=seeds.sentence(folder / SEEDED),
         )
-        sources.write([*races, *(race for one in holding.held for race in one.races)], folder, (beside,))
+        sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()
         own = checkout.own(
-            [frame.file for one in known_findings.of(bare) for frame in one.frames], (beside,), Path.cwd()
+            [frame.file for finding in known_findings.of(bare) for frame in finding.frames], (beside,), Path.cwd()
         )
         known_ = known_findings.judge(
             known_findings.of(build(own=own)),
@@ -199,16 +199,16 @@ class Judging:
         if keeping and not bare.uncertain:  # an absent finding may be one that was not seen
             known_ = known_.kept_in(keeping)
         self.unreasoned = known_.unreasoned
-        found = build(own=own, known=known_)
-        found.write(folder)
-        return found
+        findings = build(own=own, known=known_)
+        findings.write(folder)
+        return findings
 
     def _thinned(self, races: Sequence[Race]) -> Thinned | None:
-        ends, given = self._following.thinned, self._count.given
+        ends, launched = self._following.thinned, self._count.launched
         if not ends:
             return None
-        kept = sum(ends[rank].operations if rank in ends else count for rank, count in given.items())
-        return thinned(kept, sum(given.values()), {rank: one.op for rank, one in ends.items()}, races)
+        kept = sum(ends[rank].operations if rank in ends else count for rank, count in launched.items())
+        return thinned(kept, sum(launched.values()), {rank: end.op for rank, end in ends.items()}, races)
 
 
 class _Count:
@@ -216,7 +216,7 @@ class _Count:
 
     def __init__(self) -> None:
         self._launches = self._last_ns = 0
-        self.given: Counter[int] = Counter()  # launches by rank, including the host's own
+        self.launched: Counter[int] = Counter()  # launches by rank, including the host's own
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -227,7 +227,7 @@ class _Count:
             if type(record) in _MEMORY:
                 continue
             if isinstance(record, (Launch, Collective)):
-                self.given[rank] += 1
+                self.launched[rank] += 1
                 if record.stream not in hosts:
                     self._launches += 1
                     self._last_ns = max(self._last_ns, record.end)

@@ -17,7 +17,7 @@ from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
 from streamrace.trace import wording
 
-Told = Callable[[str], None]
+Tell = Callable[[str], None]
 _NO_CALL = "by the trace alone: a read's value is not there without its wait"
 _NOT_OURS = "by the trace alone: a live run leaves out the calls of torch.cuda, and this is none of them"
 _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
@@ -37,15 +37,15 @@ class RunAgain:
     witnesses: int
 
 
-def examine(folder: Path, checked: Findings, program: RunAgain, asked: Mapping[str, Any], told: Told) -> WaitsFile:
+def examine(folder: Path, checked: Findings, program: RunAgain, request: Mapping[str, Any], tell: Tell) -> WaitsFile:
     """Examine all waits of the completed run in ``folder``, which recorded them. Raises as :func:`take_away`."""
-    found = take_away(folder / "trace", told)
-    rows = {one.site: _row(one, checked) for one in found.each}
-    together, says = list(found.together), ""
-    chosen = _chosen(found, program.confirm)
-    for one in found.each:
-        if one.site not in chosen:
-            rows[one.site] = rows[one.site].model_copy(update={"says": _why_not(one, program)})
+    waits = take_away(folder / "trace", tell)
+    rows = {wait.site: _row(wait, checked) for wait in waits.each}
+    together, says = list(waits.together), ""
+    chosen = _chosen(waits, program.confirm)
+    for wait in waits.each:
+        if wait.site not in chosen:
+            rows[wait.site] = rows[wait.site].model_copy(update={"says": _why_not(wait, program)})
     agreement: Agreement = "not run"
     if program.timing is None:
         says = "no token can say what --slow asks for: give whole factors from 2 on"
@@ -53,101 +53,101 @@ def examine(folder: Path, checked: Findings, program: RunAgain, asked: Mapping[s
     if chosen:
         with Runner() as runner:
             leaving = WaitRemovalRun(
-                program.words, program.ranks, program.timing or Timing(), found.base, runner, program.patience_s
+                program.words, program.ranks, program.timing or Timing(), waits.base, runner, program.patience_s
             )
-            left = program.witnesses
-            for number, removal in enumerate([each for site in chosen for each in found.each if each.site == site], 1):
-                told(f"{number} of {len(chosen)}: a live run without {removal.site}")
-                row = _confirmed(rows[removal.site], removal, leaving, witness=left > 0)
+            witnesses_left = program.witnesses
+            for number, removal in enumerate([each for site in chosen for each in waits.each if each.site == site], 1):
+                tell(f"{number} of {len(chosen)}: a live run without {removal.site}")
+                row = _confirmed(rows[removal.site], removal, leaving, witness=witnesses_left > 0)
                 rows[removal.site] = row
-                left -= bool(row.harm)
-            together = [one for one in together if rows[one].verdict == REDUNDANT]
-            alive = [one for one in together if _place(found, one)]
+                witnesses_left -= bool(row.harm)
+            together = [site for site in together if rows[site].verdict == REDUNDANT]
+            alive = [site for site in together if _place(waits, site)]
             if len(alive) > 1:
-                told(f"a live run without all {len(alive)} that can go at once")
-                agreement, says = _clean(leaving.run([_place(found, one) for one in alive]), found)
+                tell(f"a live run without all {len(alive)} that can go at once")
+                agreement, says = _clean(leaving.run([_place(waits, site) for site in alive]), waits)
                 if len(alive) < len(together):
                     says += f"; {len(together) - len(alive)} of them are by the trace alone"
     return WaitsFile(
-        scope=_scope(checked, found, asked),
-        asked=dict(asked),
+        scope=_scope(checked, waits, request),
+        asked=dict(request),
         versions=dict(checked.versions),
-        base=len(found.base),
-        others=found.others,
-        waits=[rows[one.site] for one in found.each],
-        together=[rows[one].place for one in together if rows[one].verdict == REDUNDANT],
+        base=len(waits.base),
+        others=waits.others,
+        waits=[rows[wait.site] for wait in waits.each],
+        together=[rows[site].place for site in together if rows[site].verdict == REDUNDANT],
         together_live=agreement,
         together_says=says,
     )
 
 
-def _scope(checked: Findings, found: Removals, asked: Mapping[str, Any]) -> str:
+def _scope(checked: Findings, removals: Removals, request: Mapping[str, Any]) -> str:
     seen = checked.checked.seen if checked.checked else ""
-    said = f"This program with these arguments ({asked['program']}), the branches that it took: {seen}"
-    if found.base:
-        count = len(found.base)
-        said += f". With all its waits it has {wording.count(count, 'race')}: what is said is of others"
-    return f"{said}."
+    text = f"This program with these arguments ({request['program']}), the branches that it took: {seen}"
+    if removals.base:
+        count = len(removals.base)
+        text += f". With all its waits it has {wording.count(count, 'race')}: what is said is of others"
+    return f"{text}."
 
 
-def _row(one: Removal, checked: Findings) -> WaitRow:
-    frame = one.site.frame
-    load, why, races, basis = one.load, one.why, one.races, checked.checked
-    for held in checked.held:
-        if one.site in held.sites and not races:
-            others = len(held.sites) - 1
-            load, races = FRAGILE, tuple(held.races)
+def _row(removal: Removal, checked: Findings) -> WaitRow:
+    frame = removal.site.frame
+    load, why, races, basis = removal.load, removal.why, removal.races, checked.checked
+    for group in checked.held:
+        if removal.site in group.sites and not races:
+            others = len(group.sites) - 1
+            load, races = FRAGILE, tuple(group.races)
             why = f"without it and {others} more, each of which is enough"
     if load == REDUNDANT and basis and basis.unseen:
         load, why = UNKNOWN, f"not all that the program does was seen: {basis.unseen[0]}"
     return WaitRow(
-        how=one.site.how,
+        how=removal.site.how,
         file=frame.file if frame else "",
         line=frame.line if frame else 0,
         function=frame.function if frame else "",
         verdict=load,
-        count=one.count,
-        held_ns=one.held_ns,
+        count=removal.count,
+        held_ns=removal.held_ns,
         races=pairs(races),
-        pair=pairs([one.pair])[0] if one.pair else None,
-        chain=[str(link) for link in one.chain or ()],
-        by_chance=one.by_chance,
-        why=why or ("" if one.chain else _unchained(one)),
+        pair=pairs([removal.pair])[0] if removal.pair else None,
+        chain=[str(link) for link in removal.chain or ()],
+        by_chance=removal.by_chance,
+        why=why or ("" if removal.chain else _unchained(removal)),
     )
 
 
-def _unchained(one: Removal) -> str:
-    if one.races or one.pair is None:
+def _unchained(removal: Removal) -> str:
+    if removal.races or removal.pair is None:
         return ""
-    if one.chain is not None:
+    if removal.chain is not None:
         return "the two are of one stream"
     return "the allocator waits for it, by a record_stream, before the memory is handed out again"
 
 
-def _place(found: Removals, site: WaitSite) -> str:
+def _place(removals: Removals, site: WaitSite) -> str:
     """Return the wait's place as a live run names it; empty if a live run cannot leave it out."""
-    one = next(each for each in found.each if each.site == site)
-    return place_of(one.operation, one.site.frame)
+    removal = next(each for each in removals.each if each.site == site)
+    return place_of(removal.operation, removal.site.frame)
 
 
-def _chosen(found: Removals, limit: int) -> list[WaitSite]:
+def _chosen(removals: Removals, limit: int) -> list[WaitSite]:
     """Select the waits to try live: first waits that only a live run can decide, then in turns waits that carry load
     and waits that do not, the costly first.
     """
-    able = sorted(
-        (one for one in found.each if _place(found, one.site)), key=lambda one: -one.held_ns
+    removable = sorted(
+        (removal for removal in removals.each if _place(removals, removal.site)), key=lambda removal: -removal.held_ns
     )  # stable: ties keep the order of the program
-    first = [one.site for one in able if one.load == UNKNOWN]
-    carrying = [one.site for one in able if one.load in (CARRIES, FRAGILE)]
-    redundant = [one.site for one in able if one.load == REDUNDANT]
-    turns = [one for at in range(len(able)) for one in (*carrying[at : at + 1], *redundant[at : at + 1])]
+    first = [removal.site for removal in removable if removal.load == UNKNOWN]
+    carrying = [removal.site for removal in removable if removal.load in (CARRIES, FRAGILE)]
+    redundant = [removal.site for removal in removable if removal.load == REDUNDANT]
+    turns = [removal for at in range(len(removable)) for removal in (*carrying[at : at + 1], *redundant[at : at + 1])]
     return [*first, *turns][:limit]
 
 
-def _why_not(one: Removal, program: RunAgain) -> str:
-    if one.operation:
+def _why_not(removal: Removal, program: RunAgain) -> str:
+    if removal.operation:
         return _BEYOND
-    return _NO_CALL if one.site.how in ("read", "copy") else _NOT_OURS
+    return _NO_CALL if removal.site.how in ("read", "copy") else _NOT_OURS
 
 
 def _confirmed(row: WaitRow, removal: Removal, leaving: WaitRemovalRun, *, witness: bool) -> WaitRow:
@@ -200,13 +200,13 @@ def _found_out(outcome: WithoutWaits) -> dict[str, Any]:
     return {"live": "not run", "says": outcome.failure or "nor did a live run without it hand the memory out too early"}
 
 
-def _clean(outcome: WithoutWaits, found: Removals | None) -> tuple[Agreement, str]:
-    what = "them" if found else "it"
+def _clean(outcome: WithoutWaits, removals: Removals | None) -> tuple[Agreement, str]:
+    pronoun = "them" if removals else "it"
     if outcome.failure:
-        return "disagrees", f"nothing is known of a live run without {what}: {outcome.failure}"
+        return "disagrees", f"nothing is known of a live run without {pronoun}: {outcome.failure}"
     if outcome.races:
         other = pairs(outcome.races[:1])[0]
-        return "disagrees", f"a live run without {what} has a race: {other.first}; {other.second}"
+        return "disagrees", f"a live run without {pronoun} has a race: {other.first}; {other.second}"
     if outcome.status:
-        return "disagrees", f"a live run without {what} ends with status {outcome.status}"
-    return "agrees", f"a live run without {what} has no race"
+        return "disagrees", f"a live run without {pronoun} ends with status {outcome.status}"
+    return "agrees", f"a live run without {pronoun} has no race"

@@ -60,19 +60,19 @@ class WitnessRequest:
         from streamrace.reports.screen.console import Terminal
 
         assert self.timing is not None
-        every, races = races, [race for race in races if all(at(race, place) for place in self.of)]
+        all_races, races = races, [race for race in races if all(at(race, place) for place in self.of)]
         if not races:
-            return [_none(f"--witness-of {wording.every(self.of)} is no race of these")] * len(every)
+            return [_none(f"--witness-of {wording.every(self.of)} is no race of these")] * len(all_races)
         many = wording.count(min(self.limit, len(races)), "race does", "races do")
-        number = {id(race): at for at, race in enumerate(every, 1)}
-        kept: list[SeenElsewhere] = []
+        number = {id(race): at for at, race in enumerate(all_races, 1)}
+        stored: list[SeenElsewhere] = []
         settled: dict[int, Witness] = {}
         cut = ""
 
-        def look(one: LiveWitness) -> None:
-            settled[id(one.race)] = Witness(one.token, one.reason, one.verdict, one.says, one.command)
-            if (seen := _seen(one, number[id(one.race)])) is not None:
-                kept.append(seen)
+        def look(live: LiveWitness) -> None:
+            settled[id(live.race)] = Witness(live.token, live.reason, live.verdict, live.says, live.command)
+            if (elsewhere := _seen(live, number[id(live.race)])) is not None:
+                stored.append(elsewhere)
 
         began = time.monotonic()
         console = Terminal(stderr=True)
@@ -81,7 +81,7 @@ class WitnessRequest:
                 concluding(),
                 console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"),
             ):
-                for found in examine(
+                for outcome in examine(
                     trace,
                     races,
                     self.command,
@@ -89,24 +89,24 @@ class WitnessRequest:
                     limit=self.limit,
                     prefix=(
                         *("streamrace", "check", "--witnesses", "0"),
-                        *(word for one in self.packages for word in ("--package", one)),
+                        *(word for package in self.packages for word in ("--package", package)),
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                     look=look,
-                    beside=every,
+                    beside=all_races,
                 ):
-                    settled.setdefault(id(found.race), _none(found.says))  # no run was made for this race
+                    settled.setdefault(id(outcome.race), _none(outcome.says))  # no run was made for this race
         except KeyboardInterrupt:
             self.interrupted = True
             cut = f"interrupted after {time.monotonic() - began:.0f} s of running the program again"
         except (TraceError, RuntimeError, OSError) as problem:
             place = sentences.no_place(problem) if isinstance(problem, OSError) else None
             cut = f"the program cannot be run again: {place or problem}"
-        if kept or not cut:
+        if stored or not cut:
             with suppress(OSError) if cut else nullcontext():  # the verdict counts even where the disk is full
-                WitnessesFile(witnesses=kept).write(trace.parent)
+                WitnessesFile(witnesses=stored).write(trace.parent)
         wanted = {id(race) for race in races}
-        return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in every]
+        return [settled.get(id(race)) or _none(cut if id(race) in wanted else _NOT_ASKED) for race in all_races]
 
     def unwritten(self, reads: Sequence[UnwrittenRead]) -> tuple[Sequence[Uninitialised], Sequence[str]]:
         """Return the reads that have an effect, and the open cases, in sentences without full stops."""
@@ -144,20 +144,20 @@ class WitnessRequest:
         return ""
 
 
-def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
+def _seen(witness: LiveWitness, race: int) -> SeenElsewhere | None:
     """Return the observation of race number ``race`` in the other timing."""
     from streamrace.reports.data.witnesses import SeenElsewhere
     from streamrace.reports.timelines import witness_window
 
-    if one.outcomes is None or one.occurrence is None or one.pair is None:
+    if witness.outcomes is None or witness.occurrence is None or witness.pair is None:
         return None
-    reversed_, program = one.outcomes
-    its = program if one.occurrence.manifested else reversed_
-    window = witness_window.window(its.run, one.pair)
+    reversed_, program = witness.outcomes
+    outcome = program if witness.occurrence.manifested else reversed_
+    window = witness_window.window(outcome.run, witness.pair)
     if window is None:
         return None
-    order: Literal["program", "reversed"] = "program" if its is program else "reversed"
-    return SeenElsewhere(race=race, order=order, occurrence=one.occurrence, window=window)
+    order: Literal["program", "reversed"] = "program" if outcome is program else "reversed"
+    return SeenElsewhere(race=race, order=order, occurrence=witness.occurrence, window=window)
 
 
 def _none(why: str) -> Witness:

@@ -19,16 +19,16 @@ from streamrace.scenarios.scenario import Scenario
 def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:
     """Return the shortest token for a timing of the scenario."""
     options = {name: difference(name, scenario) for name in NAMED}
-    name = min(options, key=lambda one: (len(options[one]), one))
+    name = min(options, key=lambda option: (len(options[option]), option))
     return Token(name, options[name], tuple(deviations))  # type: ignore[arg-type]
 
 
 def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[Witness]:
     """Return a token for each race, or the reason why there is none."""
-    found = {at: Witness(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
-    rest = [at for at in range(len(races)) if at not in found]
-    found |= zip(rest, _reversed(scenario, trace, [races[at] for at in rest]), strict=True)
-    return [found[at] for at in range(len(races))]
+    by_race = {at: Witness(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
+    rest = [at for at in range(len(races)) if at not in by_race]
+    by_race |= zip(rest, _reversed(scenario, trace, [races[at] for at in rest]), strict=True)
+    return [by_race[at] for at in range(len(races))]
 
 
 def _shown(race: Race) -> bool:
@@ -45,12 +45,12 @@ def _reversed(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[Wi
         graph = Graph(recording)
     except ReplayError as error:
         return [Witness("", str(error)) for _ in races]
-    found = []
+    results = []
     for race in races:
-        reversals = (reverse(recording, graph, race, one) for one in race.examples)
-        reversal = next((one for one in reversals if not one.reason), None)
+        reversals = (reverse(recording, graph, race, example) for example in race.examples)
+        reversal = next((attempt for attempt in reversals if not attempt.reason), None)
         if reversal is None:
-            found.append(Witness("", reverse(recording, graph, race, race.examples[0]).reason))
+            results.append(Witness("", reverse(recording, graph, race, race.examples[0]).reason))
         else:
-            found.append(Witness(str(token(scenario, reversal.deviations)), ""))
-    return found
+            results.append(Witness(str(token(scenario, reversal.deviations)), ""))
+    return results

@@ -44,13 +44,13 @@ class Setup(_Part):
 
     @model_validator(mode="after")
     def _names(self) -> Setup:
-        for one in self.packages:
-            if not _PACKAGE.match(one):
-                raise ValueError(f"'{one}' is no package with its version, as deepspeed==0.13.4")
+        for package in self.packages:
+            if not _PACKAGE.match(package):
+                raise ValueError(f"'{package}' is no package with its version, as deepspeed==0.13.4")
         return self
 
     def __str__(self) -> str:
-        return " ".join([*(one.replace("==", " ") for one in self.packages), *self.arguments]) or "as it is"
+        return " ".join([*(package.replace("==", " ") for package in self.packages), *self.arguments]) or "as it is"
 
 
 class Entry(_Part):
@@ -78,7 +78,7 @@ class Entry(_Part):
 
     @model_validator(mode="after")
     def _whole(self) -> Entry:
-        if self.races and (len(self.places) != 2 or not all(_PLACE.match(one) for one in self.places)):
+        if self.races and (len(self.places) != 2 or not all(_PLACE.match(place) for place in self.places)):
             raise ValueError("a race has two places, as stage3.py:step")
         if self.races != bool(self.harm):
             raise ValueError("a race says harm = harmful or benign, and nothing else does")
@@ -109,7 +109,7 @@ class Entry(_Part):
     @property
     def other_torch(self) -> bool:
         """Check whether the entry needs another torch than the environment's."""
-        return any(one.split("==")[0] in _NEED_TORCH for side in (self.affected, self.fixed) for one in side.packages)
+        return any(pkg.split("==")[0] in _NEED_TORCH for side in (self.affected, self.fixed) for pkg in side.packages)
 
 
 def read(path: Path) -> Entry:
@@ -123,8 +123,8 @@ def read(path: Path) -> Entry:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        told = f"{where}: " if where else ""
-        raise ScenarioError(f"{path} is no entry of the catalogue: {told}{first['msg']}") from None
+        prefix = f"{where}: " if where else ""
+        raise ScenarioError(f"{path} is no entry of the catalogue: {prefix}{first['msg']}") from None
     except (ValueError, TypeError) as error:
         raise ScenarioError(f"{path} is no entry of the catalogue: {error}") from None
 
@@ -135,20 +135,20 @@ def entries(folder: Path = PROGRAMS) -> list[Entry]:
     if not folder.is_dir():
         raise ScenarioError(f"{folder} is no folder: --programs names one with entries, as LIBRARY/ID.py")
     paths = sorted(path for path in folder.glob("*/*.py") if not path.name.startswith("_"))
-    return sorted(map(read, paths), key=lambda one: (one.library, _numbers(one.id)))
+    return sorted(map(read, paths), key=lambda entry: (entry.library, _numbers(entry.id)))
 
 
 def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
     """Select the entries of ``ids``, in the order of ``of``. Raises :class:`ScenarioError` for an unknown id."""
-    there = {one.id for one in of}
-    for one in ids:
-        if one not in there:
-            near = [other for other in sorted(there) if one.strip("#").lower() in other]
+    known_ids = {entry.id for entry in of}
+    for wanted in ids:
+        if wanted not in known_ids:
+            near = [other for other in sorted(known_ids) if wanted.strip("#").lower() in other]
             raise ScenarioError(
-                f"'{one}' is not in the catalogue: "
+                f"'{wanted}' is not in the catalogue: "
                 + (f"is it {' or '.join(near)}?" if near else "'streamrace catalogue --list' tells what is")
             )
-    return [one for one in of if one.id in ids]
+    return [entry for entry in of if entry.id in ids]
 
 
 def _numbers(name: str) -> list[tuple[int, str]]:

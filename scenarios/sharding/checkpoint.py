@@ -68,13 +68,13 @@ def load(engine: ShardedEngine, folder: Path) -> int:
 
 def _write_part(engine: ShardedEngine, folder: Path, partial: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "a checkpoint already" if (folder / INDEX).is_file() else "something else"
-        raise ShardingError(f"{folder} holds {what}: save to a folder of its own")
+        content = "a checkpoint already" if (folder / INDEX).is_file() else "something else"
+        raise ShardingError(f"{folder} holds {content}: save to a folder of its own")
     _refuse_what_would_be_lost(engine)
     partial.mkdir(parents=True, exist_ok=True)
     path = partial / f"rank-{engine.topology.rank}.safetensors"
-    for left in (path, _note(path)):  # by an interrupted save
-        left.unlink(missing_ok=True)
+    for leftover in (path, _note(path)):  # by an interrupted save
+        leftover.unlink(missing_ok=True)
     if not _writes(engine):
         return
     tensors, holds = _part(engine)
@@ -102,9 +102,9 @@ def _finish(engine: ShardedEngine, folder: Path, partial: Path, step: int) -> No
             path.name: File.model_validate_json(_note(path).read_bytes()) for path in paths if _note(path).is_file()
         },
     )
-    for left in partial.iterdir():
-        if left.name not in index.files:
-            left.unlink()
+    for leftover in partial.iterdir():
+        if leftover.name not in index.files:
+            leftover.unlink()
     (partial / INDEX).write_text(index.text(), encoding="utf-8")
     _sync(partial / INDEX)
     _sync(partial)
@@ -148,8 +148,8 @@ def _kept(engine: ShardedEngine, piece: Piece, start: int, end: int) -> Iterator
 
 def _state(engine: ShardedEngine, piece: Piece) -> dict[str, Any]:
     """Return the optimizer's state for a piece, without None, which is SGD's momentum before the first step."""
-    kept = engine.optimizer.state.get(piece.master, {}) if piece.master is not None else {}
-    return {kind: value for kind, value in kept.items() if value is not None}
+    state = engine.optimizer.state.get(piece.master, {}) if piece.master is not None else {}
+    return {kind: value for kind, value in state.items() if value is not None}
 
 
 def _kinds(engine: ShardedEngine) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -224,14 +224,14 @@ def _fill(engine: ShardedEngine, folder: Path, index: Index) -> None:
                 continue
             master = piece.master.detach()
             reader.fill(master, _VALUE, piece, engine.strategy.state)
-            kept: dict[str, Tensor] = {}
+            piece_state: dict[str, Tensor] = {}
             for kind in index.elements:
-                kept[kind] = torch.zeros_like(master)
-                reader.fill(kept[kind], f"optimizer.{kind}", piece, engine.strategy.state)
+                piece_state[kind] = torch.zeros_like(master)
+                reader.fill(piece_state[kind], f"optimizer.{kind}", piece, engine.strategy.state)
             for kind in index.scalars:
-                kept[kind] = reader.scalar(f"optimizer.{kind}", piece)
-            if kept:
-                state[next(at for at, one in enumerate(places) if one is piece.master)] = kept
+                piece_state[kind] = reader.scalar(f"optimizer.{kind}", piece)
+            if piece_state:
+                state[next(at for at, parameter in enumerate(places) if parameter is piece.master)] = piece_state
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
@@ -281,8 +281,8 @@ class _Reader:
                 raise ShardingError(
                     f"{self._folder} is damaged: {file} has {key} of another size than its {INDEX} says"
                 )
-            found: Tensor = self._files[file].get_tensor(key) if numel is None else tensor[start:end]
-            return found.clone()
+            part: Tensor = self._files[file].get_tensor(key) if numel is None else tensor[start:end]
+            return part.clone()
 
 
 # -- both ----------------------------------------------------------------------------------------------------
@@ -317,12 +317,12 @@ def _names(engine: ShardedEngine) -> dict[int, str]:
 def _forms(engine: ShardedEngine) -> dict[str, Form]:
     """Return the forms in the model's order, from its pieces, as parameters are empty between the passes."""
     names = _names(engine)
-    found: dict[str, Form] = {}
+    forms: dict[str, Form] = {}
     for piece in engine.pieces:
         for part in piece.parts:
             form = Form.of(part.shape, piece.shard.dtype, trained=piece.trained)
-            found[names[id(part.parameter)]] = form
-    return {name: found[name] for name in names.values()}
+            forms[names[id(part.parameter)]] = form
+    return {name: forms[name] for name in names.values()}
 
 
 def _key(kind: str, name: str) -> str:
@@ -330,7 +330,7 @@ def _key(kind: str, name: str) -> str:
     return f"{kind}/{name}"
 
 
-def _agreed(engine: ShardedEngine, what: str, work: Callable[[], Result]) -> Result:
+def _agreed(engine: ShardedEngine, action: str, work: Callable[[], Result]) -> Result:
     """Run ``work``; return its result once it is done on all ranks. Raises on all of them when it fails on one."""
     failure: Exception | None = None
     try:
@@ -339,11 +339,11 @@ def _agreed(engine: ShardedEngine, what: str, work: Callable[[], Result]) -> Res
         failure = error
     failed = _failed(engine, failure is not None)
     if isinstance(failure, (OSError, SafetensorError)):
-        raise ShardingError(f"cannot {what}: {failure}") from failure
+        raise ShardingError(f"cannot {action}: {failure}") from failure
     if failure is not None:
         raise failure
     if failed:
-        raise ShardingError(f"rank {failed[0]} could not {what}: it says why itself")
+        raise ShardingError(f"rank {failed[0]} could not {action}: it says why itself")
     return result
 
 

@@ -68,7 +68,7 @@ class Form(_Read):
 
 def forms(model: nn.Module, dtype: torch.dtype) -> dict[str, Form]:
     """Return the parameters of a model that is not sharded yet and will compute in ``dtype``."""
-    return {name: Form.of(one.shape, dtype, trained=one.requires_grad) for name, one in model.named_parameters()}
+    return {name: Form.of(param.shape, dtype, trained=param.requires_grad) for name, param in model.named_parameters()}
 
 
 class File(_Read):
@@ -99,8 +99,8 @@ class Index(_Read):
     def _is_whole(self) -> Self:
         """Check that each element of each parameter is in one file."""
         parts: dict[str, list[tuple[int, int]]] = {name: [] for name in self.parameters}
-        for file, held in self.files.items():
-            for name, (start, end) in held.holds.items():
+        for file, entry in self.files.items():
+            for name, (start, end) in entry.holds.items():
                 if name not in parts:
                     raise ValueError(f"{file} holds a parameter {name} that there is not")
                 if start >= end:
@@ -114,15 +114,15 @@ class Index(_Read):
 
     def holders(self, name: str) -> list[tuple[str, int, int]]:
         """Return the files with their intervals of the parameter, in no order."""
-        return [(file, *held.holds[name]) for file, held in self.files.items() if name in held.holds]
+        return [(file, *entry.holds[name]) for file, entry in self.files.items() if name in entry.holds]
 
     def refuse_other(self, folder: Path, model: Mapping[str, Form], optimizer: str) -> None:
         """Raise :class:`ShardingError` unless the checkpoint is of this model and this optimizer (its class' name)."""
         for name, form in model.items():
-            mine = self.parameters.get(name)
-            if mine is None:
+            stored = self.parameters.get(name)
+            if stored is None:
                 raise ShardingError(f"{folder} is of another model: it has no parameter {name}")
-            if differs := mine.differs(form):
+            if differs := stored.differs(form):
                 raise ShardingError(f"{folder} is of another model: its parameter {name} {differs}")
         if more := [name for name in self.parameters if name not in model]:
             raise ShardingError(f"{folder} is of another model: it has a parameter {more[0]}, which the model has not")
@@ -152,8 +152,8 @@ def read(folder: Path) -> Index:
     """Read the index of the checkpoint in ``folder``. Raises :class:`ShardingError` if missing or damaged."""
     path = folder / INDEX
     if not path.is_file():
-        there = "holds something else" if folder.is_dir() else "does not exist"
-        raise ShardingError(f"{folder} is no checkpoint, it {there}: give a folder with a {INDEX} in it")
+        content = "holds something else" if folder.is_dir() else "does not exist"
+        raise ShardingError(f"{folder} is no checkpoint, it {content}: give a folder with a {INDEX} in it")
     try:
         text = path.read_bytes()
         head = _Head.model_validate_json(text)
@@ -169,8 +169,8 @@ def read(folder: Path) -> Index:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ")
-        raise ShardingError(f"{path} is damaged: {where + ': ' if where else ''}{what}") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ShardingError(f"{path} is damaged: {where + ': ' if where else ''}{problem}") from None
     if index.checksum != index._sum():
         raise ShardingError(f"{path} is damaged: its checksum is another")
     return index
@@ -208,12 +208,12 @@ def newest(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise ShardingError(f"there is no checkpoint {path}: the folder does not exist")
-    there = _of_run(path)
-    if not there:
+    checkpoints = _of_run(path)
+    if not checkpoints:
         raise ShardingError(
             f"there is no checkpoint in {path}: give a checkpoint's folder, or that of a run with --checkpoint-every"
         )
-    return there[-1]
+    return checkpoints[-1]
 
 
 def drop_older(run: Path, keep: int) -> None:
@@ -225,12 +225,12 @@ def drop_older(run: Path, keep: int) -> None:
 
 def _of_run(run: Path) -> list[Path]:
     """Return the run's complete checkpoints, by step."""
-    found = {
+    by_step = {
         int(match[1]): folder
         for folder in (run / FOLDER).glob("step-*")
         if (match := _STEP.fullmatch(folder.name)) and (folder / INDEX).is_file()
     }
-    return [found[step] for step in sorted(found)]
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

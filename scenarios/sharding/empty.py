@@ -32,6 +32,6 @@ def in_memory(module: nn.Module, name: str, parameter: nn.Parameter, like: torch
     if not parameter.is_meta:
         return parameter
     owner, _, last = name.rpartition(".")
-    made = nn.Parameter(like, requires_grad=parameter.requires_grad)
-    module.get_submodule(owner).register_parameter(last, made)
-    return made
+    empty = nn.Parameter(like, requires_grad=parameter.requires_grad)
+    module.get_submodule(owner).register_parameter(last, empty)
+    return empty

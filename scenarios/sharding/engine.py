@@ -99,10 +99,10 @@ class ShardedEngine:
     def optimizer(self) -> torch.optim.Optimizer:
         return self._updates.optimizer
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the model's forward pass."""
         with self.parameters.saving():
-            return self.model(*arguments, **named)
+            return self.model(*arguments, **keywords)
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a micro-batch, whose ``loss`` is a mean; the step uses the mean of all losses."""
@@ -127,10 +127,10 @@ class ShardedEngine:
         """Yield this rank's part of each piece's parameters, and of their fp32 masters, without padding."""
         for level, prefix in ((self.strategy.parameters, ""), (self.strategy.state, "fp32 ")):
             for piece in self.pieces:
-                kept = piece.master if prefix else piece.shard
-                if kept is not None:
+                values = piece.master if prefix else piece.shard
+                if values is not None:
                     start, end = self.layout.interval(level, piece.length)
-                    yield prefix + piece.name, kept.detach()[: max(0, min(end, piece.numel) - start)]
+                    yield prefix + piece.name, values.detach()[: max(0, min(end, piece.numel) - start)]
 
     # -- hooks ------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class ShardedEngine:
         def enter(gradient: Tensor) -> None:
             if all(unit in self._entered for unit in units):
                 return
-            for other in [one for one in self._entered if not one.spans and one not in units]:
+            for other in [unit for unit in self._entered if not unit.spans and unit not in units]:
                 self._entered.remove(other)
                 self.parameters.release(other)
             for unit in units:
@@ -176,26 +176,26 @@ class ShardedEngine:
     # -- making pieces -----------------------------------------------------------------------------------
 
     def _sharded(self, unit: Unit) -> Unit:
-        named = sorted(unit.parameters, key=lambda pair: not pair[1].requires_grad)
+        parameters = sorted(unit.parameters, key=lambda pair: not pair[1].requires_grad)
         pieces = [
-            self._piece(unit, list(those), trained=trained)
-            for trained, those in groupby(named, key=lambda pair: pair[1].requires_grad)
+            self._piece(unit, list(group), trained=trained)
+            for trained, group in groupby(parameters, key=lambda pair: pair[1].requires_grad)
         ]
         unit.pieces = tuple(pieces)
         return unit
 
-    def _piece(self, unit: Unit, named: list[tuple[str, nn.Parameter]], *, trained: bool) -> Piece:
+    def _piece(self, unit: Unit, parameters: list[tuple[str, nn.Parameter]], *, trained: bool) -> Piece:
         streams, strategy = self.order.streams, self.strategy
-        parts = tuple(self._parts(named))
+        parts = tuple(self._parts(parameters))
         numel = sum(part.numel for part in parts)
         length = padded(numel, self.topology.ranks)
         values = torch.zeros(length, dtype=torch.float32, device=streams.device)
         nothing = torch.empty(0, dtype=self._dtype, device=streams.device)
-        for (_, parameter), part in zip(named, parts, strict=True):
+        for (_, parameter), part in zip(parameters, parts, strict=True):
             if parameter is part.parameter:  # it has values
                 values[part.start : part.start + part.numel].copy_(parameter.detach().reshape(-1))
                 parameter.data = nothing
-        has_values = any(parameter is part.parameter for (_, parameter), part in zip(named, parts, strict=True))
+        has_values = any(parameter is part.parameter for (_, parameter), part in zip(parameters, parts, strict=True))
         if self.topology.ranks > 1 and has_values:
             dist.broadcast(values, 0, group=self.topology.across)
         name = unit.name if trained else f"{unit.name} (frozen)"
@@ -210,9 +210,9 @@ class ShardedEngine:
             streams.label(piece.master.detach(), "master", name)
         return piece
 
-    def _parts(self, named: list[tuple[str, nn.Parameter]]) -> Iterator[Part]:
+    def _parts(self, parameters: list[tuple[str, nn.Parameter]]) -> Iterator[Part]:
         start = 0
-        for name, parameter in named:
+        for name, parameter in parameters:
             nothing = torch.empty(0, dtype=self._dtype, device=self.order.streams.device)
             yield Part(name, in_memory(self.model, name, parameter, nothing), parameter.shape, start)
             start += parameter.numel()

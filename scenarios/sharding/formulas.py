@@ -79,20 +79,20 @@ class Memory(NamedTuple, Generic[Bytes]):
         return self.parameters + self.copy + self.gradients + self.state
 
 
-def memory(one: Scheme, size: Size, cluster: Cluster, *, precision: str = "bf16") -> Memory[float]:
+def memory(scheme: Scheme, size: Size, cluster: Cluster, *, precision: str = "bf16") -> Memory[float]:
     """Compute w P/d_p + w P'/d_g + 12 P'/d_o bytes of a GPU, and hpZ's w P/m."""
-    parts, width = _parts(one, cluster), WIDTHS[precision]
-    whole, mine = size
+    parts, width = _parts(scheme, cluster), WIDTHS[precision]
+    total, trained = size
     return Memory(
-        width * whole / parts.parameters,
-        width * whole / parts.copy if parts.copy else 0.0,
-        width * mine / parts.gradients,
-        STATE_BYTES * mine / parts.state,
+        width * total / parts.parameters,
+        width * total / parts.copy if parts.copy else 0.0,
+        width * trained / parts.gradients,
+        STATE_BYTES * trained / parts.state,
     )
 
 
 def padded_memory(
-    one: Scheme,
+    scheme: Scheme,
     units: Sequence[int],
     cluster: Cluster,
     *,
@@ -103,22 +103,22 @@ def padded_memory(
 
     ``trained``: the sizes of the trained units (default: all).
     """
-    parts, width = _parts(one, cluster), WIDTHS[precision]
-    whole = sum(padded(unit, cluster.ranks) for unit in units)
-    mine = whole if trained is None else sum(padded(unit, cluster.ranks) for unit in trained)
+    parts, width = _parts(scheme, cluster), WIDTHS[precision]
+    total = sum(padded(unit, cluster.ranks) for unit in units)
+    trained_total = total if trained is None else sum(padded(unit, cluster.ranks) for unit in trained)
     return Memory(
-        width * whole // parts.parameters,
-        width * whole // parts.copy if parts.copy else 0,
-        width * mine // parts.gradients,
-        STATE_BYTES * mine // parts.state,
+        width * total // parts.parameters,
+        width * total // parts.copy if parts.copy else 0,
+        width * trained_total // parts.gradients,
+        STATE_BYTES * trained_total // parts.state,
     )
 
 
-def _parts(one: Scheme, cluster: Cluster) -> Memory[int]:
+def _parts(scheme: Scheme, cluster: Cluster) -> Memory[int]:
     """Return the number of parts of each kind; 0: the kind is absent."""
-    by_level = {level: level.parts(cluster.ranks, cluster.group) for level in Level}
-    of = one.strategy
-    return Memory(by_level[of.parameters], by_level[I] if one.copy else 0, by_level[of.gradients], by_level[of.state])
+    parts = {level: level.parts(cluster.ranks, cluster.group) for level in Level}
+    split = scheme.strategy
+    return Memory(parts[split.parameters], parts[I] if scheme.copy else 0, parts[split.gradients], parts[split.state])
 
 
 # -- bytes sent ---------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ _FROM_STATE = {(I, N): RingPlace.WITHIN, (G, N): RingPlace.ACROSS, (G, I): RingP
 
 
 def exchanges(
-    one: Scheme, size: Size, cluster: Cluster, *, accumulation: int, precision: str = "bf16"
+    scheme: Scheme, size: Size, cluster: Cluster, *, accumulation: int, precision: str = "bf16"
 ) -> tuple[PlannedExchange, ...]:
     """Return all collectives of an optimizer step of ``accumulation`` micro-batches, phase by phase.
 
@@ -158,26 +158,26 @@ def exchanges(
     copy is dropped with the step, that of frozen parameters too (DeepSpeed keeps theirs). A collective of a single rank
     is listed as any other, and sends nothing.
     """
-    of, width = one.strategy, WIDTHS[precision]
-    whole, mine = width * size.parameters, width * size.trained
+    levels, width = scheme.strategy, WIDTHS[precision]
+    total, trained = width * size.parameters, width * size.trained
 
     def volume(where: RingPlace, nbytes: float) -> float:
         return nbytes / cluster.group if where is RingPlace.BETWEEN else nbytes
 
-    found = []
-    if one.copy:
-        found.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.ACROSS, _GATHER, whole, 1))
-        found.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.WITHIN, _GATHER, whole, 2 * accumulation - 1))
-    elif of.parameters is not N:
-        found.append(PlannedExchange(StepPhase.PARAMETERS, _AT[of.parameters], _GATHER, whole, 2 * accumulation))
-    if of.gradients is not N:
-        found.append(PlannedExchange(StepPhase.GRADIENTS, _AT[of.gradients], _SCATTER, mine, accumulation))
-    for where, kind in _TO_STATE[of.gradients, of.state]:
-        found.append(PlannedExchange(StepPhase.TO_STATE, where, kind, volume(where, mine), 1))
-    if of.state is not of.parameters:
-        where = _FROM_STATE[of.state, of.parameters]
-        found.append(PlannedExchange(StepPhase.FROM_STATE, where, _GATHER, volume(where, mine), 1))
-    return tuple(found)
+    planned = []
+    if scheme.copy:
+        planned.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.ACROSS, _GATHER, total, 1))
+        planned.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.WITHIN, _GATHER, total, 2 * accumulation - 1))
+    elif levels.parameters is not N:
+        planned.append(PlannedExchange(StepPhase.PARAMETERS, _AT[levels.parameters], _GATHER, total, 2 * accumulation))
+    if levels.gradients is not N:
+        planned.append(PlannedExchange(StepPhase.GRADIENTS, _AT[levels.gradients], _SCATTER, trained, accumulation))
+    for where, kind in _TO_STATE[levels.gradients, levels.state]:
+        planned.append(PlannedExchange(StepPhase.TO_STATE, where, kind, volume(where, trained), 1))
+    if levels.state is not levels.parameters:
+        where = _FROM_STATE[levels.state, levels.parameters]
+        planned.append(PlannedExchange(StepPhase.FROM_STATE, where, _GATHER, volume(where, trained), 1))
+    return tuple(planned)
 
 
 class Sent(NamedTuple):
@@ -203,10 +203,10 @@ def moved(exchange: PlannedExchange, cluster: Cluster) -> float:
     return turns * (ranks - 1) * exchange.nbytes * exchange.times / ranks  # divided last: exact where divisible
 
 
-def sent(found: Iterable[PlannedExchange], cluster: Cluster) -> Sent:
+def sent(planned: Iterable[PlannedExchange], cluster: Cluster) -> Sent:
     """Sum the bytes that one GPU sends in a step, with rings in the order of ranks."""
     within = between = crossing = 0.0
-    for exchange in found:
+    for exchange in planned:
         ring, nbytes = cluster.ring(exchange.where), moved(exchange, cluster)
         if ring.nodes == 1:
             within += nbytes
@@ -250,9 +250,9 @@ def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
     }
 
 
-def communication(found: Iterable[PlannedExchange], cluster: Cluster, rates: Rates) -> float:
+def communication(planned: Iterable[PlannedExchange], cluster: Cluster, rates: Rates) -> float:
     """Return the seconds of a step's collectives, one after the other."""
-    return sum(8 * moved(exchange, cluster) / (rates[exchange.where] * 1e9) for exchange in found)
+    return sum(8 * moved(exchange, cluster) / (rates[exchange.where] * 1e9) for exchange in planned)
 
 
 def computation(size: Size, *, tokens: float, flops: float) -> float:

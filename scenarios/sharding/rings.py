@@ -71,10 +71,10 @@ class _Rings(ABC):
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
         """Gather as :meth:`Collectives.all_gather`. Meanwhile the caller's lane copies the own block."""
         blocks, own = self._blocks(output, input), input.view(-1)
-        mine = blocks[self._topology.where, self._topology.number]
+        own_block = blocks[self._topology.where, self._topology.number]
         hops = self._gather(blocks, own, self._order.mark()) if own.numel() else []
-        if mine.data_ptr() != own.data_ptr():
-            mine.copy_(own)
+        if own_block.data_ptr() != own.data_ptr():
+            own_block.copy_(own)
         for hop in hops:
             hop.sent(Sync.RING_BEFORE_OUTPUT)
             hop.arrived(Sync.RING_BEFORE_OUTPUT)
@@ -91,16 +91,16 @@ class _Rings(ABC):
         """Sum as :meth:`Collectives.all_reduce`: a reduce-scatter and an all-gather, padded to blocks of one size."""
         ranks, rank, flat = self._topology.ranks, self._topology.rank, tensor.view(-1)
         block = -(-flat.numel() // ranks)
-        whole = flat
+        full = flat
         if ranks * block != flat.numel():
-            whole = flat.new_empty(ranks * block)
-            whole[: flat.numel()].copy_(flat)
-            whole[flat.numel() :].zero_()
-        mine = whole[rank * block : (rank + 1) * block]
-        self.reduce_scatter(mine, whole)
-        self.all_gather(whole, mine)
-        if whole is not flat:
-            flat.copy_(whole[: flat.numel()])
+            full = flat.new_empty(ranks * block)
+            full[: flat.numel()].copy_(flat)
+            full[flat.numel() :].zero_()
+        own_part = full[rank * block : (rank + 1) * block]
+        self.reduce_scatter(own_part, full)
+        self.all_gather(full, own_part)
+        if full is not flat:
+            flat.copy_(full[: flat.numel()])
 
     def _summed(self, hops: Sequence[Hop], lane: Lane) -> None:
         """End a reduce-scatter: order the caller's lane after all sums of ``lane``, and after all sends."""
@@ -109,20 +109,20 @@ class _Rings(ABC):
         self._order.wait(Sync.RING_BEFORE_OUTPUT, self._order.streams.mark(lane))
 
     @abstractmethod
-    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+    def _gather(self, blocks: Tensor, own: Tensor, input_ready: Mark) -> list[Hop]:
         """Receive all ``blocks`` (groups x group x B) but the own one, having waited for ``given``."""
 
     @abstractmethod
     def _reduce(self, output: Tensor, blocks: Tensor) -> None:
         """Sum into ``output`` (B elements), and end: temporary buffers live until then."""
 
-    def _blocks(self, whole: Tensor, part: Tensor) -> Tensor:
+    def _blocks(self, full: Tensor, part: Tensor) -> Tensor:
         ranks, group = self._topology.ranks, self._topology.group
-        if whole.numel() != ranks * part.numel() or whole.dtype is not part.dtype:
+        if full.numel() != ranks * part.numel() or full.dtype is not part.dtype:
             raise ValueError(
-                f"{whole.numel()} elements of {whole.dtype} are not {ranks} blocks of {part.numel()} of {part.dtype}"
+                f"{full.numel()} elements of {full.dtype} are not {ranks} blocks of {part.numel()} of {part.dtype}"
             )
-        return whole.view(ranks // group, group, part.numel())
+        return full.view(ranks // group, group, part.numel())
 
 
 class FlatRing(_Rings):
@@ -133,16 +133,16 @@ class FlatRing(_Rings):
         self._ring = Ring(topology.across, order)
         self._lane = order.streams.new("ring")
 
-    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+    def _gather(self, blocks: Tensor, own: Tensor, input_ready: Mark) -> list[Hop]:
         with self._order.streams.on(self._lane):
-            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            self._order.wait(Sync.INPUT_BEFORE_RING, input_ready)
             return gather_round(self._ring, blocks.flatten(0, 1), own)
 
     def _reduce(self, output: Tensor, blocks: Tensor) -> None:
         slots = Slots(2, output.numel(), output)
-        given = self._order.mark()
+        input_ready = self._order.mark()
         with self._order.streams.on(self._lane):
-            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            self._order.wait(Sync.INPUT_BEFORE_RING, input_ready)
             hops = reduce_round(self._ring, blocks.flatten(0, 1), slots, output)
         self._summed(hops, self._lane)
 
@@ -158,10 +158,10 @@ class HierarchicalRing(_Rings):
         self._between, self._within = Ring(topology.between, order), Ring(topology.within, order)
         self._lane = order.streams.new("ring")
 
-    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+    def _gather(self, blocks: Tensor, own: Tensor, input_ready: Mark) -> list[Hop]:
         number = self._within.place
         with self._order.streams.on(self._lane):
-            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            self._order.wait(Sync.INPUT_BEFORE_RING, input_ready)
             hops = gather_round(self._between, blocks[:, number], own)
             if hops and self._within.size > 1:
                 hops[-1].arrived(Sync.ARRIVAL_BEFORE_TURN)
@@ -177,9 +177,9 @@ class HierarchicalRing(_Rings):
         if group > 1:
             sums = output.new_empty(groups, block) if groups > 1 else [output]
         hops: list[Hop] = []
-        given = self._order.mark()
+        input_ready = self._order.mark()
         with self._order.streams.on(self._lane):
-            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            self._order.wait(Sync.INPUT_BEFORE_RING, input_ready)
             if group > 1:
                 for at in range(groups):
                     hops += reduce_round(self._within, blocks[at], slots, sums[at])
@@ -204,7 +204,7 @@ class HoRing(_Rings):
         self._outer, self._inner = order.streams.new("between"), order.streams.new("within")
         self._chunk = chunk
 
-    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+    def _gather(self, blocks: Tensor, own: Tensor, input_ready: Mark) -> list[Hop]:
         """Issue a block's hop before its turns: without streams, the hop is then in progress during the turns."""
         order, on, number = self._order, self._order.streams.on, self._within.place
         groups, group, block = blocks.shape
@@ -214,11 +214,11 @@ class HoRing(_Rings):
         for lane, size in ((self._outer, groups), (self._inner, group)):
             if size > 1:
                 with on(lane):
-                    order.wait(Sync.INPUT_BEFORE_RING, given)
+                    order.wait(Sync.INPUT_BEFORE_RING, input_ready)
         for back in range(groups):
-            theirs, next_ = blocks[self._between.before(back)], blocks[self._between.before(back + 1)]
+            group_blocks, next_ = blocks[self._between.before(back)], blocks[self._between.before(back + 1)]
             for at, part in enumerate(parts):
-                arrival, sending = arrivals[at], theirs[number, part] if back else own[part]
+                arrival, sending = arrivals[at], group_blocks[number, part] if back else own[part]
                 if back < groups - 1:
                     with on(self._outer):
                         if arrival is not None:
@@ -229,7 +229,7 @@ class HoRing(_Rings):
                     with on(self._inner):
                         if arrival is not None:
                             arrival.arrived(Sync.ARRIVAL_BEFORE_TURN)
-                        hops += gather_round(self._within, theirs[:, part], sending)
+                        hops += gather_round(self._within, group_blocks[:, part], sending)
         return hops
 
     def _reduce(self, output: Tensor, blocks: Tensor) -> None:
@@ -241,22 +241,22 @@ class HoRing(_Rings):
         groups, group, block = blocks.shape
         parts = _parts(block, self._chunk)
         turning, summed = (Slots(2, parts[0].stop if size > 1 else 0, output) for size in (group, groups))
-        came = output.new_empty(block if groups > 1 else 0)
+        received = output.new_empty(block if groups > 1 else 0)
         arrivals: list[Hop | None] = [None] * len(parts)  # of the block that was sent last
         hops: list[Hop] = []
-        given = order.mark()
+        input_ready = order.mark()
         with on(self._inner if group > 1 else self._outer):
-            order.wait(Sync.INPUT_BEFORE_RING, given)
+            order.wait(Sync.INPUT_BEFORE_RING, input_ready)
         for back in range(1, groups + 1):
-            theirs, last = blocks[self._between.before(back)], back == groups
+            group_blocks, last = blocks[self._between.before(back)], back == groups
             for at, part in enumerate(parts):
                 slot, into, arrival = None, output[part], arrivals[at]
-                partial, ready = theirs[0, part], None
+                partial, ready = group_blocks[0, part], None
                 if group > 1:
                     with on(self._inner):
                         if not last:
                             slot, into = summed.take(part.stop - part.start)
-                        hops += reduce_round(self._within, theirs[:, part], turning, into)
+                        hops += reduce_round(self._within, group_blocks[:, part], turning, into)
                         partial, ready = into, order.mark()
                 if groups == 1:
                     continue
@@ -267,9 +267,9 @@ class HoRing(_Rings):
                         arrival.arrived(Sync.ARRIVAL_BEFORE_SUM)
                         if not last and slot is None:
                             slot, into = summed.take(part.stop - part.start)
-                        partial = torch.add(came[part], partial, out=into)
+                        partial = torch.add(received[part], partial, out=into)
                     if not last:
-                        hop = arrivals[at] = self._between.exchange(partial, came[part])
+                        hop = arrivals[at] = self._between.exchange(partial, received[part])
                         hops.append(hop)
                         if slot is not None:
                             slot.hop = hop

@@ -42,7 +42,7 @@ def scheme(text: str) -> Scheme:
 
 def schemes() -> tuple[Scheme, ...]:
     """Return all 14 strategies, and hpZ."""
-    return (*(Scheme(one) for one in legal()), HPZ)
+    return (*(Scheme(strategy) for strategy in legal()), HPZ)
 
 
 class RingPlace(StrEnum):

@@ -52,8 +52,8 @@ class Strategy:
     @property
     def title(self) -> str:
         """Return the letters, with the common name."""
-        known = [name for name, letters in NAMES.items() if letters == str(self)]
-        return f"{self} ({', '.join(known)})" if known else str(self)
+        names = [name for name, letters in NAMES.items() if letters == str(self)]
+        return f"{self} ({', '.join(names)})" if names else str(self)
 
 
 NAMES = {

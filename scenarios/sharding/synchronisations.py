@@ -38,14 +38,14 @@ class Sync(StrEnum):
 
 def of_engine(strategy: Strategy) -> frozenset[Sync]:
     """Return the waits of the engine under a strategy, without those of its rings."""
-    found = {Sync.GRADIENT_BEFORE_REDUCE, Sync.REDUCE_BEFORE_UPDATE}
+    required = {Sync.GRADIENT_BEFORE_REDUCE, Sync.REDUCE_BEFORE_UPDATE}
     if strategy.gradients is not Level.N:
-        found.add(Sync.REDUCE_BEFORE_GRADIENT)
+        required.add(Sync.REDUCE_BEFORE_GRADIENT)
     if strategy.state is not Level.N:  # parameters come by an all-gather: of the step, or of a pass
-        found |= {Sync.UPDATE_BEFORE_GATHER, Sync.GATHER_BEFORE_USE}
+        required |= {Sync.UPDATE_BEFORE_GATHER, Sync.GATHER_BEFORE_USE}
     if strategy.parameters is not Level.N:
-        found.add(Sync.USE_BEFORE_GATHER)
-    return frozenset(found)
+        required.add(Sync.USE_BEFORE_GATHER)
+    return frozenset(required)
 
 
 def of_rings() -> frozenset[Sync]:
@@ -54,12 +54,12 @@ def of_rings() -> frozenset[Sync]:
     NCCL does a send and its receive on its group's one stream, which orders a group's hops among themselves: there
     *arrival-before-hop*, and in some topologies *sent-before-reuse*, order what is in order anyway.
     """
-    return frozenset(Sync) - frozenset().union(*(of_engine(one) for one in legal()))
+    return frozenset(Sync) - frozenset().union(*(of_engine(plan) for plan in legal()))
 
 
 def synchronisations(texts: Iterable[str]) -> frozenset[Sync]:
     """Parse synchronisations' names. Raises :class:`ShardingError` for an unknown one."""
-    names = {str(one): one for one in Sync}
+    names = {str(sync): sync for sync in Sync}
     for text in texts:
         if text not in names:
             raise ShardingError(f"there is no synchronisation '{text}': choose of {', '.join(names)}")

@@ -76,25 +76,25 @@ def units_of(model: nn.Module) -> list[Unit]:
         for block in module
         if any(True for _ in block.parameters())
     }
-    found: list[Unit] = []
+    units: list[Unit] = []
 
     def visit(name: str, module: nn.Module) -> None:
         if id(module) in blocks:
-            found.append(Unit(name, [module]))
+            units.append(Unit(name, [module]))
             return
-        at = len(found)
+        at = len(units)
         own = any(True for _ in module.parameters(recurse=False))
         if own:
-            found.append(Unit(name or "model", [module]))
+            units.append(Unit(name or "model", [module]))
         for child_name, child in module.named_children():
             visit(f"{name}.{child_name}" if name else child_name, child)
         if own:
-            found[at].spans = len(found) > at + 1
+            units[at].spans = len(units) > at + 1
 
     visit("", model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     owners: dict[int, Unit] = {}
-    for unit in found:
+    for unit in units:
         (module,) = unit.modules
         for parameter in module.parameters(recurse=not unit.spans):
             owner = owners.setdefault(id(parameter), unit)
@@ -102,4 +102,4 @@ def units_of(model: nn.Module) -> list[Unit]:
                 unit.parameters.append((names[id(parameter)], parameter))
             elif module not in owner.modules:
                 owner.modules.append(module)
-    return [unit for unit in found if unit.parameters]
+    return [unit for unit in units if unit.parameters]

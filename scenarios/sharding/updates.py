@@ -75,9 +75,9 @@ class Updates:
         """Label the optimizer's state: Adam's moments are created in the first step."""
         self._labelled = True
         for piece in self._pieces:
-            for what, value in self.optimizer.state.get(_master(piece), {}).items():
+            for kind, value in self.optimizer.state.get(_master(piece), {}).items():
                 if isinstance(value, Tensor) and value.dim():
-                    self._order.streams.label(value, "optimizer", f"{what} of {piece.name}")
+                    self._order.streams.label(value, "optimizer", f"{kind} of {piece.name}")
 
 
 def _master(piece: Piece) -> nn.Parameter:

@@ -108,7 +108,7 @@ def _repro(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def in_the_trace(folder: Path, race: str, monkeypatch: pytest.MonkeyPatch) -> FixFile:
     """Without a live run, and without a process for it."""
     monkeypatch.chdir(folder)
-    return look(chosen(Path("runs/it"), race), folder, tries=0, told=lambda _: None)
+    return look(chosen(Path("runs/it"), race), folder, tries=0, tell=lambda _: None)
 
 
 def test_the_weakest_order_is_the_best_and_its_diff_was_tried_and_changes_no_file(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_nothing_is_installed_for_what_a_folder_says(
     _saying(three, tmp_path / "it", {"packages": {"nobody==1.0": "tried"}})
     monkeypatch.chdir(tmp_path / "it")
     monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "cache"))
-    found = look(chosen(Path("runs/it"), "1"), tmp_path, tries=4, told=lambda _: None)
+    found = look(chosen(Path("runs/it"), "1"), tmp_path, tries=4, tell=lambda _: None)
     assert found.untried == f"nobody==1.0 is not in {folder_of_releases()}: run 'streamrace check' with it here"
     assert found.best is None
 

@@ -196,7 +196,7 @@ def test_the_first_race_is_told_when_it_is_there(tmp_path: Path) -> None:
     told: list[Race] = []
     (tmp_path / "trace").mkdir()
     made = writers(story, tmp_path / "trace")
-    judging = Judging(tmp_path, {"program": "it"}, dry=False, told=told.append)
+    judging = Judging(tmp_path, {"program": "it"}, dry=False, on_race=told.append)
     for _ in range(3):
         judging.poll()
     assert told == []

@@ -86,8 +86,8 @@ class _Candidates:
         self, race: Race, module_of: Callable[[str], Module | None], script: Path | None, users: Sequence[Side]
     ) -> None:
         self._race, self._module_of, self._script, self._users = race, module_of, script, users
-        self._first = self._places(race.first, lambda one: one.behind)
-        self._second = self._places(race.second, lambda one: one.front)
+        self._first = self._places(race.first, lambda statement: statement.behind)
+        self._second = self._places(race.second, lambda statement: statement.front)
 
     def all(self) -> Iterator[Candidate]:
         """Yield all candidates. Accesses by the host itself are ordered only by waits of the host."""
@@ -98,12 +98,12 @@ class _Candidates:
             yield from self._events("wait")
             yield from self._stream_waits()
         yield from self._events("synchronize event")
-        for one in self._first:
-            yield self._host(one, self._race.first, "synchronize stream", behind=True)
-        for one in self._second:
-            yield self._host(one, self._race.second, "synchronize device", behind=False)
-        for one in self._first:
-            yield self._host(one, self._race.first, "synchronize device", behind=True)
+        for statement in self._first:
+            yield self._host(statement, self._race.first, "synchronize stream", behind=True)
+        for statement in self._second:
+            yield self._host(statement, self._race.second, "synchronize device", behind=False)
+        for statement in self._first:
+            yield self._host(statement, self._race.first, "synchronize device", behind=True)
         if not (self._first and self._second):
             yield from self._in_words()
 
@@ -133,18 +133,18 @@ class _Candidates:
 
     # -- places ---------------------------------------------------------------------------------------
 
-    def _places(self, side: Side, able: Callable[[Statement], bool]) -> list[Statement]:
+    def _places(self, side: Side, has_room: Callable[[Statement], bool]) -> list[Statement]:
         """Return the statements of the access's calls, innermost first, at which its stream is current."""
-        found: list[Statement] = []
+        places: list[Statement] = []
         if not side.stack or by_autograd(side.stack[0]):
-            return found
+            return places
         for depth, frame in enumerate(filter(self._counts, side.stack[:_DEEPEST])):
             statement = self._statement(frame)
-            if statement is not None and able(statement):
-                found.append(replace(statement, outer=depth > 0))
-            if len(found) == _MOST or statement is None or statement.switches:
+            if statement is not None and has_room(statement):
+                places.append(replace(statement, outer=depth > 0))
+            if len(places) == _MOST or statement is None or statement.switches:
                 break
-        return found
+        return places
 
     def _statement(self, frame: Frame) -> Statement | None:
         module = self._module_of(frame.file)
@@ -203,26 +203,26 @@ class _Candidates:
         else:
             why = "the two places share no module in which both would find the event"
             return Candidate(how, lines, words, why=why, supposes=supposes)
-        made = home.torch[0] if home.torch else "torch"
-        patch.top(home, f"{name} = {made}.cuda.Event()")
-        for one in (first, second):
-            if one.module.path != home.path:
+        home_torch = home.torch[0] if home.torch else "torch"
+        patch.top(home, f"{name} = {home_torch}.cuda.Event()")
+        for statement in (first, second):
+            if statement.module.path != home.path:
                 text = f"from {_dotted(home.name)} import {name}"
-                patch.behind(one, text) if one is first else patch.front(one, text)
+                patch.behind(statement, text) if statement is first else patch.front(statement, text)
         patch.torch(second.module)
         patch.behind(first, f"{name}.record()")
         patch.front(second, awaited(name))
         return patch.candidate(how, lines, words, supposes)
 
     @staticmethod
-    def _supposed(*those: tuple[Statement, Side]) -> str:
+    def _supposed(*places: tuple[Statement, Side]) -> str:
         """Return the assumption that these streams are current, where the statements do not guarantee it."""
-        said = [
-            f"stream {side.issuer or side.stream!r} is the current one at {_at(one)}"
-            for one, side in those
-            if one.other_stream
+        clauses = [
+            f"stream {side.issuer or side.stream!r} is the current one at {_at(statement)}"
+            for statement, side in places
+            if statement.other_stream
         ]
-        return f"that {' and '.join(said)}" if said else ""
+        return f"that {' and '.join(clauses)}" if clauses else ""
 
     def _importable(self, module: Module) -> bool:
         parts = module.name.removesuffix(".py").split("/")
@@ -298,49 +298,49 @@ class _Candidates:
             )
 
     @staticmethod
-    def _stream(name: str, of: Statement | None, here: Statement) -> str:
+    def _stream(name: str, of: Statement | None, place: Statement) -> str:
         """Return the expression for a stream at a place; empty if none is known."""
         if name == _DEFAULT:
             return "TORCH.cuda.default_stream()"
         expression = of.switches[0].stream if of is not None and of.switches else ""
-        return expression if of is not None and expression and here.may_say(expression, of) else ""
+        return expression if of is not None and expression and place.may_say(expression, of) else ""
 
     def _record_stream(self) -> Iterator[Candidate]:
         seen: set[tuple[str, int, bool]] = set()
         for side in (self._race.first, *self._users):
-            places = [(one, True) for one in self._places(side, lambda one: one.behind)]
-            for one, behind in [*places, *((one, False) for one in self._places(side, lambda one: one.front))]:
-                key = one.frame.file, one.first, behind
+            places = [(stmt, True) for stmt in self._places(side, lambda stmt: stmt.behind)]
+            for stmt, behind in [*places, *((stmt, False) for stmt in self._places(side, lambda stmt: stmt.front))]:
+                key = stmt.frame.file, stmt.first, behind
                 if key in seen or len(seen) == 2 * _MOST:
                     continue
                 seen.add(key)
-                lines = (EdgeLine(_spot(one), behind, "record_stream", side.kernel),)
+                lines = (EdgeLine(_spot(stmt), behind, "record_stream", side.kernel),)
                 where = "behind" if behind else "in front of"
-                words = f"record_stream of the current stream on what is used {where} {_at(one)}"
-                supposes = self._supposed((one, side))
-                yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=one)
+                words = f"record_stream of the current stream on what is used {where} {_at(stmt)}"
+                supposes = self._supposed((stmt, side))
+                yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=stmt)
 
-    def _host(self, one: Statement, side: Side, act: Act, *, behind: bool) -> Candidate:
+    def _host(self, statement: Statement, side: Side, act: Act, *, behind: bool) -> Candidate:
         stream = act == "synchronize stream"
         text = f"TORCH.cuda{'.current_stream()' if stream else ''}.synchronize()"
         how: How = "stream synchronisation" if stream else "device synchronisation"
         where = "behind" if behind else "in front of"
-        words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(one)}"
-        lines = (EdgeLine(_spot(one), behind, act, side.kernel, CURRENT),)
-        supposes = self._supposed((one, side)) if stream else ""
-        return self._line(lines, words, one, text, "TORCH", behind=behind, how=how, supposes=supposes)
+        words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(statement)}"
+        lines = (EdgeLine(_spot(statement), behind, act, side.kernel, CURRENT),)
+        supposes = self._supposed((statement, side)) if stream else ""
+        return self._line(lines, words, statement, text, "TORCH", behind=behind, how=how, supposes=supposes)
 
     def _line(
-        self, lines: tuple[EdgeLine, ...], words: str, one: Statement, text: str, expression: str,
+        self, lines: tuple[EdgeLine, ...], words: str, statement: Statement, text: str, expression: str,
         *, behind: bool = False, block: SourceBlock | None = None, supposes: str = "", how: How = "stream wait",
     ) -> Candidate:  # fmt: skip
         """Return a candidate of one line. ``expression``: the object's name at the place; without a name, no patch."""
         if not expression:
             return Candidate(how, lines, words, why="no name of that stream is known there", supposes=supposes)
         patch = _Patch()
-        name = patch.torch(one.module) if "TORCH" in text else ""
-        where = block or one
-        (patch.behind if behind else patch.front)(one, text.replace("TORCH", name), where)
+        name = patch.torch(statement.module) if "TORCH" in text else ""
+        span = block or statement
+        (patch.behind if behind else patch.front)(statement, text.replace("TORCH", name), span)
         return patch.candidate(how, lines, words, supposes)
 
 
@@ -352,16 +352,16 @@ class _Patch:
         self._files: dict[Path, Module] = {}
         self._imported: set[Path] = set()
 
-    def front(self, one: Statement, text: str, block: SourceBlock | None = None) -> None:
-        where = block or one
-        self._put(one.module, Insertion(where.first, f"{where.indent}{text}", where.first))
+    def front(self, statement: Statement, text: str, block: SourceBlock | None = None) -> None:
+        span = block or statement
+        self._put(statement.module, Insertion(span.first, f"{span.indent}{text}", span.first))
 
-    def put(self, one: Statement, text: str, *, behind: bool) -> None:
-        (self.behind if behind else self.front)(one, text)
+    def put(self, statement: Statement, text: str, *, behind: bool) -> None:
+        (self.behind if behind else self.front)(statement, text)
 
-    def behind(self, one: Statement, text: str, block: SourceBlock | None = None) -> None:
-        where = block or one
-        self._put(one.module, Insertion(where.last + 1, f"{where.indent}{text}", where.last))
+    def behind(self, statement: Statement, text: str, block: SourceBlock | None = None) -> None:
+        span = block or statement
+        self._put(statement.module, Insertion(span.last + 1, f"{span.indent}{text}", span.last))
 
     def torch(self, module: Module) -> str:
         """Return the module's name for torch; insert an import if it has none."""
@@ -381,19 +381,19 @@ class _Patch:
     def candidate(self, how: How, lines: tuple[EdgeLine, ...], words: str, supposes: str = "") -> Candidate:
         return Candidate(how, lines, words, self._of, "", supposes, self._files)
 
-    def _put(self, module: Module, one: Insertion, *, first: bool = False) -> None:
-        those = self._of.setdefault(module.path, [])
-        those.insert(0 if first else len(those), one)
+    def _put(self, module: Module, insertion: Insertion, *, first: bool = False) -> None:
+        insertions = self._of.setdefault(module.path, [])
+        insertions.insert(0 if first else len(insertions), insertion)
         self._files[module.path] = module
 
 
-def _spot(one: Statement, block: SourceBlock | None = None) -> Spot:
-    where = block or one
-    return Spot(one.frame.file, where.first, where.last, one.frame.function)
+def _spot(statement: Statement, block: SourceBlock | None = None) -> Spot:
+    span = block or statement
+    return Spot(statement.frame.file, span.first, span.last, statement.frame.function)
 
 
-def _at(one: Statement) -> str:
-    return f"{one.frame.file}:{one.first}"
+def _at(statement: Statement) -> str:
+    return f"{statement.frame.file}:{statement.first}"
 
 
 def _dotted(name: str) -> str:

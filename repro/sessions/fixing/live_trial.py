@@ -77,7 +77,7 @@ class AskedAgain(BaseModel):
     @property
     def asked_for(self) -> list[str]:
         """Return the requested releases, without their dependencies."""
-        return [one for one, word in self.packages.items() if word != "beside"]
+        return [package for package, word in self.packages.items() if word != "beside"]
 
 
 def asked_again(chosen: Chosen) -> AskedAgain | None:
@@ -85,28 +85,28 @@ def asked_again(chosen: Chosen) -> AskedAgain | None:
     if not chosen.own:
         return None
     try:
-        asked = AskedAgain.model_validate(dict(chosen.asked))
-        why = "" if asked.words[asked.words[:1] == ["-m"] :] else "it is empty"
+        request = AskedAgain.model_validate(dict(chosen.asked))
+        why = "" if request.words[request.words[:1] == ["-m"] :] else "it is empty"
     except ValidationError as error:
         why = first_problem(error)
     except ValueError as error:  # raised by shlex
         why = str(error)
     if why:
         raise WrongUse(f"{chosen.folder} does not say which program ran ({why}): run it again with 'streamrace check'")
-    return asked
+    return request
 
 
 def work_of(records: Mapping[int, Sequence[TraceRecord]]) -> Work:
     """Count the work that a run launched, by stream and place."""
-    found: Work = Counter()
-    for rank, those in records.items():
+    counts: Work = Counter()
+    for rank, rank_records in records.items():
         sites: dict[int, Frame | None] = {}
-        for one in those:
-            if isinstance(one, Stack):
-                sites[one.id] = site(one.frames)
-            elif isinstance(one, (Launch, Collective)):
-                found[rank, one.stream, one.kernel, sites.get(one.stack)] += 1
-    return found
+        for record in rank_records:
+            if isinstance(record, Stack):
+                sites[record.id] = site(record.frames)
+            elif isinstance(record, (Launch, Collective)):
+                counts[rank, record.stream, record.kernel, sites.get(record.stack)] += 1
+    return counts
 
 
 @dataclass(frozen=True)
@@ -128,42 +128,42 @@ class Trying:
         file = (folder / "overlay.json").absolute()
         more = overlay.write(patch, file)
         try:
-            found = check_process.check(
+            findings = check_process.check(
                 self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more
             )
         except check_process.NoVerdict as failure:
             return LiveTry("fails", f"with it the program comes to no verdict: {failure}")
         if lacking := [path for path in patch if path.resolve() not in overlay.used(file)]:
             return LiveTry("unknown", f"the run did not load {lacking[0].name} from where the lines were put in")
-        return self._judge(found, folder / "run" / "trace")
+        return self._judge(findings, folder / "run" / "trace")
 
-    def names(self, one: Candidate, blocks: set[tuple[int, int]], folder: Path) -> list[tuple[str, bool]]:
+    def names(self, candidate: Candidate, blocks: set[tuple[int, int]], folder: Path) -> list[tuple[str, bool]]:
         """Return expressions for this memory (ranks and block numbers) at a candidate's place, and whether each is a
         list; those that cover most of it first. Ties: the statement's own expressions first.
         """
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "names.jsonl").absolute()
-        more = overlay.write(one.asking(file), (folder / "overlay.json").absolute())
+        more = overlay.write(candidate.asking(file), (folder / "overlay.json").absolute())
         with suppress(check_process.NoVerdict):  # the names may have been reported before a failure
             check_process.check(self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more)
         has: dict[tuple[str, bool], set[tuple[int, int]]] = {}
         for rank, named in naming.told(file):
             for expression, (listed, numbers) in named.items():
                 has.setdefault((expression, listed), set()).update((rank, number) for number in numbers)
-        able = [one for one, those in has.items() if those & blocks]
-        return sorted(able, key=lambda one: -len(has[one] & blocks))
+        covering = [key for key, covered in has.items() if covered & blocks]
+        return sorted(covering, key=lambda key: -len(has[key] & blocks))
 
-    def _judge(self, found: Findings, trace: Path) -> LiveTry:
+    def _judge(self, findings: Findings, trace: Path) -> LiveTry:
         key = identity(self.race)
-        now = {identity(one): one for one in found.races}
+        now = {identity(race): race for race in findings.races}
         if key in now:
             return LiveTry("race", "the race is still there")
-        known = {identity(one) for one in self.base}
-        if new := [one for other, one in now.items() if other not in known]:
+        known = {identity(race) for race in self.base}
+        if new := [race for other, race in now.items() if other not in known]:
             first, second = (describe(side.kernel, side.stack) for side in (new[0].first, new[0].second))
             return LiveTry("race", f"the race is gone, and another comes: {first} and {second}")
-        held = [one for each in (found.checked.held if found.checked else []) for one in each.races]
-        if any(identity(one) == key for one in held):
+        by_chance = [race for group in (findings.checked.held if findings.checked else []) for race in group.races]
+        if any(identity(race) == key for race in by_chance):
             return LiveTry("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
         try:
             records = load(trace)
@@ -171,8 +171,8 @@ class Trying:
             return LiveTry("unknown", str(problem))
         if other := self._other_work(work_of(records)):
             return LiveTry("unknown", other)
-        if found.failure:
-            return LiveTry("fails", found.failure)
+        if findings.failure:
+            return LiveTry("fails", findings.failure)
         stay = f"{wording.count(len(now), 'other race')} of the program {wording.plural_of(len(now), 'stays', 'stay')}"
         says = f"the race is gone, and no other comes{f'; {stay}' if now else ''}"
         return LiveTry("clean", says, end_of(records) - self.end_ns)

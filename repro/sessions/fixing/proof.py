@@ -49,9 +49,9 @@ class Prover:
     def __init__(self, folder: Path) -> None:
         self._records = load(folder)
         self._base = races_of(self._records)
-        self._keys = {identity(one) for one in self._base}
-        begins = [those[0] for those in self._records.values() if those]
-        mirrored = any(isinstance(one, Begin) and bool(one.info.get("mirrored")) for one in begins)
+        self._keys = {identity(race) for race in self._base}
+        begins = [rank_records[0] for rank_records in self._records.values() if rank_records]
+        mirrored = any(isinstance(begin, Begin) and bool(begin.info.get("mirrored")) for begin in begins)
         self._schedule: Schedule | None = None
         self.no_schedule = ""
         try:
@@ -61,8 +61,8 @@ class Prover:
         if self._schedule is not None and not self._schedule.exact:
             self._schedule, self.no_schedule = None, "what waits for what does not give the recorded times"
         self._waits = Waits()
-        for rank, those in self._records.items():
-            self._waits.feed(rank, those)
+        for rank, rank_records in self._records.items():
+            self._waits.feed(rank, rank_records)
 
     @property
     def records(self) -> Records:
@@ -83,7 +83,7 @@ class Prover:
         changed = put_in(self._records, candidate.lines)
         if not all(changed.reached):
             return Proof(candidate, reached=changed.reached, why="the run does not come by there")
-        after = {identity(one) for one in changed.races}
+        after = {identity(race) for race in changed.races}
         longer: int | None = None
         if self._schedule is not None:
             try:
@@ -108,66 +108,66 @@ class Prover:
         if not self._waits.sites:
             return False
         keep = self._waits.without(self._waits.sites)
-        bare = {rank: [one for one in those if keep(rank, one)] for rank, those in self._records.items()}
+        bare = {rank: [record for record in records if keep(rank, record)] for rank, records in self._records.items()}
         own = self._waits.own(self._waits.sites)
         left = but_for(
             put_in(bare, candidate.lines).races,
             lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
         )
-        return key in {identity(one) for one in left}
+        return key in {identity(race) for race in left}
 
     def formers(self, race: Race) -> set[tuple[int, int]]:
         """Return rank and number of the freed blocks whose memory the race is about."""
-        base = next(one for one in self._base if identity(one) == identity(race))
-        got = {(one.rank, one.block) for one in base.examples}
+        base = next(traced for traced in self._base if identity(traced) == identity(race))
+        blocks = {(example.rank, example.block) for example in base.examples}
         return {
-            (rank, one.former)
-            for rank, those in self._records.items()
-            for one in those
-            if isinstance(one, Reuse) and (rank, one.block) in got
+            (rank, record.former)
+            for rank, rank_records in self._records.items()
+            for record in rank_records
+            if isinstance(record, Reuse) and (rank, record.block) in blocks
         }
 
     def users(self, race: Race) -> list[Side]:
         """Return the first stream's accesses to freed and reused memory, by place; those that use most of it first."""
         formers = self.formers(race)
         used: dict[tuple[str, tuple[Frame, ...]], set[tuple[int, int]]] = {}
-        for rank, those in self._records.items():
+        for rank, rank_records in self._records.items():
             stacks: dict[int, tuple[Frame, ...]] = {}
             streams: dict[int, str] = {}
-            for one in those:
-                if isinstance(one, Stack):
-                    stacks[one.id] = one.frames
-                elif isinstance(one, StreamName):
-                    streams[one.stream] = one.name
-                elif isinstance(one, Launch) and streams.get(one.stream) == race.first.stream:
-                    blocks = {(rank, access[0]) for access in (*one.reads, *one.writes)} & formers
+            for record in rank_records:
+                if isinstance(record, Stack):
+                    stacks[record.id] = record.frames
+                elif isinstance(record, StreamName):
+                    streams[record.stream] = record.name
+                elif isinstance(record, Launch) and streams.get(record.stream) == race.first.stream:
+                    blocks = {(rank, access[0]) for access in (*record.reads, *record.writes)} & formers
                     if blocks:
-                        used.setdefault((one.kernel, stacks.get(one.stack, ())), set()).update(blocks)
-        found = sorted(used, key=lambda key: -len(used[key]))
-        return [Side(kernel, "read", race.first.stream, stack=stack) for kernel, stack in found if stack]
+                        used.setdefault((record.kernel, stacks.get(record.stack, ())), set()).update(blocks)
+        places = sorted(used, key=lambda key: -len(used[key]))
+        return [Side(kernel, "read", race.first.stream, stack=stack) for kernel, stack in places if stack]
 
     def _early(self, race: Race, candidate: Candidate) -> bool:
         """Check whether another next owner of the memory could still come too early."""
         formers = self.formers(race)
         noticed = {
             rank: [
-                one._replace(quiet=False) if isinstance(one, Free) and (rank, one.block) in formers else one
-                for one in those
+                record._replace(quiet=False) if isinstance(record, Free) and (rank, record.block) in formers else record
+                for record in rank_records
             ]
-            for rank, those in self._records.items()
+            for rank, rank_records in self._records.items()
         }
-        meant = race.first.kernel, race.first.access, site(race.first.stack), race.first.stream
+        first_access = race.first.kernel, race.first.access, site(race.first.stack), race.first.stream
         return any(
-            one.kind == "freed"
-            and (one.first.kernel, one.first.access, site(one.first.stack), one.first.stream) == meant
-            for one in put_in(noticed, candidate.lines).races
+            other.kind == "freed"
+            and (other.first.kernel, other.first.access, site(other.first.stack), other.first.stream) == first_access
+            for other in put_in(noticed, candidate.lines).races
         )
 
 
 def load(folder: Path) -> dict[int, list[TraceRecord]]:
     """Return all records of the traces in a folder, by rank. Raises :class:`TraceError`."""
-    found: dict[int, list[TraceRecord]] = {}
-    for file in sorted(folder.glob("rank*.trace"), key=lambda one: (len(one.name), one.name)):
+    by_rank: dict[int, list[TraceRecord]] = {}
+    for file in sorted(folder.glob("rank*.trace"), key=lambda path: (len(path.name), path.name)):
         reader = TraceReader(file)
         try:
             records = list(reader.read())
@@ -175,5 +175,5 @@ def load(folder: Path) -> dict[int, list[TraceRecord]]:
             reader.close()
         if not records or not isinstance(records[0], Begin):
             raise TraceError(f"trace {file} is empty")
-        found[records[0].rank] = records
-    return found
+        by_rank[records[0].rank] = records
+    return by_rank

@@ -30,21 +30,21 @@ from streamrace.repro.sessions.race_selection import Chosen
 from streamrace.trace.records import TraceError
 from streamrace.trace.untrusted import visible
 
-Told = Callable[[str], None]
+Tell = Callable[[str], None]
 _HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
 _ENDLESS = 1 << 62
 _NAMES = 2  # names tried for a tensor
 _NO_END = "\\ No newline at end of file"  # the text of diff and patch
 
 
-def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
+def fix(chosen: Chosen, folder: Path, *, tries: int, tell: Tell) -> FixFile:
     """Return all candidates for a race; up to ``tries`` are tried live, the best first, until one is clean.
 
     ``folder`` holds the live runs while they run. Raises :class:`WrongUse`,
     :class:`streamrace.trace.records.TraceError`.
     """
-    asked, race = asked_again(chosen), chosen.race
-    found = _Files(chosen, asked)
+    request, race = asked_again(chosen), chosen.race
+    files = _Files(chosen, request)
     try:
         prover = Prover(chosen.trace)
     except (TypeError, ValueError, LookupError, AttributeError) as error:  # field types are not checked on reading
@@ -53,24 +53,24 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
         raise WrongUse(
             f"the traces in {chosen.folder} do not have that race: run the program again with 'streamrace check'"
         )
-    every = candidates(race, found.module, found.script, prover.users(race))
+    fixes = candidates(race, files.module, files.script, prover.users(race))
     proofs = []
-    for number, one in enumerate(every, 1):
-        told(f"{number} of {len(every)} in the trace: {one.words}")
-        proofs.append(prover.prove(race, one))
-    proofs.sort(key=lambda one: _turn(race, one))
-    untried = _cannot(asked)
+    for number, candidate in enumerate(fixes, 1):
+        tell(f"{number} of {len(fixes)} in the trace: {candidate.words}")
+        proofs.append(prover.prove(race, candidate))
+    proofs.sort(key=lambda proof: _turn(race, proof))
+    untried = _cannot(request)
     trying = None
-    if asked is not None and not untried and tries:
+    if request is not None and not untried and tries:
         records = prover.records
-        trying = Trying(asked, race, chosen.run.file.races, work_of(records), end_of(records))
-        proofs = _named(proofs, trying, prover.formers(race), folder, told)
-    rows = [_row(one, found) for one in proofs]
+        trying = Trying(request, race, chosen.run.file.races, work_of(records), end_of(records))
+        proofs = _named(proofs, trying, prover.formers(race), folder, tell)
+    rows = [_row(proof, files) for proof in proofs]
     best = None
     if trying is not None:
-        able = [at for at, one in enumerate(proofs) if one.holds and one.candidate.patch is not None]
-        for number, at in enumerate(able[:tries], 1):
-            told(f"{number} of at most {min(tries, len(able))} live: {rows[at].words}")
+        writable = [at for at, proof in enumerate(proofs) if proof.holds and proof.candidate.patch is not None]
+        for number, at in enumerate(writable[:tries], 1):
+            tell(f"{number} of at most {min(tries, len(writable))} live: {rows[at].words}")
             patch = proofs[at].candidate.patch
             assert patch is not None
             with _aside(folder) as place:
@@ -100,15 +100,15 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
 
 
 def _named(
-    proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, told: Told
+    proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, tell: Tell
 ) -> list[Proof]:
     """Name the tensor of the first record_stream for which a live run reports names."""
-    made: list[Proof] = []
+    result: list[Proof] = []
     named = False
     for proof in proofs:
         names: list[tuple[str, bool]] = []
         if proof.holds and proof.candidate.at is not None and not named:
-            told(f"a live run that tells names for: {proof.candidate.words}")
+            tell(f"a live run that tells names for: {proof.candidate.words}")
             with _aside(folder) as place:
                 names = trying.names(proof.candidate, blocks, place)
         named = named or bool(names)
@@ -116,8 +116,8 @@ def _named(
             replace(proof, candidate=proof.candidate.named(expression, listed=listed))
             for expression, listed in names[:_NAMES]
         ]
-        made += several or [proof]
-    return made
+        result += several or [proof]
+    return result
 
 
 @contextmanager
@@ -130,24 +130,24 @@ def _aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, bool, int, int, bool]:
+def _turn(race: Race, proof: Proof) -> tuple[bool, bool, bool, bool, int, int, bool]:
     """Sort key: proofs that hold, for any next owner and not by chance, writable, cheap, weak come first."""
-    weak: int = _HOWS.index(one.candidate.how)
-    if race.kind in ("reused", "freed") and one.candidate.how == "record_stream":
+    weak: int = _HOWS.index(proof.candidate.how)
+    if race.kind in ("reused", "freed") and proof.candidate.how == "record_stream":
         weak = -1
-    cost = _ENDLESS if one.longer_ns is None else one.longer_ns
-    words = one.candidate.patch is None and one.candidate.at is None
-    return not one.holds, one.this_owner, one.by_chance, words, cost, weak, bool(one.candidate.supposes)
+    cost = _ENDLESS if proof.longer_ns is None else proof.longer_ns
+    words = proof.candidate.patch is None and proof.candidate.at is None
+    return not proof.holds, proof.this_owner, proof.by_chance, words, cost, weak, bool(proof.candidate.supposes)
 
 
-def _cannot(asked: AskedAgain | None) -> str:
+def _cannot(request: AskedAgain | None) -> str:
     """Return why the program is not run again, or an empty string."""
-    if asked is None:
+    if request is None:
         return "a scenario is not run again by its file"
-    if asked.dry_on_nodes:
+    if request.dry_on_nodes:
         return "a dry run has no live one beside it"
     # The folder is untrusted: nothing is installed because of it.
-    lacking = [one for one in asked.asked_for if _lacks(names.parse(one))]
+    lacking = [package for package in request.asked_for if _lacks(names.parse(package))]
     if lacking:
         return f"{', '.join(lacking)} is not in {folder_of_releases()}: run 'streamrace check' with it here"
     return ""
@@ -157,34 +157,34 @@ def _lacks(package: names.Package) -> bool:
     return not (place_of(package, folder_of_releases()).is_dir() or package.is_(names.here(package.name)))
 
 
-def _row(proof: Proof, found: _Files) -> FixRow:
-    one = proof.candidate
+def _row(proof: Proof, files: _Files) -> FixRow:
+    candidate = proof.candidate
     return FixRow(
-        how=one.how,
-        words=one.words,
+        how=candidate.how,
+        words=candidate.words,
         holds=proof.holds,
         why=proof.why,
-        supposes=one.supposes,
+        supposes=candidate.supposes,
         longer_ns=proof.longer_ns,
         more=proof.more,
         by_chance=proof.by_chance,
         this_owner=proof.this_owner,
-        diff=found.diff(one),
-        unwritten=one.why,
+        diff=files.diff(candidate),
+        unwritten=candidate.why,
     )
 
 
 class _Files:
     """Locates the source files of a run on this machine."""
 
-    def __init__(self, chosen: Chosen, asked: AskedAgain | None) -> None:
+    def __init__(self, chosen: Chosen, request: AskedAgain | None) -> None:
         self._chosen = chosen
         self._own: Mapping[str, str] = chosen.run.file.checked.own if chosen.run.file.checked else {}
         self.script: Path | None = None
         self._folders: list[Path] = []
-        if asked is not None:
-            self._of_program(asked.words)
-            self._folders += [place_of(names.parse(text), folder_of_releases()) for text in asked.packages]
+        if request is not None:
+            self._of_program(request.words)
+            self._folders += [place_of(names.parse(text), folder_of_releases()) for text in request.packages]
         self.module: Callable[[str], Module | None] = cache(self._module)
 
     def _of_program(self, words: Sequence[str]) -> None:
@@ -207,30 +207,30 @@ class _Files:
             return None
         for source in self._chosen.run.sources.values():
             if source.file == name:
-                there = [
-                    line[: len(kept)] for line, kept in zip(module.lines[source.first - 1 :], source.text, strict=False)
+                current = [
+                    line[: len(old)] for line, old in zip(module.lines[source.first - 1 :], source.text, strict=False)
                 ]
-                if there != list(source.text):
+                if current != list(source.text):
                     raise WrongUse(f"{name} is not what it was in that run: run 'streamrace check' again")
         return module
 
-    def diff(self, one: Candidate) -> str:
+    def diff(self, candidate: Candidate) -> str:
         """Return a unified diff, for ``patch -p1`` in the folder to which the file's name is relative."""
-        if one.patch is None:
+        if candidate.patch is None:
             return ""
         text: list[str] = []
-        for path, insertions in one.patch.items():
-            module = one.files[path]
-            made, _ = overlay.put_in(module.lines, insertions)
+        for path, insertions in candidate.patch.items():
+            module = candidate.files[path]
+            patched, _ = overlay.put_in(module.lines, insertions)
             name = visible(self._own.get(module.name) or portable(module.name, self._own), lines=False)
-            before, behind = (_with_ends(lines, module.lines, module.ended) for lines in (module.lines, made))
+            before, behind = (_with_ends(lines, module.lines, module.ended) for lines in (module.lines, patched))
             text += difflib.unified_diff(before, behind, f"a/{name}", f"b/{name}")
         return "".join(line if line.endswith("\n") else f"{line}\n{_NO_END}\n" for line in text)
 
 
 def _with_ends(lines: Sequence[str], original: Sequence[str], ended: bool) -> list[str]:
     """Add line ends, except to a last line that had none."""
-    found = [f"{line}\n" for line in lines]
+    ended_lines = [f"{line}\n" for line in lines]
     if not ended and lines[-1] == original[-1]:
-        found[-1] = lines[-1]
-    return found
+        ended_lines[-1] = lines[-1]
+    return ended_lines

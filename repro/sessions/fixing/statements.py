@@ -38,29 +38,29 @@ class Module:
     def names(self) -> frozenset[str]:
         """Return every name in the module."""
         return frozenset(
-            one.id if isinstance(one, ast.Name) else one.arg if isinstance(one, ast.arg) else one.attr
-            for one in ast.walk(self.tree)
-            if isinstance(one, (ast.Name, ast.arg, ast.Attribute))
+            node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else node.attr
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.Name, ast.arg, ast.Attribute))
         )
 
     @cached_property
     def globals(self) -> frozenset[str]:
         """Return the names bound at the top level."""
-        found: set[str] = set()
-        for one in _of_scope(self.tree):
-            if isinstance(one, (*_Function, ast.ClassDef)):
-                found.add(one.name)
-            elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                found.add(one.id)
-            elif isinstance(one, (ast.Import, ast.ImportFrom)):
-                found.update(each.asname or each.name.partition(".")[0] for each in one.names)
-        return frozenset(found)
+        bound: set[str] = set()
+        for node in _of_scope(self.tree):
+            if isinstance(node, (*_Function, ast.ClassDef)):
+                bound.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                bound.update(each.asname or each.name.partition(".")[0] for each in node.names)
+        return frozenset(bound)
 
     @cached_property
     def torch(self) -> tuple[str, int] | None:
         """Return the top level's name for torch, and the line after the imports there; None without such an import."""
-        for at, one in enumerate(self.tree.body):
-            for each in one.names if isinstance(one, ast.Import) else ():
+        for at, node in enumerate(self.tree.body):
+            for each in node.names if isinstance(node, ast.Import) else ():
                 if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
                     rest = takewhile(lambda other: isinstance(other, (ast.Import, ast.ImportFrom)), self.tree.body[at:])
                     last = [*rest][-1]
@@ -73,7 +73,7 @@ class Module:
         body = [*self.tree.body]
         if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             del body[0]  # skip the docstring
-        imports = [*takewhile(lambda one: isinstance(one, (ast.Import, ast.ImportFrom)), body)]
+        imports = [*takewhile(lambda node: isinstance(node, (ast.Import, ast.ImportFrom)), body)]
         if imports:
             return (imports[-1].end_lineno or imports[-1].lineno) + 1
         return body[0].lineno if body else len(self.lines) + 1
@@ -117,7 +117,7 @@ class Statement(SourceBlock):
     @property
     def other_stream(self) -> bool:
         """Return whether the work of the statement may have another current stream than the lines around it."""
-        return self.outer or any(isinstance(one, (ast.With, ast.AsyncWith)) for one in _within(self.node))
+        return self.outer or any(isinstance(node, (ast.With, ast.AsyncWith)) for node in _within(self.node))
 
     @property
     def function(self) -> str:
@@ -129,38 +129,38 @@ class Statement(SourceBlock):
         owner = self.function.rpartition(".")[0]
         return "" if owner.endswith("<locals>") else owner
 
-    def may_say(self, expression: str, there: Statement) -> bool:
-        """Check whether ``expression``, of names at ``there``, has the same meaning next to this statement."""
+    def may_say(self, expression: str, origin: Statement) -> bool:
+        """Check whether ``expression``, of names at ``origin``, has the same meaning next to this statement."""
         name = expression.partition(".")[0]
-        if self.module.path != there.module.path:
+        if self.module.path != origin.module.path:
             return False
-        if self.function == there.function and self.scope is there.scope:
-            return name in self.parameters or name in self.made_before(self.first) or name in self.module.globals
+        if self.function == origin.function and self.scope is origin.scope:
+            return name in self.parameters or name in self.assigned_before(self.first) or name in self.module.globals
         if name in ("self", "cls"):
-            return bool(self.owner) and self.owner == there.owner and name in self.parameters
-        shadowed = self.local | there.local
+            return bool(self.owner) and self.owner == origin.owner and name in self.parameters
+        shadowed = self.local | origin.local
         return name in self.module.globals and name not in shadowed
 
     @cached_property
     def parameters(self) -> frozenset[str]:
         if not isinstance(self.scope, _Function):
             return frozenset()
-        every = self.scope.args
-        found = [*every.posonlyargs, *every.args, *every.kwonlyargs]
-        return frozenset(one.arg for one in (*found, *filter(None, (every.vararg, every.kwarg))))
+        arguments = self.scope.args
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        return frozenset(argument.arg for argument in (*named, *filter(None, (arguments.vararg, arguments.kwarg))))
 
     @cached_property
     def local(self) -> frozenset[str]:
         if not isinstance(self.scope, _Function):
             return frozenset()
-        return self.parameters | self.made_before(1 << 30)
+        return self.parameters | self.assigned_before(1 << 30)
 
-    def made_before(self, line: int) -> frozenset[str]:
+    def assigned_before(self, line: int) -> frozenset[str]:
         """Return the names of this function that are assigned before this line."""
         return frozenset(
-            one.id
-            for one in _of_scope(self.scope)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and one.lineno < line
+            node.id
+            for node in _of_scope(self.scope)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno < line
         )
 
     def always_before(self, other: Statement) -> bool:
@@ -170,32 +170,32 @@ class Statement(SourceBlock):
         for body in _bodies(self.scope):
             if self.node in body:
                 behind = body[body.index(self.node) + 1 :]
-                return any(one is other.node or other.node in ast.walk(one) for one in behind)
+                return any(statement is other.node or other.node in ast.walk(statement) for statement in behind)
         return False
 
     def tensors(self) -> list[str]:
         """List expressions in the statement that may be tensors: receivers of method calls first, then arguments."""
-        found: dict[str, None] = {}
-        calls = [one for one in ast.walk(self.node) if isinstance(one, ast.Call)]
+        texts: dict[str, None] = {}
+        calls = [node for node in ast.walk(self.node) if isinstance(node, ast.Call)]
         for call in calls:
             if isinstance(call.func, ast.Attribute) and _plain(call.func.value):
-                found[ast.unparse(call.func.value)] = None
+                texts[ast.unparse(call.func.value)] = None
         for call in calls:
-            for one in (*call.args, *(each.value for each in call.keywords)):
-                inner = one.value if isinstance(one, ast.Starred) else one
+            for argument in (*call.args, *(each.value for each in call.keywords)):
+                inner = argument.value if isinstance(argument, ast.Starred) else argument
                 if _plain(inner):
-                    found[ast.unparse(inner)] = None
+                    texts[ast.unparse(inner)] = None
         targets = self.node.targets if isinstance(self.node, ast.Assign) else [getattr(self.node, "target", None)]
         for target in targets:
             if target is not None and _plain(target):
-                found[ast.unparse(target)] = None
+                texts[ast.unparse(target)] = None
         modules = {
             each.asname or each.name
-            for one in ast.walk(self.module.tree)
-            if isinstance(one, (ast.Import, ast.ImportFrom))
-            for each in one.names
+            for node in ast.walk(self.module.tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for each in node.names
         }
-        return [one for one in found if one.partition(".")[0] not in modules and one not in ("self", "cls")]
+        return [text for text in texts if text.partition(".")[0] not in modules and text not in ("self", "cls")]
 
 
 def read(name: str, path: Path) -> Module | None:
@@ -219,33 +219,33 @@ def find(frame: Frame, module: Module) -> Statement | None:
     if not is_own(frame) or not 1 <= frame.line <= len(module.lines):
         return None
     scope: _Scope = module.tree
-    for one in ast.walk(module.tree):  # outer functions come first
-        if isinstance(one, _Function) and one.lineno <= frame.line <= (one.end_lineno or one.lineno):
-            scope = one
+    for func in ast.walk(module.tree):  # outer functions come first
+        if isinstance(func, _Function) and func.lineno <= frame.line <= (func.end_lineno or func.lineno):
+            scope = func
     if name != ("<module>" if scope is module.tree else getattr(scope, "name", "")):
         return None
     body: list[ast.stmt] = scope.body
     switches: list[Switch] = []
     parent: ast.AST = scope
     while True:
-        node = next((one for one in body if one.lineno <= frame.line <= (one.end_lineno or one.lineno)), None)
+        node = next((stmt for stmt in body if stmt.lineno <= frame.line <= (stmt.end_lineno or stmt.lineno)), None)
         if node is None:
             return None
-        inner = next((those for those in _own_bodies(node) if _holds(those, frame.line)), None)
+        inner = next((suite for suite in _own_bodies(node) if _holds(suite, frame.line)), None)
         if inner is None:
             break
         if isinstance(node, (ast.With, ast.AsyncWith)):
             block = _block(node, parent, module)
-            switches = [*(Switch(one, block) for one in reversed(_streams(node, scope))), *switches]
+            switches = [*(Switch(stream, block) for stream in reversed(_streams(node, scope))), *switches]
         parent, body = node, inner
     if isinstance(node, (*_Function, ast.ClassDef)):
         return None
     block = _block(node, parent, module)
     behind = block.behind and not isinstance(node, ast.If)
     streams = _streams(node, scope) if isinstance(node, (ast.With, ast.AsyncWith)) else []
-    own = tuple(Switch(one, block) for one in reversed(streams))
-    where = (block.first, block.last, block.indent, block.front, behind)
-    return Statement(*where, frame, module, node, scope, tuple(switches), own)
+    own = tuple(Switch(stream, block) for stream in reversed(streams))
+    span = (block.first, block.last, block.indent, block.front, behind)
+    return Statement(*span, frame, module, node, scope, tuple(switches), own)
 
 
 def _block(node: ast.stmt, parent: ast.AST, module: Module) -> SourceBlock:
@@ -255,7 +255,7 @@ def _block(node: ast.stmt, parent: ast.AST, module: Module) -> SourceBlock:
     elif_ = (
         isinstance(node, ast.If) and isinstance(parent, ast.If) and _bytes(module, node.lineno).lstrip()[:4] == b"elif"
     )
-    leaves = any(isinstance(one, _LEAVE) for one in _within(node))
+    leaves = any(isinstance(child, _LEAVE) for child in _within(node))
     indent = head.decode("utf-8") if alone else ""
     return SourceBlock(node.lineno, last, indent, alone and not elif_, alone and not leaves)
 
@@ -275,20 +275,21 @@ def _plain(node: ast.expr) -> bool:
 
 def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
     """Return the streams that the ``with`` makes current: expressions of names, empty for other expressions."""
-    found = []
+    expressions = []
     for item in node.items:
         switches = [item.context_expr]
         if isinstance(item.context_expr, ast.Name):  # assigned before, or a nullcontext: all values must agree
             name = item.context_expr.id
             switches = [
-                one.value
-                for one in _of_scope(scope)
-                if isinstance(one, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in one.targets)
+                stmt.value
+                for stmt in _of_scope(scope)
+                if isinstance(stmt, ast.Assign)
+                and any(isinstance(to, ast.Name) and to.id == name for to in stmt.targets)
             ]
-        streams = {one for one in map(_stream, switches) if one is not None}
+        streams = {stream for stream in map(_stream, switches) if stream is not None}
         if streams:
-            found.append(streams.pop() if len(streams) == 1 else "")
-    return found
+            expressions.append(streams.pop() if len(streams) == 1 else "")
+    return expressions
 
 
 def _stream(call: ast.expr) -> str | None:
@@ -306,35 +307,35 @@ def _own_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     if isinstance(node, _Function):
         return
     for field in ("body", "orelse", "finalbody"):
-        if those := getattr(node, field, None):
-            yield those
-    for one in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield one.body
+        if body := getattr(node, field, None):
+            yield body
+    for clause in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield clause.body
 
 
 def _bodies(scope: _Scope) -> Iterator[list[ast.stmt]]:
     waiting = [scope.body]
     for body in waiting:
         yield body
-        for one in body:
-            waiting.extend(_own_bodies(one))  # the list grows during the loop
+        for statement in body:
+            waiting.extend(_own_bodies(statement))  # the list grows during the loop
 
 
 def _holds(body: Sequence[ast.stmt], line: int) -> bool:
-    return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body)
+    return any(statement.lineno <= line <= (statement.end_lineno or statement.lineno) for statement in body)
 
 
 def _within(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the node and its descendants, without nested functions and classes."""
     yield node
-    for one in ast.iter_child_nodes(node):
-        if not isinstance(one, (*_Function, ast.Lambda, ast.ClassDef)):
-            yield from _within(one)
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (*_Function, ast.Lambda, ast.ClassDef)):
+            yield from _within(child)
 
 
 def _of_scope(scope: _Scope) -> Iterator[ast.AST]:
-    for one in scope.body:
-        if isinstance(one, (*_Function, ast.ClassDef)):
-            yield one
+    for statement in scope.body:
+        if isinstance(statement, (*_Function, ast.ClassDef)):
+            yield statement
         else:
-            yield from _within(one)
+            yield from _within(statement)
