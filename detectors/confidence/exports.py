@@ -46,7 +46,7 @@ class _Rank:
         self._work: dict[int, dict[int, int]] = {}  # on the host's blocks: the last epoch, by block and thread
         self._held: dict[int, list[Export]] = {}  # by block: the live arrays
         self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # an ordered set
+        self.reported: dict[tuple[str, tuple[Frame, ...]], None] = {}  # an ordered set
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Launch: self._launch,
             Collective: self._launch,
@@ -109,7 +109,7 @@ class _Rank:
             self._report(export)
 
     def _report(self, export: Export) -> None:
-        self.found[export.how, self._stacks.get(export.stack, ())] = None
+        self.reported[export.how, self._stacks.get(export.stack, ())] = None
 
 
 class Exports(Detector):
@@ -130,5 +130,5 @@ class Exports(Detector):
                 f"pinned memory was given away by {describe(how, stack)}, and the device has work on it that no wait "
                 "puts before that: what the program does through it then is not seen"
             )
-            for how, stack in {key: None for rank in sorted(self._ranks) for key in self._ranks[rank].found}
+            for how, stack in {key: None for rank in sorted(self._ranks) for key in self._ranks[rank].reported}
         ]

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-_Thing = TypeVar("_Thing")
+_Item = TypeVar("_Item")
 
 
 class NumberSet:
@@ -41,28 +41,28 @@ class NumberSet:
             self._sorted = True
 
 
-class Places(Generic[_Thing]):
-    """Maps numbered places to a few distinct things: twelve bytes each."""
+class Places(Generic[_Item]):
+    """Maps numbered places to a few distinct items: twelve bytes each."""
 
-    __slots__ = ("_at", "_sorted", "_things", "_what")
+    __slots__ = ("_at", "_ids", "_items", "_sorted")
 
     def __init__(self) -> None:
-        self._at, self._what = array("q"), array("i")
-        self._things: dict[_Thing, int] = {}
+        self._at, self._ids = array("q"), array("i")
+        self._items: dict[_Item, int] = {}
         self._sorted = True
 
-    def add(self, at: int, thing: _Thing) -> None:
+    def add(self, at: int, item: _Item) -> None:
         if self._at and at < self._at[-1]:
             self._sorted = False
         self._at.append(at)
-        self._what.append(self._things.setdefault(thing, len(self._things)))
+        self._ids.append(self._items.setdefault(item, len(self._items)))
 
-    def between(self, first: int, second: int | None) -> frozenset[_Thing]:
-        """Return the things at ``first`` or later, and before ``second`` (None: no end)."""
+    def between(self, first: int, second: int | None) -> frozenset[_Item]:
+        """Return the items at ``first`` or later, and before ``second`` (None: no end)."""
         if not self._sorted:
             order = sorted(range(len(self._at)), key=self._at.__getitem__)
-            self._at, self._what = (array(a.typecode, [a[at] for at in order]) for a in (self._at, self._what))
+            self._at, self._ids = (array(a.typecode, [a[at] for at in order]) for a in (self._at, self._ids))
             self._sorted = True
         until = len(self._at) if second is None else bisect_left(self._at, second)
-        numbers = set(self._what[bisect_left(self._at, first) : until])
-        return frozenset(thing for thing, number in self._things.items() if number in numbers)
+        numbers = set(self._ids[bisect_left(self._at, first) : until])
+        return frozenset(item for item, number in self._items.items() if number in numbers)

@@ -83,7 +83,7 @@ def take_away(traces: Traces, progress: Callable[[str], None] = lambda sentence:
     """
     waits = Waits(every=True)
     traces.read(waits)
-    return _Judged(traces, waits).all(progress)
+    return _Judged(traces, waits).removals(progress)
 
 
 class _Judged:
@@ -92,7 +92,7 @@ class _Judged:
     def __init__(self, traces: Traces, waits: Waits) -> None:
         self._traces, self._waits = traces, waits
         self._base = traces.races()
-        self._known = _pairs(self._base)
+        self._base_pairs = _pairs(self._base)
         delays = Delays(waits)
         traces.read(delays)
         self._held = delays.held
@@ -101,12 +101,12 @@ class _Judged:
         self._reads = waits.own(waits.sites)
         self._unordered: list[list[Race]] = []  # cache of _ordered_by
 
-    def all(self, progress: Callable[[str], None]) -> Removals:
+    def removals(self, progress: Callable[[str], None]) -> Removals:
         sites = sorted(self._waits.sites, key=self._waits.sites.__getitem__)
         removals = []
         for number, site in enumerate(sites, 1):
             progress(f"{number} of {len(sites)}: without {site}")
-            removals.append(self._alone(site))
+            removals.append(self._removal_of(site))
         can_go = [row.site for row in removals if row.load == REDUNDANT and not (row.site.incidental or row.by_chance)]
         together: list[WaitSite] = []
         for site in sorted(can_go, key=lambda site: (-self._held[site], self._waits.sites[site])):
@@ -114,7 +114,7 @@ class _Judged:
                 together.append(site)
         return Removals(tuple(removals), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
 
-    def _alone(self, site: WaitSite) -> Removal:
+    def _removal_of(self, site: WaitSite) -> Removal:
         result = Removal(
             site, REDUNDANT, self._waits.counts[site], self._held[site], self._waits.operations.get(site, "")
         )
@@ -144,11 +144,11 @@ class _Judged:
         def judge(keep: Keep) -> list[Race]:
             return self._traces.races(keep, as_if)
 
-        return self._new(races_without(self._waits, judge, sites), self._known)
+        return self._without_known(races_without(self._waits, judge, sites), self._base_pairs)
 
     def _rests_on_chance(self, sites: Sequence[WaitSite]) -> list[Race]:
         """Return the races that appear without these waits once the incidental waits are removed, too."""
-        return self._new(self._without([*sites, *self._chance]), self._known_by_chance)
+        return self._without_known(self._without([*sites, *self._chance]), self._known_by_chance)
 
     def _given_early(self, sites: Sequence[WaitSite]) -> list[Race]:
         """Return races of any next owner of memory that is reused too early without these lines' ``record_stream``."""
@@ -162,7 +162,7 @@ class _Judged:
             return record
 
         known = _pairs(self._traces.races(as_if=noticed))
-        return self._new(self._without(sites, as_if=noticed), known)
+        return self._without_known(self._without(sites, as_if=noticed), known)
 
     def _ordered_by(self, site: WaitSite) -> Race | None:
         """Return a race that appears without all waits, and not with this line's alone. Preferred: races that
@@ -172,16 +172,16 @@ class _Judged:
             self._unordered = [self._traces.races(_keeping(self._waits, None, others)) for others in (True, False)]
         for candidates, others in zip(self._unordered, (True, False), strict=True):
             remaining = _pairs(self._traces.races(_keeping(self._waits, site, others)))
-            if ordered := self._new(but_for(candidates, self._own), remaining):
+            if ordered := self._without_known(but_for(candidates, self._is_own_read), remaining):
                 return ordered[0]
         return None
 
-    def _own(self, race: Race, at: int) -> bool:
+    def _is_own_read(self, race: Race, at: int) -> bool:
         """Check whether the occurrence's first access is the read that a wait belongs to."""
         return (race.examples[at].rank, race.examples[at].first.op) in self._reads
 
     @staticmethod
-    def _new(races: Sequence[Race], known: set[PairKey]) -> list[Race]:
+    def _without_known(races: Sequence[Race], known: set[PairKey]) -> list[Race]:
         return but_for(races, lambda race, at: pair_of(race.examples[at]) in known)
 
 

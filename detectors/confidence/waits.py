@@ -132,8 +132,8 @@ class Waits:
                 continue
             if isinstance(record, (Launch, Collective)):
                 state.last, state.ops = record, record.op
-                if state.asked and (frame := state.frames.get(record.stack)):
-                    state.asked.pop((frame.file, frame.line), None)
+                if state.requests and (frame := state.frames.get(record.stack)):
+                    state.requests.pop((frame.file, frame.line), None)
                 state.claimed = None
             elif isinstance(record, Record):
                 state.marked = record
@@ -160,7 +160,7 @@ class Waits:
             self.left_out[WaitSite(record.operation.removeprefix(LEFT_OUT), frame)] += 1
             return
         if not record.operation.startswith("tensor.") and record.operation:
-            state.asked[frame.file, frame.line] = record
+            state.requests[frame.file, frame.line] = record
             return
         requested = WaitSite(record.operation, frame) if record.operation else None
         self._askers[rank, record.block, record.stream].add(requested)
@@ -212,10 +212,10 @@ class Waits:
         latest = state.claimed
         if latest is not None and (latest.file, latest.line) == place and latest.operation in _SEVERAL:
             return latest if latest.operation in operations else None
-        request = state.asked.get(place)
+        request = state.requests.get(place)
         if request is None or request.operation not in operations:
             return None
-        state.claimed = state.asked.pop(place)
+        state.claimed = state.requests.pop(place)
         return request
 
     def _add(
@@ -298,14 +298,14 @@ class Waits:
 class _Rank:
     """The state of a rank's host."""
 
-    __slots__ = ("asked", "claimed", "frames", "last", "marked", "names", "ops", "unasked", "waits")
+    __slots__ = ("claimed", "frames", "last", "marked", "names", "ops", "requests", "unasked", "waits")
 
     def __init__(self) -> None:
         self.frames: dict[int, Frame | None] = {}
         self.names: dict[int, str] = {}
         self.last: Launch | Collective | None = None
         self.marked: Record | None = None
-        self.asked: dict[tuple[str, int], Asked] = {}  # calls without a record so far, by place
+        self.requests: dict[tuple[str, int], Asked] = {}  # calls without a record so far, by place
         self.claimed: Asked | None = None  # the call of the wait that was read last
         self.unasked: dict[int, list[int]] = defaultdict(list)  # by block: streams that no line requested
         self.ops = self.waits = 0

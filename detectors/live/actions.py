@@ -60,27 +60,27 @@ class Actions:
         *,
         engine: Any = None,
     ) -> None:
-        self._wanted = listed(on_finding)
-        for action in self._wanted:
+        self._actions = listed(on_finding)
+        for action in self._actions:
             if not callable(action) and action not in WORDS:
                 raise ValueError(f"unknown action '{action}': choose from {', '.join(WORDS)}, or give a function")
         self._folder = folder
         self._configuration = dict(configuration)
         self._engine = engine
         self._batches: deque[_Batch] = deque(maxlen=_BATCHES)
-        self._taken: set[str] = set()
+        self._existing: set[str] = set()
         self.saved: Path | None = None
         if self.saves:
             incident.check_writable(folder)
-            self._taken = {path.name for path in folder.iterdir()}  # now, when all ranks see the same
+            self._existing = {path.name for path in folder.iterdir()}  # now, when all ranks see the same
 
     @property
     def saves(self) -> bool:
-        return "save" in self._wanted
+        return "save" in self._actions
 
     @property
     def stops(self) -> bool:
-        return "stop" in self._wanted
+        return "stop" in self._actions
 
     def began(self, step: int, micro_batch: int, batch: Mapping[str, Any]) -> None:
         """Note that a micro-batch begins. Its tensors are kept only if an incident may be saved."""
@@ -100,16 +100,16 @@ class Actions:
                 saved = f"\nSaved: {self.saved}"
             except (incident.IncidentError, OSError) as error:  # no reason to end somebody's training
                 saved = f"\nNot saved: {error}"
-        if speaks and (self.saves or "warn" in self._wanted or "stop" in self._wanted):
+        if speaks and (self.saves or "warn" in self._actions or "stop" in self._actions):
             warnings.warn(describe(finding) + saved, BadValueWarning, stacklevel=_outside())
-        for action in self._wanted:
+        for action in self._actions:
             if callable(action):
                 action(finding)
-        if "raise" in self._wanted:
+        if "raise" in self._actions:
             raise BadValue(finding)
 
     def _save(self, finding: Finding, rank: int, world: int, probes: Mapping[int, Sequence[ProbeResult]]) -> Path:
-        folder = incident.free_name(self._folder, finding, self._taken)
+        folder = incident.free_name(self._folder, finding, self._existing)
         begun = [row for row in self._batches if (row.step, row.micro_batch) == (finding.step, finding.micro_batch)]
         batch = (begun or list(self._batches) or [_Batch(0, 0, {}, {})])[-1]
         incident.write_rank(

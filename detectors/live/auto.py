@@ -54,9 +54,9 @@ class AutoWatch:
     """
 
     def __init__(self, **options: Any) -> None:
-        self._wanted: list[Any] = listed(options.get("on_finding", "warn"))
-        self._options = {**options, "on_finding": [*self._wanted, self._on_finding]}
-        _check({**options, "on_finding": self._wanted})
+        self._actions: list[Any] = listed(options.get("on_finding", "warn"))
+        self._options = {**options, "on_finding": [*self._actions, self._on_finding]}
+        _check({**options, "on_finding": self._actions})
         self._watch: NanWatch | None = None
         self._trained: Any = None  # the watched object: the engine, if there is one
         self._parameters: set[int] = set()
@@ -78,7 +78,7 @@ class AutoWatch:
     @property
     def failed(self) -> bool:
         """Return whether a finding was to end the program."""
-        return self.finding is not None and ("raise" in self._wanted or "stop" in self._wanted)
+        return self.finding is not None and ("raise" in self._actions or "stop" in self._actions)
 
     def __enter__(self) -> Self:
         self._undo.append(register_module_forward_pre_hook(self._enter).remove)
@@ -199,7 +199,7 @@ class AutoWatch:
 
         A rank learns of a finding one step before or after the others, as far as gradients let it run ahead.
         """
-        if "stop" not in self._wanted or self._closing:
+        if "stop" not in self._actions or self._closing:
             return
         if self._store is None:
             self._stop()

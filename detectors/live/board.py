@@ -129,7 +129,7 @@ class Board:
 
         ``order``: the place that was reserved for the probe (:meth:`keep_place`), if it is late.
         """
-        tensor = _plain(values)
+        tensor = _local_tensor(values)
         if tensor is None or not tensor.numel():
             return False
         kind = self._names[point].kind
@@ -145,7 +145,7 @@ class Board:
         return self.order
 
     @property
-    def late(self) -> bool:
+    def only_if_bad(self) -> bool:
         """Return whether causes can be probed after their effect is seen to be bad: if the host learns that at once.
 
         Every so many steps the causes are probed all the same: a bad value may have no effect for a while.
@@ -156,7 +156,7 @@ class Board:
         self, event: SumEvent, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
     ) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
-        tensor = _plain(values)
+        tensor = _local_tensor(values)
         if tensor is not None:  # an empty tensor too: it is an event
             note = self._note(point, tensor.numel(), event)
             self._lanes.checksum(tensor, note, first=first, part=part, parts=parts)
@@ -323,7 +323,7 @@ def see_states(board: Board, parameter: str, states: Mapping[Any, Any], *, order
             board.see(board.point(point), value, order=order)
 
 
-def _plain(values: Any) -> Tensor | None:
+def _local_tensor(values: Any) -> Tensor | None:
     """Return the tensor's own values on this rank; None if it has none to probe."""
     tensor = values.to_local() if hasattr(values, "to_local") else values
     if tensor.layout is not torch.strided:

@@ -137,7 +137,7 @@ class EngineHooks:
         """Probe under ZeRO-1, 2 or none: parameters are whole, optimizer state may be this rank's part of it."""
         board = self._board
         trained = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
-        only_if_bad = board.late and Kind.PARAMETER in board.kinds
+        only_if_bad = board.only_if_bad and Kind.PARAMETER in board.kinds
         for name, parameter in trained if not only_if_bad else ():
             self._state(name, parameter)
         for name, parameter in trained if Kind.PARAMETER in board.kinds else ():

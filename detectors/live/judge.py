@@ -128,9 +128,9 @@ class Judge:
 
     def _changed(self, first: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> ProbeResult | None:
         """Return a parameter of the module with the first bad output, if it is bad and was good in the step before."""
-        return self._own(first, bad) if step.number > 1 else None
+        return self._own_parameter(first, bad) if step.number > 1 else None
 
-    def _own(self, first: ProbeResult, bad: Sequence[ProbeResult]) -> ProbeResult | None:
+    def _own_parameter(self, first: ProbeResult, bad: Sequence[ProbeResult]) -> ProbeResult | None:
         """Return a bad parameter, as the passes used it, of the module whose output is bad."""
         if first.point.kind is not Kind.OUTPUT:
             return None
@@ -150,7 +150,7 @@ class Judge:
             evidence = ["No output that was probed before it is bad."]
             if Kind.PARAMETER in self._watched:
                 evidence = ["All outputs before it are good."]
-                used = self._own(probe, bad)
+                used = self._own_parameter(probe, bad)
                 if used is not None:
                     evidence.append(f"Training began with a bad parameter: {used.point.parameter}, {_counted(used)}.")
                 elif kind is Kind.OUTPUT and (step.sharded or step.number > 1):

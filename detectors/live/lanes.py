@@ -117,7 +117,7 @@ class Lanes:
         self.hardware = hardware
         self._checksums = checksums
         self._lanes: dict[tuple[Hashable, torch.device], _Lane] = {}
-        self._read: list[Measured] = []
+        self._measured: list[Measured] = []
         self._away: list[_Parcel] = []
         if not hardware.asynchronous:
             native()  # if it has to be built, then now, and not within a step
@@ -165,7 +165,7 @@ class Lanes:
         if parcel is None:
             return
         if parcel.host is None:
-            self._read.append(parcel.read())  # its memory is reused at once
+            self._measured.append(parcel.read())  # its memory is reused at once
         else:
             self._away.append(parcel)
 
@@ -176,8 +176,8 @@ class Lanes:
 
     def arrived(self) -> Iterator[Measured]:
         """Yield the measurements that have arrived since. Never waits."""
-        yield from self._read
-        self._read.clear()
+        yield from self._measured
+        self._measured.clear()
         remaining = []
         for parcel in self._away:
             if parcel.arrived():

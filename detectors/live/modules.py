@@ -93,7 +93,7 @@ class ModuleHooks:
         self._began(batch)
         if Kind.INPUT in board.kinds:
             for name, tensor in _tensors(batch):
-                self._new(tensor)
+                self._is_new(tensor)
                 board.see(board.point(ProbePoint(Kind.INPUT, detail=name)), tensor)
 
     def _output(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
@@ -103,7 +103,7 @@ class ModuleHooks:
         points: dict[str, tuple[int, Callable[[Tensor], None]]] = {}
         backward = board.guard(self._backward)
 
-        def seen(module: nn.Module, args: Any, output: Any) -> None:
+        def probe_output(module: nn.Module, args: Any, output: Any) -> None:
             if not self._model.training:
                 return
             recomputed = torch._C._current_graph_task_id() != -1
@@ -112,14 +112,14 @@ class ModuleHooks:
                 self._began({})
             if root:
                 self.loss(_loss_of(output))
-            only_if_bad = board.late
+            only_if_bad = board.only_if_bad
             place = board.keep_place()
             if leaf and not only_if_bad:
-                self._taken(name, args, place)
+                self._probe_inputs(name, args, place)
             for detail, tensor in _tensors(output):
                 if not tensor.is_floating_point() or (root and detail in ("loss", "0", "") and tensor.numel() == 1):
                     continue
-                if Kind.OUTPUT in board.kinds and self._new(tensor):
+                if Kind.OUTPUT in board.kinds and self._is_new(tensor):
                     if detail not in points:
                         points[detail] = (
                             board.point(ProbePoint(Kind.OUTPUT, name, detail=detail)),
@@ -131,22 +131,22 @@ class ModuleHooks:
                         )
                     bad = board.see(points[detail][0], tensor)
                     if bad and leaf and only_if_bad:
-                        self._taken(name, args, place)
+                        self._probe_inputs(name, args, place)
                     if tensor.requires_grad and Kind.OUTPUT_GRADIENT in board.kinds:
                         tensor.register_hook(points[detail][1])
                 if root and tensor.requires_grad:
                     tensor.register_hook(backward)
 
-        return seen
+        return probe_output
 
-    def _taken(self, name: str, args: Any, order: int) -> None:
+    def _probe_inputs(self, name: str, args: Any, order: int) -> None:
         """Probe a module's inputs that are no module's output."""
         for detail, tensor in _tensors(args):
-            if tensor.is_floating_point() and self._new(tensor):
+            if tensor.is_floating_point() and self._is_new(tensor):
                 point = ProbePoint(Kind.TAKEN, name, detail="" if detail == "0" else detail)
                 self._board.see(self._board.point(point), tensor, order=order)
 
-    def _new(self, tensor: Tensor) -> bool:
+    def _is_new(self, tensor: Tensor) -> bool:
         """Note a tensor; return False if it was probed already, under the exact name of the part that returned it."""
         storage = tensor.untyped_storage()
         version = 0 if tensor.is_inference() else tensor._version
@@ -176,21 +176,21 @@ class ModuleHooks:
         self._board.begin_backward()
 
     def _output_gradient(self, point: int) -> Callable[[Tensor], None]:
-        def seen(gradient: Tensor) -> None:
+        def probe_gradient(gradient: Tensor) -> None:
             self._board.begin_backward()
             self._board.see(point, gradient)
 
-        return seen
+        return probe_gradient
 
     def _gradient(self, name: str) -> Callable[[Tensor], None]:
         board = self._board
         point = board.point(ProbePoint(Kind.GRADIENT, name.rpartition(".")[0], name))
 
-        def seen(gradient: Tensor) -> None:
+        def probe_gradient(gradient: Tensor) -> None:
             board.begin_backward()
             board.see(point, gradient)
 
-        return seen
+        return probe_gradient
 
 
 def _loss_of(output: Any) -> Any:

@@ -35,7 +35,7 @@ class OptimizerHooks:
         self._ended = ended
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._stepped = False
-        self._late = False
+        self._only_if_bad = False
         self._model = model
         if board.checksums:
             self._measure(SumEvent.EDIT)
@@ -83,8 +83,8 @@ class OptimizerHooks:
         if isinstance(overflow, Tensor):
             self._board.see(self._board.point(SKIPPED), overflow)
         self._board.settled(self._model.named_parameters())
-        self._late = self._board.late and Kind.PARAMETER in self._board.kinds
-        if not self._late:
+        self._only_if_bad = self._board.only_if_bad and Kind.PARAMETER in self._board.kinds
+        if not self._only_if_bad:
             for name, parameter in self._model.named_parameters():
                 self._applied(name, parameter)
         if self._recorded:
@@ -96,7 +96,7 @@ class OptimizerHooks:
             return
         board = self._board
         board.begin_step()
-        if not self._late:
+        if not self._only_if_bad:
             for name, parameter in self._model.named_parameters():
                 self._states(optimizer, name, parameter)
         if Kind.PARAMETER in board.kinds:
@@ -104,7 +104,7 @@ class OptimizerHooks:
                 if parameter.requires_grad:
                     places = board.keep_place(), board.keep_place()
                     bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
-                    if bad and self._late:  # gradients and states of the step still exist
+                    if bad and self._only_if_bad:  # gradients and states of the step still exist
                         self._applied(name, parameter, places[0])
                         self._states(optimizer, name, parameter, places[1])
         if board.checksums:

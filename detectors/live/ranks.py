@@ -61,7 +61,7 @@ class Ranks:
 
     def shown(self, step: int) -> list[dict[str, list[Any]]] | None:
         """Return the tables that all ranks published for the step, by rank; None while a rank has not."""
-        return self._all(f"table/{step}")
+        return self._of_all_ranks(f"table/{step}")
 
     def wait(self, kind: str, step: int, seconds: float) -> None:
         """Wait for the others' reports ("step") or tables ("table") of the step. Only when the watch ends."""
@@ -70,9 +70,9 @@ class Ranks:
 
     def reports(self, step: int) -> list[dict[str, Any]] | None:
         """Return all ranks' reports of the step, by rank; None while a rank has not reported."""
-        return self._all(f"step/{step}")
+        return self._of_all_ranks(f"step/{step}")
 
-    def _all(self, prefix: str) -> list[dict[str, Any]] | None:
+    def _of_all_ranks(self, prefix: str) -> list[dict[str, Any]] | None:
         keys = [f"{prefix}/{rank}" for rank in range(self.world)]
         if not self._store.check(keys):
             return None

@@ -88,8 +88,8 @@ class NanWatch:
         tells: bool = True,
     ) -> None:
         engine, root = _model_of(model)
-        self._title, self._tells = title(root), tells
-        kinds = frozenset[Kind]().union(*(WATCHABLE[_known(word, "watch")] for word in _words(watch)))
+        self._title, self._prints = title(root), tells
+        kinds = frozenset[Kind]().union(*(WATCHABLE[_checked_word(word, "watch")] for word in _words(watch)))
         self.finding: Finding | None = None
         self.stopped = False
         try:
@@ -302,8 +302,8 @@ class NanWatch:
 
     def _tell(self) -> None:
         """Print the outcome once, on rank 0."""
-        if self._tells and self.rank == 0:
-            self._tells = False
+        if self._prints and self.rank == 0:
+            self._prints = False
             steps = wording.count(self.steps, "step")
             print(f"NaN watch: {self._title}, {steps}. {self.outcome().rstrip('.')}.", file=sys.stderr, flush=True)
 
@@ -338,7 +338,7 @@ def _words(words: Iterable[str]) -> list[str]:
     return [words] if isinstance(words, str) else list(words)
 
 
-def _known(word: str, option: str) -> str:
+def _checked_word(word: str, option: str) -> str:
     if word not in WATCHABLE:
         raise WatchError(f"unknown {option} '{word}': choose from {', '.join(WATCHABLE)}")
     return word
@@ -351,7 +351,7 @@ def _bounds(bound: float | Mapping[str, float] | None) -> dict[Kind, float]:
     by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE.keys() - {"inputs"}, bound)
     limits: dict[Kind, float] = {}
     for word, limit in by_word.items():
-        kinds = WATCHABLE[_known(word, "bound")]
+        kinds = WATCHABLE[_checked_word(word, "bound")]
         try:
             good = float(limit) > 0
         except (TypeError, ValueError):

@@ -223,7 +223,7 @@ class Zero3Hooks:
     def stepped(self) -> None:
         """Measure optimizer state and the new primary partitions after the optimizer step."""
         board = self._board
-        only_if_bad = board.late and Kind.PRIMARY in board.kinds
+        only_if_bad = board.only_if_bad and Kind.PRIMARY in board.kinds
         for entry in self._parameters.values() if not only_if_bad else ():
             self._state(entry)
         for entry in self._parameters.values() if Kind.PRIMARY in board.kinds else ():
