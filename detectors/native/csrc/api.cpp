@@ -1,4 +1,4 @@
-// What Python calls, through ctypes.PyDLL: with the interpreter's lock held, and nothing here calls Python.
+// What Python calls, through ctypes.PyDLL: with the interpreter's lock held, and no code in this file calls Python.
 #include "happens_before.h"
 
 namespace {
@@ -27,54 +27,56 @@ struct Engine {
       return kFailed;
     }
   }
-  const int64_t* hand_on(std::vector<int64_t>& made, long long* count) {
+  const int64_t* hand_on(std::vector<int64_t>& reported, long long* count) {
     words.clear();
-    words.swap(made);
+    words.swap(reported);
     *count = static_cast<long long>(words.size());
     return words.data();
   }
 };
 
-Engine& engine(void* it) { return *static_cast<Engine*>(it); }
+Engine& engine(void* self) { return *static_cast<Engine*>(self); }
 
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT void* order_new(const char* probes) { return new Engine{order::HappensBefore(probes), {}, {}}; }
-EXPORT void order_delete(void* it) { delete static_cast<Engine*>(it); }
+EXPORT void order_delete(void* self) { delete static_cast<Engine*>(self); }
 
-EXPORT int order_feed(void* it, long long rank, const char* bytes, long long size) {
-  return engine(it).guarded([&] {
-    engine(it).order.feed(rank, {bytes, static_cast<size_t>(size)});
-    return engine(it).order.go_on();
+EXPORT int order_feed(void* self, long long rank, const char* bytes, long long size) {
+  return engine(self).guarded([&] {
+    engine(self).order.feed(rank, {bytes, static_cast<size_t>(size)});
+    return engine(self).order.go_on();
   });
 }
-EXPORT int order_finish(void* it) {
-  return engine(it).guarded([&] {
-    engine(it).order.finish();
-    return engine(it).order.go_on();
+EXPORT int order_finish(void* self) {
+  return engine(self).guarded([&] {
+    engine(self).order.finish();
+    return engine(self).order.go_on();
   });
 }
-EXPORT int order_go_on(void* it) {
-  return engine(it).guarded([&] { return engine(it).order.go_on(); });
+EXPORT int order_go_on(void* self) {
+  return engine(self).guarded([&] { return engine(self).order.go_on(); });
 }
-EXPORT void order_settle(void* it) { engine(it).order.settle(); }
-EXPORT int order_waits(void* it, long long rank) { return engine(it).order.waits(rank); }
-EXPORT long long order_live_state(void* it) { return engine(it).order.live_state(); }
-EXPORT long long order_work(void* it) { return engine(it).order.work(); }
+EXPORT void order_settle(void* self) { engine(self).order.settle(); }
+EXPORT int order_waits(void* self, long long rank) { return engine(self).order.waits(rank); }
+EXPORT long long order_live_state(void* self) { return engine(self).order.live_state(); }
+EXPORT long long order_work(void* self) { return engine(self).order.work(); }
 
-EXPORT const char* order_problem(void* it) { return engine(it).problem.c_str(); }
+EXPORT const char* order_problem(void* self) { return engine(self).problem.c_str(); }
 // The races and the names since the last call, as order::Reports describes them.
-EXPORT const int64_t* order_found(void* it, long long* count) {
-  return engine(it).hand_on(engine(it).order.reports().found, count);
+EXPORT const int64_t* order_found(void* self, long long* count) {
+  return engine(self).hand_on(engine(self).order.reports().found, count);
 }
-EXPORT const int64_t* order_named(void* it, long long* count) {
-  return engine(it).hand_on(engine(it).order.reports().named, count);
+EXPORT const int64_t* order_named(void* self, long long* count) {
+  return engine(self).hand_on(engine(self).order.reports().named, count);
 }
-EXPORT const int64_t* order_pair(void* it, long long number) { return engine(it).order.reports().pair(number).data(); }
-EXPORT const char* order_text(void* it, long long number, long long* size) {
-  const std::string& text = engine(it).order.text(number);
+EXPORT const int64_t* order_pair(void* self, long long number) {
+  return engine(self).order.reports().pair(number).data();
+}
+EXPORT const char* order_text(void* self, long long number, long long* size) {
+  const std::string& text = engine(self).order.text(number);
   *size = static_cast<long long>(text.size());
   return text.data();
 }

@@ -1,5 +1,5 @@
 // One block of memory, and the rule by which two accesses of it race: detectors/order/block.py and reuse.py, in C++.
-// What is dropped, and why nothing is lost by it, stands there.
+// They explain what is dropped, and why nothing is lost by it.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +109,7 @@ class Rule {
     return items.empty() || (items.size() == 1 && items[0].thread == thread);
   }
 
-  // The most frequent cases at once: there is no entry, or only one, of the same thread and the same bytes.
+  // Handle the most frequent cases quickly: no entry, or a single one of the same thread and the same bytes.
   static bool renewed(AccessHistory& history, Entry& entry) {
     if (history.in_rows()) return false;
     if (history.items.empty()) {
@@ -143,15 +143,15 @@ class Rule {
       history.put(std::move(entry), layouts_, dropped_);
   }
 
-  // `redundant`: what the entry comes after and covers is; `told`: what it does not come after races with it.
-  void meet(AccessHistory& history, const Entry& entry, const StreamClock& stream, bool redundant, bool told,
+  // `redundant`: drop entries ordered before and covered; `report`: unordered entries race.
+  void meet(AccessHistory& history, const Entry& entry, const StreamClock& stream, bool redundant, bool report,
             Entries& races) {
     dropped_.clear();
     history.search(entry.lo, entry.hi, [&](const Entry& old, const Place& place) {
       ++layouts_.work;
       if (ordered(old, stream)) {
         if (redundant && entry.lo <= old.lo && old.hi <= entry.hi && entry.layout == kDense) dropped_.push_back(place);
-      } else if (told && overlap(old, entry)) {
+      } else if (report && overlap(old, entry)) {
         races.push_back(old);
         dropped_.push_back(place);
       }
@@ -176,15 +176,15 @@ class Freed {
     std::vector<Accesses> all;
     all.push_back(std::move(static_cast<Accesses&>(block)));
     if (block.inherited) all.push_back(std::move(static_cast<Accesses&>(*block.inherited)));
-    for (Accesses& each : all)
-      for (AccessHistory* history : {&each.reads, &each.writes})
+    for (Accesses& owner : all)
+      for (AccessHistory* history : {&owner.reads, &owner.writes})
         for (const Snapshot& position : awaited) {
-          std::vector<Place> done;
+          std::vector<Place> past;
           history->everything([&](const Entry& old, const Place& place) {
             const int64_t known = old.thread == position.thread ? position.epoch : (*position.known)[old.thread];
-            if (known >= old.epoch) done.push_back(place);
+            if (known >= old.epoch) past.push_back(place);
           });
-          if (!done.empty()) history->drop(done);
+          if (!past.empty()) history->drop(past);
         }
     blocks_[number] = std::move(all);
   }
@@ -214,19 +214,19 @@ class Freed {
  private:
   std::unordered_map<int64_t, std::vector<Accesses>> blocks_;
 
-  // What the parts of an access have in common: those that lie side by side again are one.
+  // The key that all parts of an access share: adjacent parts with the same key are joined.
   using Whole = std::tuple<const Operation*, int64_t, int64_t, int64_t>;
   static Whole whole(const Entry& entry) {
     return {entry.operation.get(), entry.epoch, entry.layout == kDense ? 0 : entry.lo - entry.before, entry.layout};
   }
 
-  // What of the former accesses lies in the memory that is handed out, in the new block's bytes.
+  // Put the parts of former accesses that lie in the memory handed out into `heir`, in the new block's bytes.
   static void inherit(AccessHistory& heir, const AccessHistory& former, const Handed& handed, const HostClock& host,
                       Layouts& layouts) {
     const int64_t by = handed.lo - handed.start;
-    std::map<Whole, Place> before;
+    std::map<Whole, Place> adjacent;
     heir.search(handed.lo - 1, handed.lo, [&](const Entry& old, const Place& place) {
-      if (old.hi == handed.lo) before.insert_or_assign(whole(old), place);
+      if (old.hi == handed.lo) adjacent.insert_or_assign(whole(old), place);
     });
     std::vector<Place> joined;
     Entries pieces;
@@ -236,11 +236,11 @@ class Freed {
       piece.lo = std::max(old.lo + by, handed.lo), piece.hi = std::min(old.hi + by, handed.hi);
       if (piece.lo >= piece.hi || (*host.known)[old.thread] >= old.epoch) return;
       if (old.layout != kDense) piece.before += piece.lo - old.lo - by;
-      if (const auto other = before.find(whole(piece)); piece.lo == handed.lo && other != before.end()) {
-        const Entry& begun = heir.at(other->second);
+      if (const auto neighbour = adjacent.find(whole(piece)); piece.lo == handed.lo && neighbour != adjacent.end()) {
+        const Entry& begun = heir.at(neighbour->second);
         piece.lo = begun.lo, piece.before = begun.before;
-        joined.push_back(other->second);
-        before.erase(other);
+        joined.push_back(neighbour->second);
+        adjacent.erase(neighbour);
       }
       pieces.push_back(std::move(piece));
     });

@@ -14,11 +14,11 @@ void HappensBefore::feed(int64_t rank, std::string_view bytes) {
   if (!place) place = std::make_unique<Follower>(rank, shared_);
   if (bytes.empty()) return;
   place->queue.emplace_back(bytes);
-  if (place->queue.size() == 1) place->left = Reader(place->queue.front());
+  if (place->queue.size() == 1) place->reader = Reader(place->queue.front());
   ready_.push_back(place.get());
 }
 
-// Follow the ranks that are ready, and all whom they release, until each waits or has nothing left.
+// Follow the ranks that are ready, and all ranks that they release, until each waits or has no records left.
 bool HappensBefore::go_on() {
   const int64_t until = work() + kSlice;
   while (true) {
@@ -37,14 +37,14 @@ bool HappensBefore::go_on() {
 
 void HappensBefore::follow() {
   Follower& follower = *current_;
-  if (follower.left.done()) {
+  if (follower.reader.done()) {
     follower.queue.pop_front();
-    follower.left = follower.queue.empty() ? Reader() : Reader(follower.queue.front());
+    follower.reader = follower.queue.empty() ? Reader() : Reader(follower.queue.front());
     return;
   }
   ++shared_.layouts.work;
   Arrival arrival;
-  if (follower.rank.follow(follower.left, arrival)) return;
+  if (follower.rank.follow(follower.reader, arrival)) return;
   const Ref<OpenCollective> collective = shared_.collectives.arrive(follower.rank.number, std::move(arrival));
   follower.waits_in = collective;
   if (!collective->complete()) return;
@@ -90,17 +90,17 @@ int64_t HappensBefore::live_state() const {
   return total;
 }
 
-// End the collective for all who wait in it.
+// End the collective for all ranks that wait in it.
 std::vector<HappensBefore::Follower*> HappensBefore::leave(const Ref<OpenCollective>& collective) {
-  std::vector<Follower*> left;
+  std::vector<Follower*> released;
   for (const auto& [rank, arrival] : collective->arrivals) {
     Follower& follower = *followers_.at(rank);
     if (!(follower.waits_in == collective)) continue;
     follower.waits_in = {};
     follower.rank.end_collective(arrival, collective->outcome(rank));
-    left.push_back(&follower);
+    released.push_back(&follower);
   }
-  return left;
+  return released;
 }
 
 }  // namespace order

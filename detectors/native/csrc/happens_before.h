@@ -31,11 +31,11 @@ class HappensBefore {
   const std::string& text(int64_t number) const { return shared_.texts[number]; }
 
  private:
-  // A rank, the bytes of its records, of which `left` are left of the first, and the collective it waits in.
+  // A rank, the bytes of its records, with a `reader` of the first, and the collective in which it waits.
   struct Follower {
     Rank rank;
     std::deque<std::string> queue;
-    Reader left;
+    Reader reader;
     Ref<OpenCollective> waits_in;
     Follower(int64_t number, Shared& shared) : rank(number, shared) {}
   };

@@ -1,5 +1,5 @@
 // The access history of a block: detectors/order/access_history.py, in C++. Entries stand in the same order as there,
-// as that is the order in which races are told.
+// as that is the order in which races are reported.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace order {
 
-// A launch or a collective: what a race tells of it. `kernel`: the number of its text.
+// A launch or a collective: what a race reports of it. `kernel`: the number of its text.
 struct Operation : Counted {
   Moment moment;
   int64_t kernel, stream, stack, issuer;
@@ -79,7 +79,7 @@ class AccessHistory {
     if (rows_.empty()) {
       items.push_back(std::move(entry));
       if (items.size() > kScan) {
-        for (Entry& each : std::exchange(items, {})) insert(std::move(each), layouts);
+        for (Entry& moved : std::exchange(items, {})) insert(std::move(moved), layouts);
       }
       return;
     }
@@ -102,20 +102,20 @@ class AccessHistory {
   void drop(std::vector<Place>& dropped) {
     std::sort(dropped.begin(), dropped.end());
     if (rows_.empty()) {
-      for (size_t each = dropped.size(); each-- > 0;)
-        items.erase(items.begin() + static_cast<std::ptrdiff_t>(dropped[each].index));
+      for (size_t number = dropped.size(); number-- > 0;)
+        items.erase(items.begin() + static_cast<std::ptrdiff_t>(dropped[number].index));
       return;
     }
-    for (size_t each = dropped.size(); each-- > 0;) {
-      auto& entries = rows_[dropped[each].row].entries;
-      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(dropped[each].index));
+    for (size_t number = dropped.size(); number-- > 0;) {
+      auto& entries = rows_[dropped[number].row].entries;
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(dropped[number].index));
     }
     std::erase_if(rows_, [](const Row& row) { return row.entries.empty(); });
   }
 
  private:
   static constexpr size_t kScan = 16;  // up to so many entries, visiting each is faster than searching
-  static constexpr size_t kFew = 128;  // so many of similar length are let be
+  static constexpr size_t kFew = 128;  // rows of at most this many entries are not thinned
 
   // Entries of similar length, sorted by where they begin.
   struct Row {
@@ -124,32 +124,32 @@ class AccessHistory {
     std::vector<Entry> entries;
     size_t most = kFew;
 
-    // Drop what the newer entries of its thread cover together.
+    // Drop each entry whose bytes newer entries of its thread cover together.
     void thin(Layouts& layouts) {
       std::vector<size_t> newest_first(entries.size());
       std::iota(newest_first.begin(), newest_first.end(), size_t{0});
       std::stable_sort(newest_first.begin(), newest_first.end(),
-                       [this](size_t one, size_t other) { return entries[one].epoch > entries[other].epoch; });
+                       [this](size_t a, size_t b) { return entries[a].epoch > entries[b].epoch; });
       std::map<int64_t, Cover> covers;
-      std::vector<bool> kept(entries.size());
-      for (const size_t at : newest_first) kept[at] = layouts.takes(covers[entries[at].thread], entries[at]);
-      size_t left = 0;
+      std::vector<bool> needed(entries.size());
+      for (const size_t at : newest_first) needed[at] = layouts.takes(covers[entries[at].thread], entries[at]);
+      size_t count = 0;
       for (size_t at = 0; at < entries.size(); ++at)
-        if (kept[at]) std::swap(entries[left++], entries[at]);
-      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(left), entries.end());
+        if (needed[at]) std::swap(entries[count++], entries[at]);
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(count), entries.end());
       most = std::max(kFew, 2 * entries.size());
     }
   };
   std::vector<Row> rows_;  // in the order in which they were made; not empty: `items` is
 
   static size_t first_from(const std::vector<Entry>& entries, int64_t lo) {
-    const auto found = std::partition_point(entries.begin(), entries.end(), [lo](const Entry& e) { return e.lo < lo; });
-    return static_cast<size_t>(found - entries.begin());
+    const auto first = std::partition_point(entries.begin(), entries.end(), [lo](const Entry& e) { return e.lo < lo; });
+    return static_cast<size_t>(first - entries.begin());
   }
 
   void insert(Entry entry, Layouts& layouts) {
     const int64_t size = std::bit_width(static_cast<uint64_t>(entry.hi - entry.lo)) / 2;
-    auto row = std::find_if(rows_.begin(), rows_.end(), [size](const Row& each) { return each.size == size; });
+    auto row = std::find_if(rows_.begin(), rows_.end(), [size](const Row& r) { return r.size == size; });
     if (row == rows_.end()) row = rows_.insert(rows_.end(), Row{size, int64_t{1} << std::min<int64_t>(2 * size + 1, 62), {}, kFew});
     auto& entries = row->entries;
     const auto behind =

@@ -48,11 +48,11 @@ int64_t Layouts::number(int64_t itemsize, const std::vector<int64_t>& sizes, con
   return found->second;
 }
 
-bool Layouts::overlap(const Touched& one, const Touched& other) {
-  if (one.lo >= other.hi || other.lo >= one.hi) return false;
-  if (one.layout == kDense && other.layout == kDense) return true;
-  const Question question{other.lo - one.lo, {0, one.hi - one.lo, one.layout, one.before},
-                          {0, other.hi - other.lo, other.layout, other.before}};
+bool Layouts::overlap(const Touched& first, const Touched& second) {
+  if (first.lo >= second.hi || second.lo >= first.hi) return false;
+  if (first.layout == kDense && second.layout == kDense) return true;
+  const Question question{second.lo - first.lo, {0, first.hi - first.lo, first.layout, first.before},
+                          {0, second.hi - second.lo, second.layout, second.before}};
   if (const auto known = answers_.find(question); known != answers_.end()) return known->second;
   if (answers_.size() >= kAnswers) answers_.clear();
   return answers_[question] = strided(question);
@@ -60,34 +60,34 @@ bool Layouts::overlap(const Touched& one, const Touched& other) {
 
 size_t Layouts::Hash::operator()(const Question& question) const {
   uint64_t hash = 0;
-  const auto& [distance, one, other] = question;
-  for (const int64_t part : {distance, one.hi, one.layout, one.before, other.hi, other.layout, other.before})
+  const auto& [distance, first, second] = question;
+  for (const int64_t part : {distance, first.hi, first.layout, first.before, second.hi, second.layout, second.before})
     hash = (hash ^ static_cast<uint64_t>(part)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
   return hash;
 }
 
 bool Layouts::strided(const Question& question) {
-  const auto& [distance, one, other] = question;
-  const int64_t left = std::max<int64_t>(0, distance), right = std::min(one.hi, distance + other.hi);
-  std::vector<int64_t> starts, others;
-  int64_t run = 0, other_run = 0;
-  if (!runs(0, one, left, right, kMaxRuns, starts, run) ||
-      !runs(distance, other, left, right, kMaxRuns, others, other_run))
+  const auto& [distance, first, second] = question;
+  const int64_t left = std::max<int64_t>(0, distance), right = std::min(first.hi, distance + second.hi);
+  std::vector<int64_t> starts, second_starts;
+  int64_t run = 0, second_run = 0;
+  if (!runs(0, first, left, right, kMaxRuns, starts, run) ||
+      !runs(distance, second, left, right, kMaxRuns, second_starts, second_run))
     return true;
-  // Runs [s, s + run) and [o, o + other_run) meet if and only if s - other_run < o < s + run.
+  // Runs [s, s + run) and [o, o + second_run) meet if and only if s - second_run < o < s + run.
   for (const int64_t start : starts) {
-    const auto nearest = std::upper_bound(others.begin(), others.end(), start - other_run);
-    if (nearest != others.end() && *nearest < start + run) return true;
+    const auto nearest = std::upper_bound(second_starts.begin(), second_starts.end(), start - second_run);
+    if (nearest != second_starts.end() && *nearest < start + run) return true;
   }
   return false;
 }
 
-bool Layouts::takes(Cover& cover, const Touched& one) {
+bool Layouts::takes(Cover& cover, const Touched& touched) {
   std::vector<int64_t> starts;
   int64_t run = 0;
-  if (!runs(one.lo, one, one.lo, one.hi, kCoverRuns, starts, run)) return true;
+  if (!runs(touched.lo, touched, touched.lo, touched.hi, kCoverRuns, starts, run)) return true;
   Cover ranges, all;
-  for (const int64_t start : starts) all.emplace_back(std::max(start, one.lo), std::min(start + run, one.hi));
+  for (const int64_t start : starts) all.emplace_back(std::max(start, touched.lo), std::min(start + run, touched.hi));
   work += static_cast<int64_t>(cover.size());
   const auto middle = all.insert(all.end(), cover.begin(), cover.end());
   std::inplace_merge(all.begin(), middle, all.end());
@@ -103,15 +103,15 @@ bool Layouts::takes(Cover& cover, const Touched& one) {
 }
 
 // Sorted starts of the runs that may touch [left, right), and their length; false if they are too many.
-bool Layouts::runs(int64_t lo, const Touched& one, int64_t left, int64_t right, int64_t most,
+bool Layouts::runs(int64_t lo, const Touched& touched, int64_t left, int64_t right, int64_t most,
                    std::vector<int64_t>& starts, int64_t& run) {
   static const std::vector<Dim> none;
-  const bool dense = one.layout == kDense;
-  run = dense ? one.hi - one.lo : layouts_[static_cast<size_t>(one.layout)].run;
-  const std::vector<Dim>& dims = dense ? none : layouts_[static_cast<size_t>(one.layout)].dims;
+  const bool dense = touched.layout == kDense;
+  run = dense ? touched.hi - touched.lo : layouts_[static_cast<size_t>(touched.layout)].run;
+  const std::vector<Dim>& dims = dense ? none : layouts_[static_cast<size_t>(touched.layout)].dims;
   std::vector<int64_t> inner(dims.size() + 1, run);  // inner[k]: bytes spanned by the dimensions k and later
   for (size_t k = dims.size(); k-- > 0;) inner[k] = inner[k + 1] + dims[k].stride * (dims[k].size - 1);
-  starts = {lo - one.before};
+  starts = {lo - touched.before};
   for (size_t k = 0; k < dims.size(); ++k) {
     const auto [stride, size] = dims[k];
     int64_t first = 0, last = size - 1;

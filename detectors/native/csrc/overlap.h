@@ -11,14 +11,14 @@ namespace order {
 
 constexpr int64_t kDense = -1;  // the layout of an access that touches every byte of its range
 
-// The bytes that an access touches, or those of a part of it: before its range lie `before` bytes of the whole.
+// The bytes that an access, or a part of it, touches. `before`: bytes of the whole access in front of the part.
 struct Touched {
   int64_t lo, hi, layout;
   int64_t before = 0;
   bool operator==(const Touched&) const = default;
 };
 
-// The bytes that some accesses touch together, as ranges that lie apart.
+// The bytes that several accesses touch together, as disjoint ranges.
 using Cover = std::vector<std::pair<int64_t, int64_t>>;
 
 // The layouts of a trace, each once, and the answers about pairs of them.
@@ -26,10 +26,10 @@ class Layouts {
  public:
   // `sizes` and `strides` (bytes) have the same length; nothing is negative.
   int64_t number(int64_t itemsize, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
-  bool overlap(const Touched& one, const Touched& other);
-  // Add an access, if that does not make it too many; false where all its bytes are there already.
-  bool takes(Cover& cover, const Touched& one);
-  int64_t work = 0;  // done so far, by all that share these: records followed, entries visited, runs looked at
+  bool overlap(const Touched& first, const Touched& second);
+  // Add an access unless the ranges become too many; return false if all its bytes were covered already.
+  bool takes(Cover& cover, const Touched& touched);
+  int64_t work = 0;  // so far, of all ranks: records followed, entries visited, runs compared
 
  private:
   struct Dim {
@@ -42,7 +42,7 @@ class Layouts {
   };
   struct Question {
     int64_t distance;
-    Touched one, other;  // each from 0 on
+    Touched first, second;  // each from 0 on
     bool operator==(const Question&) const = default;
   };
   struct Hash {
@@ -50,7 +50,7 @@ class Layouts {
   };
 
   bool strided(const Question& question);
-  bool runs(int64_t lo, const Touched& one, int64_t left, int64_t right, int64_t most, std::vector<int64_t>& starts,
+  bool runs(int64_t lo, const Touched& touched, int64_t left, int64_t right, int64_t most, std::vector<int64_t>& starts,
             int64_t& run);
 
   std::map<std::vector<int64_t>, int64_t> numbers_;

@@ -151,7 +151,7 @@ void Rank::host_wait(const schema::HostWait::Values& record) {
   host_.wait(passed->position);
   // What the host has waited for comes before all work that is still to be launched, also on streams that do not
   // exist yet: such markers can be forgotten. This bounds the memory for markers.
-  for (const auto& [each, stream] : streams_) {
+  for (const auto& [id, stream] : streams_) {
     auto& unforgotten = stream->unforgotten;
     const int64_t epoch = (*host_.known)[stream->thread];
     while (!unforgotten.empty() && unforgotten.front().first <= epoch) {
@@ -165,14 +165,14 @@ void Rank::host_wait(const schema::HostWait::Values& record) {
 
 template <typename Record>
 Ref<Operation> Rank::operation(const Record& record) const {
-  Ref<Operation> made = make<Operation>();
-  made->moment = {record.op, phase_.step, phase_.micro_batch, phase_.name, record.start, record.end};
-  made->kernel = shared_.texts.of(record.kernel);
-  made->stream = record.stream;
-  made->stack = record.stack;
-  made->collective = std::is_same_v<Record, schema::Collective::Values>;
-  if constexpr (std::is_same_v<Record, schema::Collective::Values>) made->issuer = record.issuer;
-  return made;
+  Ref<Operation> result = make<Operation>();
+  result->moment = {record.op, phase_.step, phase_.micro_batch, phase_.name, record.start, record.end};
+  result->kernel = shared_.texts.of(record.kernel);
+  result->stream = record.stream;
+  result->stack = record.stack;
+  result->collective = std::is_same_v<Record, schema::Collective::Values>;
+  if constexpr (std::is_same_v<Record, schema::Collective::Values>) result->issuer = record.issuer;
+  return result;
 }
 
 void Rank::launch(const schema::Launch::Values& record) {
@@ -181,18 +181,18 @@ void Rank::launch(const schema::Launch::Values& record) {
   stream.done = record.end;
   if (record.kernel.starts_with(shared_.probes))
     return;  // a probe of the watch: if it races, so does the program's own use of what it reads
-  const Ref<Operation> made = operation(record);
-  accesses(record.reads, stream, made, false);
-  accesses(record.writes, stream, made, true);
+  const Ref<Operation> launched = operation(record);
+  accesses(record.reads, stream, launched, false);
+  accesses(record.writes, stream, launched, true);
 }
 
 // Read the inputs, in an epoch that the other members will learn of.
 Arrival Rank::begin_collective(const schema::Collective::Values& record) {
-  const Ref<Operation> made = operation(record);
-  StreamClock& stream = on(made->stream);
+  const Ref<Operation> work = operation(record);
+  StreamClock& stream = on(work->stream);
   ++stream.epoch;
-  accesses(record.reads, stream, made, false);
-  return {made, shared_.texts[made->kernel], record.writes, record.group, record.number, record.root, stream.position()};
+  accesses(record.reads, stream, work, false);
+  return {work, shared_.texts[work->kernel], record.writes, record.group, record.number, record.root, stream.position()};
 }
 
 // Write the outputs, knowing what the members brought, in an epoch that they do not learn of.
@@ -208,10 +208,10 @@ void Rank::accesses(std::string_view bytes, StreamClock& stream, const Ref<Opera
   for (size_t left = from.array(); left > 0; --left) {
     const size_t count = from.array();
     Reader::has(count, schema::Access::fields, schema::Access::fields);
-    const auto one = schema::Access::read(from, count);
-    if (one.lo >= one.hi) continue;
-    const int64_t layout = layout_of(one.layout, shared_.layouts);
-    access(one.block, {{one.lo, one.hi, layout}, stream.thread, stream.epoch, operation}, stream, write);
+    const auto touched = schema::Access::read(from, count);
+    if (touched.lo >= touched.hi) continue;
+    const int64_t layout = layout_of(touched.layout, shared_.layouts);
+    access(touched.block, {{touched.lo, touched.hi, layout}, stream.thread, stream.epoch, operation}, stream, write);
   }
 }
 
@@ -252,9 +252,9 @@ Block& Rank::block(int64_t block) {
 }
 
 void Rank::alloc(const schema::Alloc::Values& record) {
-  Block& made = block(record.block);
-  made.owner = record.stream;
-  made.owned = true;
+  Block& allocated = block(record.block);
+  allocated.owner = record.stream;
+  allocated.owned = true;
 }
 
 void Rank::record_stream(const schema::RecordStream::Values& record) {
@@ -319,7 +319,7 @@ void Rank::reuse(const schema::Reuse::Values& record) {
 }
 
 void Rank::settle() {
-  for (const auto& [each, block] : blocks_) settle(*block);
+  for (const auto& [id, block] : blocks_) settle(*block);
 }
 
 void Rank::settle(Block& block) {

@@ -1,4 +1,4 @@
-// What a collective orders: detectors/order/rendezvous.py, in C++. Why it does stands there.
+// What a collective orders: detectors/order/rendezvous.py, in C++. The reasons are explained there.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline std::string shown(const std::vector<int64_t>& ranks) {
 struct OpenCollective : Counted {
   std::set<int64_t> expected;
   std::map<int64_t, Arrival> arrivals;
-  bool forced = false;  // given up waiting for the rest
+  bool forced = false;  // no longer waits for missing members
 
   bool complete() const { return forced || arrivals.size() == expected.size(); }
 
@@ -57,15 +57,15 @@ struct OpenCollective : Counted {
 
   // What `rank` knows when the collective is done.
   Known outcome(int64_t rank) {
-    const Arrival& mine = arrivals.at(rank);
-    if (mine.root < 0) return everyone();
-    if (is_point_to_point(mine) || names(mine, "broadcast") || names(mine, "scatter")) {
-      const auto source = arrivals.find(mine.root);
-      if (source == arrivals.end()) return mine.position.known;  // a source that never came brings nothing
-      return joined(mine.position.known, source->second.position);
+    const Arrival& member = arrivals.at(rank);
+    if (member.root < 0) return everyone();
+    if (is_point_to_point(member) || names(member, "broadcast") || names(member, "scatter")) {
+      const auto source = arrivals.find(member.root);
+      if (source == arrivals.end()) return member.position.known;  // a source that never came brings nothing
+      return joined(member.position.known, source->second.position);
     }
-    if (names(mine, "reduce") || names(mine, "gather"))
-      return mine.root == rank ? everyone() : mine.position.known;
+    if (names(member, "reduce") || names(member, "gather"))
+      return member.root == rank ? everyone() : member.position.known;
     return everyone();
   }
 
@@ -73,9 +73,9 @@ struct OpenCollective : Counted {
   Known merged_;
 
   static Known joined(const Known& known, const Snapshot& position) {
-    Known both = join(*known, *position.known);
-    raise_to(*both, position);
-    return both;
+    Known result = join(*known, *position.known);
+    raise_to(*result, position);
+    return result;
   }
 
   static void raise_to(Vector& vector, const Snapshot& position) {
@@ -106,9 +106,9 @@ class OpenCollectives {
 
   // Throws where two ranks disagree on a group.
   void declare(int64_t group, const std::vector<int64_t>& ranks) {
-    const auto [known, fresh] = groups_.try_emplace(group, Members{ranks, {ranks.begin(), ranks.end()}});
-    if (!fresh && known->second.ranks != ranks)
-      throw Inconsistent("group " + std::to_string(group) + " has ranks " + shown(known->second.ranks) +
+    const auto [entry, fresh] = groups_.try_emplace(group, Members{ranks, {ranks.begin(), ranks.end()}});
+    if (!fresh && entry->second.ranks != ranks)
+      throw Inconsistent("group " + std::to_string(group) + " has ranks " + shown(entry->second.ranks) +
                          " in one trace and " + shown(ranks) + " in another");
   }
 
@@ -127,16 +127,16 @@ class OpenCollectives {
                          std::to_string(rank) + " and root " + std::to_string(root));
     }
     if (mirrored_.contains(rank)) {
-      Ref<OpenCollective> alone = make<OpenCollective>();
-      alone->expected = {rank};
-      alone->arrive(rank, std::move(arrival));
-      return alone;
+      Ref<OpenCollective> single = make<OpenCollective>();
+      single->expected = {rank};
+      single->arrive(rank, std::move(arrival));
+      return single;
     }
     std::set<int64_t> expected = *members;
     Key key{arrival.group, arrival.number, -1};
     if (is_point_to_point(arrival)) {
       // Only two members take part, and the record does not name the receiver: the source need not wait for it, and
-      // the receiver waits for the source alone.
+      // the receiver waits for the source single.
       std::get<2>(key) = root;
       expected = {root, rank};
     }
@@ -145,8 +145,8 @@ class OpenCollectives {
     Ref<OpenCollective> collective = place;
     collective->expected.merge(expected);
     collective->arrive(rank, std::move(arrival));
-    const size_t wanted = collective->expected.size();
-    if (collective->arrivals.size() == wanted && (wanted > 1 || members->size() == 1)) open_.erase(key);
+    const size_t count = collective->expected.size();
+    if (collective->arrivals.size() == count && (count > 1 || members->size() == 1)) open_.erase(key);
     return collective;
   }
 

@@ -1,4 +1,4 @@
-// What Python is told of races: numbers alone, so that a race that occurs often costs little.
+// The races as Python gets them: numbers alone, so that a race that occurs often costs little.
 #pragma once
 
 #include <array>
@@ -31,17 +31,17 @@ class Reports {
   int64_t number(const Side& first, const Side& second, int64_t allocated) {
     const Pair pair{first.kernel,  first.access,  first.stream,  first.issuer,  first.frames, second.kernel,
                     second.access, second.stream, second.issuer, second.frames, allocated};
-    const auto [known, fresh] = numbers_.try_emplace(pair, static_cast<int64_t>(pairs_.size()));
+    const auto [entry, fresh] = numbers_.try_emplace(pair, static_cast<int64_t>(pairs_.size()));
     if (fresh) pairs_.push_back(pair);
-    return known->second;
+    return entry->second;
   }
   const Pair& pair(int64_t number) const { return pairs_[static_cast<size_t>(number)]; }
 
   void add(int64_t pair, int64_t rank, int64_t block, int64_t lo, int64_t hi, int64_t slack, const Moment& first,
            const Moment& second) {
     found.insert(found.end(), {pair, rank, block, lo, hi, slack});
-    for (const Moment& each : {first, second})
-      found.insert(found.end(), {each.op, each.step, each.micro_batch, each.phase, each.start, each.end});
+    for (const Moment& side : {first, second})
+      found.insert(found.end(), {side.op, side.step, side.micro_batch, side.phase, side.start, side.end});
   }
 
  private:
