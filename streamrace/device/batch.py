@@ -42,23 +42,23 @@ class Batch:
 
     def run(self, own: Callable[[], streams.Stream]) -> Work:
         """Issue all parts. ``own``: returns the group's stream."""
-        held = [tensor for reads, writes in self._parts for tensor in (*reads, *writes)]
+        tensors = [tensor for reads, writes in self._parts for tensor in (*reads, *writes)]
         current = streams.current()
         if not self._asynchronous:
             for launch in self._launches:
                 launch(current)
-            return Work(None, held, ())
+            return Work(None, tensors, ())
         stream = own()
         stream.come_behind(current)
         for used in [launch(stream) for launch in self._launches]:
             if used is not stream:
                 stream.come_behind(used)
-        return Work(stream.record_event(), held, held, stream=stream)
+        return Work(stream.record_event(), tensors, tensors, stream=stream)
 
 
-def _overlap(ours: Iterable[Tensor], others: Sequence[Tensor]) -> bool:
+def _overlap(first: Iterable[Tensor], second: Sequence[Tensor]) -> bool:
     return any(
-        one.nbytes and other.nbytes
-        and one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
-        for one in ours for other in others
+        a.nbytes and b.nbytes
+        and a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
+        for a in first for b in second
     )  # fmt: skip

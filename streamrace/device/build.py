@@ -75,8 +75,8 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
 
 def _as_torch(torch: Path) -> list[str]:
     """Return the flag for the C++ string ABI with which torch was built: before 2.7 it changes symbol names."""
-    told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
-    return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
+    config = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", config.read_text())[:1] if config.exists() else []
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def install() -> None:
     operators.install(ProcessGroupNCCL)
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
-    made: Any = c10d._new_process_group_helper
-    sent: Any = c10d.batch_isend_irecv
+    plain_new_group: Any = c10d._new_process_group_helper
+    plain_batch: Any = c10d.batch_isend_irecv
     c: Any = torch._C
     c._nccl_version = lambda: 2 << 32 | 28 << 16 | 9
     c._nccl_version_suffix = lambda: b""
@@ -39,22 +39,22 @@ def install() -> None:
         for name in devices.values():
             refusals.backend(name)
         ProcessGroupNCCL.host = devices.get("cpu") == c10d.Backend.GLOO
-        return made(size, rank, ranks, backend, *args, **kwargs)
+        return plain_new_group(size, rank, ranks, backend, *args, **kwargs)
 
     def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
         group = p2p_op_list[0].group if p2p_op_list and isinstance(p2p_op_list[0], dist.P2POp) else None
         group = group or (c10d._get_default_group() if dist.is_initialized() else None)
         if not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
-            return sent(p2p_op_list)  # type: ignore[no-any-return]
+            return plain_batch(p2p_op_list)  # type: ignore[no-any-return]
         device = torch.device("cuda", torch.cuda.current_device())
         group._start_coalescing(device)
         try:
-            sent(p2p_op_list)
+            plain_batch(p2p_op_list)
         finally:
             work = group._end_coalescing(device)
         return [work]
 
-    batch_isend_irecv.__doc__ = sent.__doc__
+    batch_isend_irecv.__doc__ = plain_batch.__doc__
     module = c10d
     module._new_process_group_helper = new_group
     for module in (c10d, dist):

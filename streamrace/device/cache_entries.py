@@ -66,27 +66,27 @@ def hold() -> None:
 
 def folders() -> list[Path]:
     """Return the folders with kept files: the user's cache, and the checkout's ``build/``."""
-    here = checkout.root()
-    return [cache(), *([] if here is None else [here / "build"])]
+    root = checkout.root()
+    return [cache(), *([] if root is None else [root / "build"])]
 
 
 def everything() -> list[Kept]:
     """Return all kept folders and files, the largest first."""
-    found = [_kept(kind, name, place) for kind, name, place in places()]
-    return sorted(found, key=lambda one: (-one.size, one.name, str(one.place)))
+    entries = [_kept(kind, name, place) for kind, name, place in places()]
+    return sorted(entries, key=lambda entry: (-entry.size, entry.name, str(entry.place)))
 
 
-def remove(one: Kept) -> bool:
-    """Remove ``one`` atomically. Return False if a command uses it now. Raise OSError if it cannot be removed."""
-    if not one.place.is_dir():
-        one.place.unlink(missing_ok=True)
+def remove(entry: Kept) -> bool:
+    """Remove ``entry`` atomically. Return False if a command uses it now. Raise OSError if it cannot be removed."""
+    if not entry.place.is_dir():
+        entry.place.unlink(missing_ok=True)
         return True
-    if one.kind == LEFT and _making(one.place.parent):
+    if entry.kind == LEFT and _making(entry.place.parent):
         return False
-    aside = one.place.with_name(f".{one.name}.{os.getpid()}{_PART}")
+    aside = entry.place.with_name(f".{entry.name}.{os.getpid()}{_PART}")
     try:
-        with _alone(one.place):
-            one.place.rename(aside)
+        with _alone(entry.place):
+            entry.place.rename(aside)
     except BlockingIOError:
         return False
     shutil.rmtree(aside)
@@ -103,9 +103,9 @@ def places() -> Iterator[tuple[str, str, Path]]:
     for place in sorted(root.iterdir()):
         if place.name in _FOLDERS:
             kind, depth, begin = _FOLDERS[place.name]
-            for one in sorted(place.glob(depth)):
-                if one.is_dir():
-                    yield (LEFT if one.name.startswith(".") else kind), f"{begin}{one.name.lstrip('.')}", one
+            for path in sorted(place.glob(depth)):
+                if path.is_dir():
+                    yield (LEFT if path.name.startswith(".") else kind), f"{begin}{path.name.lstrip('.')}", path
         elif place.is_dir():
             yield (LEFT if place.name.startswith(".") else OTHER), place.name.lstrip("."), place
         elif place.name != "lock":

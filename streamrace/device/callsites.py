@@ -66,11 +66,11 @@ class CallSites:
 
     def reported(self, code: int) -> int:
         """Return 1 if the code object at this address has its frames recorded, 0 if not, 2 if its callers have not."""
-        known = self._reported.get(code)
-        if known is None or known[1] != len(PASSING):
-            it = _code(code)
-            known = self._reported[code] = self._is_reported(it.co_filename, it.co_qualname), len(PASSING), it
-        return known[0]
+        cached = self._reported.get(code)
+        if cached is None or cached[1] != len(PASSING):
+            obj = _code(code)
+            cached = self._reported[code] = self._is_reported(obj.co_filename, obj.co_qualname), len(PASSING), obj
+        return cached[0]
 
     def _is_reported(self, path: str, function: str) -> int:
         if path in _BEGINS:
@@ -93,7 +93,7 @@ class CallSites:
         frames = list(self._callers())
         if not frames:
             return "a place outside Python (autograd's thread)"
-        own = next((one for one in frames if not one.file.startswith("torch/")), frames[0])
+        own = next((frame for frame in frames if not frame.file.startswith("torch/")), frames[0])
         called = "" if own is frames[0] else f", called from {wording.frame(own, path=True)}"
         return wording.frame(frames[0], path=True) + called
 
@@ -143,7 +143,7 @@ def _short(path: str) -> str:
 
 @cache
 def _absolute(entries: tuple[str, ...]) -> bool:
-    return all(os.path.isabs(one) for one in entries)
+    return all(os.path.isabs(entry) for entry in entries)
 
 
 @cache

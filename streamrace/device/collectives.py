@@ -183,10 +183,10 @@ class Work(dist.Work):
 
     def get_future(self) -> Any:
         """Return torch's own future: waiting for it makes the current stream wait, as with NCCL's future."""
-        made: Any = torch.futures.Future(devices=[torch.device("cuda", functions().index())])
+        future: Any = torch.futures.Future(devices=[torch.device("cuda", functions().index())])
         if self._event is None:
-            made.set_result(self._result)
-            return made
+            future.set_result(self._result)
+            return future
         # One extra stream per stream of collectives: its waits add no order, as the collectives there end in turn.
         assert self._stream is not None
         if self._stream.stream_id not in _behind:
@@ -194,17 +194,17 @@ class Work(dist.Work):
         behind: Any = _behind[self._stream.stream_id]
         behind.wait_event(self._event)
         with torch.cuda.stream(behind):
-            made.set_result(self._result)
-        return made
+            future.set_result(self._result)
+        return future
 
 
 def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
-    said = _expect(job)
+    call = _expect(job)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
-    looks = uninitialised.taken(job.kernel, job.reads)
+    looks = uninitialised.checks(job.kernel, job.reads)
     state: list[Any] = []
     # not the job: its tensors would live until the collective's end, which differs from timing to timing
     members, move = job.members, job.move
@@ -215,13 +215,13 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
             inputs = [alias.clone() for alias in read_from]
             for look, alias in zip(looks, inputs, strict=False):
                 look(alias)
-            with _told(members, said):
+            with _name_ended_rank(members, call):
                 state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()
         if transfer is not None:
-            with _told(members, said):
+            with _name_ended_rank(members, call):
                 _wait(transfer)
         for alias, value in zip(write_to, outputs, strict=True):
             alias.copy_(value)
@@ -242,12 +242,12 @@ def _expect(job: CollectiveCall) -> str:
 
 
 @contextmanager
-def _told(members: tuple[int, ...], said: str) -> Iterator[None]:
+def _name_ended_rank(members: tuple[int, ...], call: str) -> Iterator[None]:
     """Replace gloo's error after the end of a rank: name the rank that ended, and the call that needed it."""
     try:
         yield
     except RuntimeError:
-        if why := _exchange[0].lost(members, said):
+        if why := _exchange[0].lost(members, call):
             raise RuntimeError(why) from None
         raise
 
@@ -257,12 +257,12 @@ def launch(
     at_start: work.Effect | None = None, at_end: work.Effect | None = None,
 ) -> None:  # fmt: skip
     """Launch the collective as work of the device that waits for ``members``."""
-    now = costs.current()
+    cost = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
     meeting = costs.Meeting(job.members, job.link, job.origin)
-    duration = now.collective(kernel, nbytes, meeting, stream.stream_id)
-    alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
+    duration = cost.collective(kernel, nbytes, meeting, stream.stream_id)
+    alone = duration if not cost.slow else replace(cost, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
     number = work.launch(
         kernel,
         stream=stream.stream_id,
@@ -277,7 +277,7 @@ def launch(
         issuer=functions().current_stream(),
     )
     if tracing.recording():
-        reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
+        reads, writes = (tuple(recording.flat_view(tensor) for tensor in side) for side in (job.reads, job.writes))
         tracing.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))
 
 

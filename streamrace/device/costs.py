@@ -47,9 +47,9 @@ class Costs:
     link_bytes_per_ns: float = 100.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
-    def kernel(self, one: Signature) -> float:
+    def kernel(self, call: Signature) -> float:
         """Return the time of a kernel, without stretches."""
-        return max(self.kernel_ns, flops(one.name, one.shapes) / self.flops_per_ns, one.nbytes / self.bytes_per_ns)
+        return max(self.kernel_ns, flops(call.name, call.shapes) / self.flops_per_ns, call.nbytes / self.bytes_per_ns)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
         """Return a collective's time, stretched: a ring over links of equal speed. ``nbytes``: total bytes moved."""
@@ -60,8 +60,8 @@ class Costs:
 
     def factor(self, kernel: str, stream: int) -> float:
         """Return the factor by which this timing stretches a kernel on a stream."""
-        of = (f"kernel:{kernel}", f"stream:{stream}")
-        return math.prod(value for pattern, value in self.slow.items() if any(fnmatchcase(one, pattern) for one in of))
+        keys = (f"kernel:{kernel}", f"stream:{stream}")
+        return math.prod(value for pattern, value in self.slow.items() if any(fnmatchcase(k, pattern) for k in keys))
 
 
 def flops(name: str, shapes: Sequence[Shape]) -> int:
@@ -70,8 +70,8 @@ def flops(name: str, shapes: Sequence[Shape]) -> int:
     ``shapes``: of the tensor arguments, then of the results.
     """
     if name in _MATRIX_PRODUCTS and len(shapes) >= 2:
-        one, other = shapes[1:3] if "add" in name else shapes[:2]
-        return 2 * math.prod(one) * other[-1]
+        left, right = shapes[1:3] if "add" in name else shapes[:2]
+        return 2 * math.prod(left) * right[-1]
     if name == _ATTENTION and len(shapes) >= 3:  # query-key products, weight-value products
         query, key, value = shapes[:3]
         return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
@@ -108,10 +108,10 @@ def use(costs: Costs) -> None:
             shapes.append(tuple(words[at + 1 : at + 1 + dims]))
             dtypes.append(DTYPES.get(words[at] >> 8, "unknown"))
             at += 1 + dims
-        one = Signature(name.decode(), nbytes, tuple(shapes), tuple(dtypes), switches)
+        signature = Signature(name.decode(), nbytes, tuple(shapes), tuple(dtypes), switches)
         if counted:
-            counted[0] = flops(one.name, one.shapes)
-        return costs.kernel(one)
+            counted[0] = flops(signature.name, signature.shapes)
+        return costs.kernel(signature)
 
     def factor(name: bytes, stream: int) -> float:
         return costs.factor(name.decode(), stream)

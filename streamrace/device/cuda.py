@@ -157,12 +157,12 @@ def _initialised(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _setting(get: str, put: str, value: object) -> dict[str, Any]:
     """Return getter and setter of a setting of CUDA's libraries, which is stored and has no effect."""
-    kept = [value]
+    stored = [value]
 
     def change(new: object) -> None:
-        kept[0] = new
+        stored[0] = new
 
-    return {get: lambda: kept[0], put: change}
+    return {get: lambda: stored[0], put: change}
 
 
 def _given(count: int) -> dict[str, Any]:
@@ -181,11 +181,11 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
         "_cuda_setStream": _set_stream,
         "_cuda_synchronize": _synchronize,
-        "_cuda_canDeviceAccessPeer": lambda one, other: True,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: True,
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: "sm_80",
         "_cuda_sleep": _sleep,
-        **memory.given(),
+        **memory.torch_functions(),
         "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace has every block of it (--trace)"),
         "_cuda_resetPeakHostMemoryStats": lambda: None,
         "_cuda_resetAccumulatedHostMemoryStats": lambda: None,

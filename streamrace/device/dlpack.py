@@ -21,18 +21,18 @@ def install() -> None:
     """Intercept DLPack at both ends: the tensor's method, and torch's C functions."""
     plain = torch.Tensor.__dlpack__
 
-    def __dlpack__(self: torch.Tensor, **how: Any) -> Any:  # noqa: N807
+    def __dlpack__(self: torch.Tensor, **options: Any) -> Any:  # noqa: N807
         if self.device.type != "cuda":
-            return plain(self, **how)
-        wanted = how.pop("dl_device", None)
-        if wanted is None or int(wanted[0]) != _HOST:
+            return plain(self, **options)
+        target = options.pop("dl_device", None)
+        if target is None or int(target[0]) != _HOST:
             raise BufferError(_REFUSAL)
-        if how.pop("copy", None) is False:
+        if options.pop("copy", None) is False:
             raise BufferError(
                 "streamrace: the simulated GPU's memory comes to the host only by a copy, which copy=False forbids"
             )
-        how.pop("stream", None)
-        return plain(self.cpu(), dl_device=wanted, **how)
+        options.pop("stream", None)
+        return plain(self.cpu(), dl_device=target, **options)
 
     torch.Tensor.__dlpack__ = __dlpack__  # type: ignore[method-assign]
     c: Any = torch._C

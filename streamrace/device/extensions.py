@@ -65,24 +65,24 @@ def _without_version() -> None:
 def _load_stubs(file: Path) -> bool:
     """Load stubs for the CUDA libraries that ``file`` is linked with. Return whether there are any."""
     bundled = [*file.parent.glob("*.so*"), *file.parent.parent.glob("*.libs/*.so*")]
-    there = {one.name for one in bundled}
-    wanted = [one for one in needed(str(file)) if one.startswith(stubs.OF_CUDA) and one not in there]
-    for library in sorted(_stubs(file, wanted, bundled).glob("*.so*")) if wanted else ():
+    bundled_names = {library.name for library in bundled}
+    missing = [name for name in needed(str(file)) if name.startswith(stubs.OF_CUDA) and name not in bundled_names]
+    for library in sorted(_stubs(file, missing, bundled).glob("*.so*")) if missing else ():
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    return bool(wanted)
+    return bool(missing)
 
 
-def _stubs(file: Path, wanted: list[str], bundled: list[Path]) -> Path:
+def _stubs(file: Path, missing: list[str], bundled: list[Path]) -> Path:
     """Return the folder with the stubs, built if necessary. Raise OSError, as for a library that cannot be loaded."""
-    how = Path(stubs.__file__).read_bytes()
-    digest = hashlib.sha256(file.read_bytes() + torch.__version__.encode() + how).hexdigest()[:16]
+    source = Path(stubs.__file__).read_bytes()
+    digest = hashlib.sha256(file.read_bytes() + torch.__version__.encode() + source).hexdigest()[:16]
     place = cache() / "stubs" / f"{file.name.partition('.')[0]}-{digest}"
 
     def make() -> None:
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            made = Path(folder) / "made"
-            stubs.beside(file, wanted, bundled, made)
-            shutil.move(made, place)
+            built = Path(folder) / "made"
+            stubs.beside(file, missing, bundled, built)
+            shutil.move(built, place)
 
     try:
         return once(place, make)

@@ -34,9 +34,9 @@ def outside() -> str | None:
     except PackageNotFoundError:
         environment = (checkout.root() or checkout.IMPORTED_FROM) / ".venv" / "bin"
         place = os.path.relpath(environment)
-        made = "" if (environment / "python").exists() else "run 'make setup', then "
+        setup = "" if (environment / "python").exists() else "run 'make setup', then "
         return (
-            f"this Python ({platform.python_version()}) has not what the project needs: {made}activate its "
+            f"this Python ({platform.python_version()}) has not what the project needs: {setup}activate its "
             f"environment ('. {place}/activate'), or write {place}/python instead of python"
         )
     return None
@@ -54,13 +54,13 @@ def elsewhere() -> str | None:
 
 def installed(*packages: str) -> dict[str, str]:
     """Return the versions of Python and of the installed ones among ``packages``."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = version_of(name)
+            versions[name] = version_of(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def missing() -> dict[str, list[str]]:
@@ -72,8 +72,8 @@ def missing() -> dict[str, list[str]]:
     }
 
 
-def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
-    """Return the sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas) and the module's extra.
+def lacking(error: ModuleNotFoundError, command: str, extras: str) -> str | None:
+    """Return the sentence for ``error``: ``command`` needs ``extras`` (with commas) and the module's extra.
 
     None if no extra of this project contains the module: something else is broken then, and its traceback says more.
     """
@@ -87,7 +87,7 @@ def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
     ):  # a page of a study, for example, whose subject needs another extra
         needed.append(bringing[0])
     words = f"{wording.plural_of(len(needed), 'extra')} {wording.every(needed)}"
-    return f"{what} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
+    return f"{command} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
 
 
 def _brought() -> dict[str, set[str]]:
@@ -100,11 +100,11 @@ def _brought() -> dict[str, set[str]]:
     except PackageNotFoundError:
         listed = []
     brought: dict[str, set[str]] = {}
-    for one in listed:
-        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?[^;]*(?:;.*extra == ['\"](\w+)['\"])?", one)
-        if found is None:
+    for requirement in listed:
+        match = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?[^;]*(?:;.*extra == ['\"](\w+)['\"])?", requirement)
+        if match is None:
             continue
-        name, included, extra = found.groups(default="")
+        name, included, extra = match.groups(default="")
         names = brought.setdefault(extra, set())
         if included:
             names |= set().union(*(brought.get(other, set()) for other in included.split(",")))

@@ -23,8 +23,8 @@ class Clocked(Costs):
     clock: Clock
     weightless: str = NOTHING
 
-    def kernel(self, one: Signature) -> float:
-        return self.clock.kernel(one.name, flops(one.name, one.shapes), one.nbytes, one)
+    def kernel(self, call: Signature) -> float:
+        return self.clock.kernel(call.name, flops(call.name, call.shapes), call.nbytes, call)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
         alone = self.clock.collective(name, nbytes, meeting.members, meeting.link, 0, 0, origin=meeting.origin)

@@ -34,9 +34,9 @@ def install() -> None:
     typed: Any = torch.storage.TypedStorage
     tensor.tolist = _reading(tensor.tolist, "tolist", "")
     tensor.numpy = _reading(tensor.numpy, "numpy", "numpy")
-    tensor.data_ptr = _pointing(tensor.data_ptr, lambda one: looks(one, "", "data_ptr"))
-    storage.data_ptr = _pointing(storage.data_ptr, lambda one: looks_at(one, "", "data_ptr"))
-    typed.data_ptr = _pointing(typed.data_ptr, lambda one: looks_at(one._untyped_storage, "", "data_ptr"))
+    tensor.data_ptr = _pointing(tensor.data_ptr, lambda owner: looks(owner, "", "data_ptr"))
+    storage.data_ptr = _pointing(storage.data_ptr, lambda owner: looks_at(owner, "", "data_ptr"))
+    typed.data_ptr = _pointing(typed.data_ptr, lambda owner: looks_at(owner._untyped_storage, "", "data_ptr"))
     _elements(storage)
     _files(storage)
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
@@ -66,10 +66,10 @@ def _reading(plain: Callable[..., Any], name: str, how: str) -> Callable[..., An
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.is_cpu:
             looks(self, f"Tensor.{name}", how)
-        made = plain(self, *args, **kwargs)
+        result = plain(self, *args, **kwargs)
         if how and self.is_cpu and self.is_pinned():
-            weakref.finalize(made, looks, self, "", f"{how} released").atexit = False
-        return made
+            weakref.finalize(result, looks, self, "", f"{how} released").atexit = False
+        return result
 
     return _named(read, plain)
 
@@ -88,10 +88,10 @@ def _elements(kind: Any) -> None:
     """Intercept reads of a storage's elements, single or all."""
     plain = kind.__getitem__
 
-    def __getitem__(self: torch.UntypedStorage, which: Any) -> Any:  # noqa: N807
-        if isinstance(which, int):
-            looks_at(self, "UntypedStorage.__getitem__", at=which)
-        return plain(self, which)
+    def __getitem__(self: torch.UntypedStorage, index: Any) -> Any:  # noqa: N807
+        if isinstance(index, int):
+            looks_at(self, "UntypedStorage.__getitem__", at=index)
+        return plain(self, index)
 
     def __iter__(self: torch.UntypedStorage) -> Iterator[int]:  # noqa: N807
         looks_at(self, "UntypedStorage.__iter__")  # a single access: an access for each byte would make the trace long
@@ -123,9 +123,9 @@ def safetensors(module: ModuleType) -> None:
         plain = getattr(module, name)
 
         def save(tensors: dict[str, Tensor], *args: Any, plain: Any = plain, name: str = name, **kwargs: Any) -> Any:
-            for one in tensors.values() if isinstance(tensors, dict) else ():
-                if isinstance(one, Tensor) and one.is_cpu:
-                    looks(one, f"safetensors.torch.{name}", "")
+            for tensor in tensors.values() if isinstance(tensors, dict) else ():
+                if isinstance(tensor, Tensor) and tensor.is_cpu:
+                    looks(tensor, f"safetensors.torch.{name}", "")
             return plain(tensors, *args, **kwargs)
 
         setattr(module, name, _named(save, plain))

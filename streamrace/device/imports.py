@@ -71,12 +71,12 @@ def install() -> None:
 
     def create_module(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
         names = needed(spec.origin or "") if spec.name not in OF_TORCH else []
-        asked = next((one for one in names if one.startswith(_OF_CUDA)), "")
+        library = next((name for name in names if name.startswith(_OF_CUDA)), "")
         try:
-            return plain(self, spec) if not asked else _refuse(spec, asked)  # type: ignore[no-any-return]
+            return plain(self, spec) if not library else _refuse(spec, library)  # type: ignore[no-any-return]
         except ImportError as error:
             missing = str(error).split(":")[0]  # missing for a library that this one is linked with
-            if asked or not missing.startswith(_OF_CUDA):
+            if library or not missing.startswith(_OF_CUDA):
                 raise
             _refuse(spec, missing, error)
 
@@ -94,20 +94,20 @@ def needed(file: str) -> list[str]:
     try:
         with open(file, "rb") as read, mmap.mmap(read.fileno(), 0, access=mmap.ACCESS_READ) as data:
             start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
-            parts = [struct.unpack_from("<IIQQQQQQ", data, start + size * one) for one in range(count)]
-            loaded = [one for one in parts if one[0] == _PT_LOAD]
-            _, _, at, _, _, length, *_ = next(one for one in parts if one[0] == _PT_DYNAMIC)
-            entries = [struct.unpack_from("<QQ", data, at + 16 * one) for one in range(length // 16)]
+            parts = [struct.unpack_from("<IIQQQQQQ", data, start + size * number) for number in range(count)]
+            loaded = [part for part in parts if part[0] == _PT_LOAD]
+            _, _, at, _, _, length, *_ = next(part for part in parts if part[0] == _PT_DYNAMIC)
+            entries = [struct.unpack_from("<QQ", data, at + 16 * number) for number in range(length // 16)]
             strings = next(value for tag, value in entries if tag == _DT_STRTAB)
-            begin = next(strings - one[3] + one[2] for one in loaded if one[3] <= strings < one[3] + one[5])
+            begin = next(strings - part[3] + part[2] for part in loaded if part[3] <= strings < part[3] + part[5])
             names = [begin + value for tag, value in entries if tag == _DT_NEEDED]
-            return [data[one : data.find(b"\0", one)].decode() for one in names]
+            return [data[offset : data.find(b"\0", offset)].decode() for offset in names]
     except (OSError, ValueError, StopIteration, struct.error):
         return []
 
 
-def _sentence(what: str, library: str) -> str:
-    return f"streamrace: {what} cannot run on a simulated GPU: {_INSTEAD.get(library, _ON_THE_HOST)}"
+def _sentence(subject: str, library: str) -> str:
+    return f"streamrace: {subject} cannot run on a simulated GPU: {_INSTEAD.get(library, _ON_THE_HOST)}"
 
 
 class _First(importlib.abc.MetaPathFinder):

@@ -110,8 +110,8 @@ def run(options: LaunchOptions) -> int:
     """
     program, dry = options.program, options.dry
     _ = program.folder
-    here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
-    start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    devices = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    start(devices=devices, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
     if dry:
         from streamrace.device.dry import install
 
@@ -154,7 +154,7 @@ def run(options: LaunchOptions) -> int:
     from streamrace.device.cuda import DeviceProperties as Gpu
     from streamrace.device.ranks.processes import run as run_ranks
 
-    with smi.found(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, options.ranks or here):
+    with smi.on_path(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, options.ranks or devices):
         if not options.ranks:
             return rank(int(os.environ.get("RANK", "0")))
         run_ranks(options.ranks, lambda number: sys.exit(rank(number)))
@@ -272,33 +272,33 @@ def _count(text: str) -> int:
 
 
 def _read(parser: _Parser, arguments: list[str], *, seed: bool) -> LaunchOptions:
-    given = parser.parse_args(arguments)
-    if given.earlier is not None:
+    parsed = parser.parse_args(arguments)
+    if parsed.earlier is not None:
         raise WrongUse(
             "--world and --per-node are gone: say --nodes and --gpus (of each node), as for streamrace check"
         )
-    if given.record and not given.trace:
+    if parsed.record and not parsed.trace:
         raise WrongUse("--record needs a --trace to be written into")
-    if not given.program:
+    if not parsed.program:
         raise WrongUse("name a script or a module to run")
-    name, *rest = given.program
+    name, *rest = parsed.program
     options = LaunchOptions(
-        Program(name, tuple(rest), module=given.module),
-        given.ranks or 0,
-        dry_world(given.nodes, given.gpus, given.hardware, given.network, dry=given.dry),
-        Timing.parse(given.timing),
-        trace=given.trace,
-        record=given.record,
-        without=given.without,
+        Program(name, tuple(rest), module=parsed.module),
+        parsed.ranks or 0,
+        dry_world(parsed.nodes, parsed.gpus, parsed.hardware, parsed.network, dry=parsed.dry),
+        Timing.parse(parsed.timing),
+        trace=parsed.trace,
+        record=parsed.record,
+        without=parsed.without,
         seed=seed,
     )
-    if given.trace and (options.ranks or options.record or launched()):
-        given.trace.mkdir(parents=True, exist_ok=True)
+    if parsed.trace and (options.ranks or options.record or launched()):
+        parsed.trace.mkdir(parents=True, exist_ok=True)
     return options
 
 
-def main(arguments: list[str], told: Callable[[str], None] | None = None, *, seed: bool = False) -> int:
-    """Run the command line; return its exit status, 2 for a wrong call. ``told``: gets why a trace is incomplete.
+def main(arguments: list[str], report: Callable[[str], None] | None = None, *, seed: bool = False) -> int:
+    """Run the command line; return its exit status, 2 for a wrong call. ``report``: gets why a trace is incomplete.
 
     ``seed``: random generators that the program does not seed are seeded (:mod:`streamrace.device.seeds`).
     """
@@ -310,15 +310,15 @@ def main(arguments: list[str], told: Callable[[str], None] | None = None, *, see
         return 2
     except (BuildError, RuntimeError) as problem:
         print(f"streamrace: {problem}", file=sys.stderr)
-        _tell(str(problem), told)
+        _tell(str(problem), report)
         return 2
     except RankFailed as failed:
         print(f"streamrace: {failed}; the others were ended", file=sys.stderr)
-        _tell(failed.reason, told)
+        _tell(failed.reason, report)
         return failed.status
 
 
-def _tell(reason: str, told: Callable[[str], None] | None) -> None:
+def _tell(reason: str, report: Callable[[str], None] | None) -> None:
     _, unwritten, why = reason.partition(UNWRITTEN)
-    if unwritten and told is not None:
-        told(unwritten + why)
+    if unwritten and report is not None:
+        report(unwritten + why)

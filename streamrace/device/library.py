@@ -104,8 +104,8 @@ class Functions:
         raise AttributeError(f"the simulated GPU has no function '{name}'")
 
     def callback(self, name: str, kind: Any, function: Any) -> Any:
-        made = self.keep[name] = kind(function)
-        return made
+        c_function = self.keep[name] = kind(function)
+        return c_function
 
 
 KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (

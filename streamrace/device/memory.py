@@ -24,15 +24,15 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB}
 
 def total() -> int:
     """Return the device's memory in bytes. Raise ValueError if the environment variable is not a size."""
-    wanted = os.environ.get("STREAMRACE_MEMORY", "")
-    if not wanted:
+    text = os.environ.get("STREAMRACE_MEMORY", "")
+    if not text:
         return _DEFAULT
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|)", wanted)
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|)", text)
+    if match is None or float(match[1]) == 0:
         raise ValueError(
-            f"streamrace: STREAMRACE_MEMORY says how much memory the device has, as in 24GiB, not '{wanted}'"
+            f"streamrace: STREAMRACE_MEMORY says how much memory the device has, as in 24GiB, not '{text}'"
         )
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def unlimited() -> None:
@@ -40,7 +40,7 @@ def unlimited() -> None:
     functions().memory(total(), _ALL)
 
 
-def given() -> dict[str, Any]:
+def torch_functions() -> dict[str, Any]:
     """Return functions of ``torch._C`` about memory that a CUDA build has."""
     c: Any = torch._C
     size = total()
@@ -52,13 +52,13 @@ def given() -> dict[str, Any]:
         functions().memory(size, int(size * allowed))
 
     def watched(observer: Callable[[int, int, int, int], object]) -> None:
-        def told(*figures: int) -> None:
-            for one in observers:
-                one(*figures)
+        def notify(*figures: int) -> None:
+            for observe in observers:
+                observe(*figures)
 
         observers.append(observer)
         f = functions()
-        f.out_of_memory(f.callback("out_of_memory", OutOfMemory, told))
+        f.out_of_memory(f.callback("out_of_memory", OutOfMemory, notify))
 
     limit(1.0, 0)
     return {

@@ -20,32 +20,32 @@ Named = Mapping[str, tuple[bool, Sequence[int]]]
 
 def line(file: Path, expressions: Sequence[str]) -> str:
     """Return the line that writes into ``file`` which blocks these expressions and all local names refer to."""
-    asked = ", ".join(f"{one!r}: lambda: {one}" for one in expressions)
-    return f"__import__('streamrace.device.naming', fromlist=['tell']).tell({str(file)!r}, {{{asked}}}, locals())"
+    entries = ", ".join(f"{expression!r}: lambda: {expression}" for expression in expressions)
+    return f"__import__('streamrace.device.naming', fromlist=['tell']).tell({str(file)!r}, {{{entries}}}, locals())"
 
 
-def tell(file: str, asked: Mapping[str, Callable[[], object]], names: Mapping[str, object]) -> None:
+def tell(file: str, expressions: Mapping[str, Callable[[], object]], names: Mapping[str, object]) -> None:
     """Append a line of JSON: the rank, and its :data:`Named`."""
-    found: dict[str, tuple[bool, list[int]]] = {}
-    for name in (*asked, *filter(str.isidentifier, names)):
+    named: dict[str, tuple[bool, list[int]]] = {}
+    for name in (*expressions, *filter(str.isidentifier, names)):
         with suppress(Exception):  # an expression that raises anything does not name a tensor
-            _look(name, asked[name]() if name in asked else names[name], found)
-    with open(file, "a", encoding="utf-8") as told:
-        told.write(json.dumps([int(os.environ.get("RANK", "0")), found]) + "\n")
+            _look(name, expressions[name]() if name in expressions else names[name], named)
+    with open(file, "a", encoding="utf-8") as output:
+        output.write(json.dumps([int(os.environ.get("RANK", "0")), named]) + "\n")
 
 
-def _look(name: str, value: Any, found: dict[str, tuple[bool, list[int]]]) -> None:
+def _look(name: str, value: Any, named: dict[str, tuple[bool, list[int]]]) -> None:
     import torch
 
     from streamrace.device.work import place
 
     listed = isinstance(value, (list, tuple))
-    ones = list(value[:_MOST]) if listed else [value]
-    if ones and all(isinstance(one, torch.Tensor) and one.is_cuda for one in ones):
-        found[name] = listed, [place(one)[0] for one in ones]
+    items = list(value[:_MOST]) if listed else [value]
+    if items and all(isinstance(item, torch.Tensor) and item.is_cuda for item in items):
+        named[name] = listed, [place(item)[0] for item in items]
 
 
-def told(file: Path) -> list[tuple[int, Named]]:
+def read(file: Path) -> list[tuple[int, Named]]:
     """Return the lines of ``file``: each rank with its :data:`Named`."""
     try:
         return [(rank, named) for rank, named in map(json.loads, file.read_text(encoding="utf-8").splitlines())]

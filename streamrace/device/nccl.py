@@ -62,10 +62,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._numbers: dict[int, int] = {}
         self._directions: dict[int, streams.Stream] = {}
         self._batch: Batch | None = None
-        self._carrier, self._gloo, known = self._meet(store)
+        self._carrier, self._gloo, registered = self._meet(store)
         # torch keeps a group's name with its backends. No backend is registered for the device: torch refuses the
         # methods that this class does not override.
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, known)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, registered)
 
     def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
         """Meet the other ranks; return the group for the device's values, for the host's or None, and torch's own."""
@@ -89,14 +89,14 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return sums.all_reduce(self._carrier, ins[0], outs[0])
 
-        works = [self._issue("all_reduce", [one], [one], move, opts, sums=sums, result=[one]) for one in tensors]
+        works = [self._issue("all_reduce", [t], [t], move, opts, sums=sums, result=[t]) for t in tensors]
         return _together(works)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         plain = c10d.AllreduceOptions()
         if opts is not None:
             plain.reduceOp, plain.asyncOp, plain.timeout = opts.reduceOp, opts.asyncOp, opts.timeout
-        return _together([self.allreduce([one], plain) for one in tensors])
+        return _together([self.allreduce([tensor], plain) for tensor in tensors])
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or c10d.BroadcastOptions()
@@ -107,7 +107,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         to.rootRank = opts.rootRank
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
-            return self._carrier.broadcast([_bytes(one) for one in ins or outs], to)
+            return self._carrier.broadcast([_bytes(tensor) for tensor in ins or outs], to)
 
         read, written = (tensors, []) if sends else ([], tensors)
         return self._issue("broadcast", read, written, move, opts, root=opts.rootRank, result=tensors)
@@ -140,11 +140,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         if gloo := self._host_group(inputs):
             return gloo.allgather(outputs, inputs, opts)
-        if len({one.numel() for one in outputs[0]}) > 1:
+        if len({tensor.numel() for tensor in outputs[0]}) > 1:
             _refuse("an all_gather of parts of different sizes", "broadcast each")
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
-            return self._carrier.allgather([[_bytes(one) for one in outs]], [_bytes(ins[0])], c10d.AllgatherOptions())
+            return self._carrier.allgather([[_bytes(t) for t in outs]], [_bytes(ins[0])], c10d.AllgatherOptions())
 
         return self._issue("all_gather", inputs, outputs[0], move, opts, result=outputs[0])
 
@@ -167,7 +167,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         opts = opts or c10d.ReduceScatterOptions()
         if gloo := self._host_group(outputs):
             return gloo.reduce_scatter(outputs, inputs, opts)
-        if len({one.numel() for one in inputs[0]}) > 1:
+        if len({tensor.numel() for tensor in inputs[0]}) > 1:
             _refuse("a reduce_scatter of parts of different sizes")
         sums = Reduction(opts.reduceOp, outputs[0].dtype)
 
@@ -186,10 +186,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         to.rootRank = opts.rootRank
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
-            return self._carrier.gather([[_bytes(one) for one in outs]] if outs else [], [_bytes(ins[0])], to)
+            return self._carrier.gather([[_bytes(tensor) for tensor in outs]] if outs else [], [_bytes(ins[0])], to)
 
-        into, whole = outputs[0] if outputs else [], inputs[0].nbytes * self.size()
-        return self._issue("gather", inputs, into, move, opts, root=opts.rootRank, nbytes=whole, result=into)
+        into, total = outputs[0] if outputs else [], inputs[0].nbytes * self.size()
+        return self._issue("gather", inputs, into, move, opts, root=opts.rootRank, nbytes=total, result=into)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if gloo := self._host_group(outputs):
@@ -198,16 +198,16 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         to.rootRank = opts.rootRank
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
-            return self._carrier.scatter([_bytes(outs[0])], [[_bytes(one) for one in ins]] if ins else [], to)
+            return self._carrier.scatter([_bytes(outs[0])], [[_bytes(tensor) for tensor in ins]] if ins else [], to)
 
-        parts, whole = inputs[0] if inputs else [], outputs[0].nbytes * self.size()
-        return self._issue("scatter", parts, outputs, move, opts, root=opts.rootRank, nbytes=whole, result=outputs)
+        parts, total = inputs[0] if inputs else [], outputs[0].nbytes * self.size()
+        return self._issue("scatter", parts, outputs, move, opts, root=opts.rootRank, nbytes=total, result=outputs)
 
     def all_to_all_single(self, output: Tensor, input: Tensor, out: Any, into: Any, opts: Any = None) -> Any:  # noqa: A002
         opts = opts or c10d.AllToAllOptions()
         if gloo := self._host_group([output, input]):
             return gloo.alltoall_base(output, input, out, into, opts)
-        out, into = ([rows * _row_bytes(one) for rows in of] for of, one in ((out, output), (into, input)))
+        out, into = ([rows * _row_bytes(t) for rows in splits] for splits, t in ((out, output), (into, input)))
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return self._carrier.alltoall_base(_bytes(outs[0]), _bytes(ins[0]), out, into, c10d.AllToAllOptions())
@@ -219,14 +219,14 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         opts = opts or c10d.AllToAllOptions()
         if gloo := self._host_group(outputs):
             return gloo.alltoall(outputs, inputs, opts)
-        out, into = [one.nbytes for one in outputs], [one.nbytes for one in inputs]
+        out, into = [tensor.nbytes for tensor in outputs], [tensor.nbytes for tensor in inputs]
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
-            given, whole = torch.cat([_bytes(one) for one in ins]), torch.empty(sum(out), dtype=torch.uint8)
-            transfer = self._carrier.alltoall_base(whole, given, out, into, c10d.AllToAllOptions())
+            source, received = torch.cat([_bytes(tensor) for tensor in ins]), torch.empty(sum(out), dtype=torch.uint8)
+            transfer = self._carrier.alltoall_base(received, source, out, into, c10d.AllToAllOptions())
             transfer.wait()
-            for one, part in zip(outs, whole.split(out), strict=True):
-                _bytes(one).copy_(part)
+            for output, part in zip(outs, received.split(out), strict=True):
+                _bytes(output).copy_(part)
 
         splits = (tuple(out), tuple(into))
         return self._issue("all_to_all", inputs, outputs, move, opts, splits=splits, result=outputs)
@@ -338,9 +338,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if self._stream is not None:
             self._stream.rename(name)
 
-    def _declare(self, what: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
+    def _declare(self, suffix: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
         """Return the number of a group, the same on all its ranks."""
-        number = zlib.crc32(f"{self._name}:{self._ranks}{what}".encode()) & 0x7FFFFFFF
+        number = zlib.crc32(f"{self._name}:{self._ranks}{suffix}".encode()) & 0x7FFFFFFF
         tracing.groups.setdefault(number, Group(number, ranks, origin))
         return number
 
@@ -355,11 +355,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         collectives.drain()  # the host will wait for other ranks, whose devices may wait for this rank's
         return self._gloo
 
-    def _same(self, one: Tensor, other: Tensor, fits: bool, what: str) -> None:
-        if one.dtype != other.dtype:
+    def _same(self, first: Tensor, second: Tensor, fits: bool, what: str) -> None:
+        if first.dtype != second.dtype:
             raise ValueError("output tensor must have the same type as input tensor")
         if not fits:
-            raise ValueError(f"{what}: {list(one.shape)} and {list(other.shape)} do not fit {self.size()} ranks")
+            raise ValueError(f"{what}: {list(first.shape)} and {list(second.shape)} do not fit {self.size()} ranks")
 
     # -- methods that torch calls on a backend ----------------------------------------------------
 
@@ -439,10 +439,10 @@ def _together(works: list[Any]) -> Any:
     """Merge collectives issued as one: waiting for the last waits for all, as they share a stream."""
     last = works[-1]
     if isinstance(last, Work):
-        last._result = [one for work in works for one in work._result]
-        last._held = [one for work in works for one in work._held]
+        last._result = [tensor for work in works for tensor in work._result]
+        last._held = [tensor for work in works for tensor in work._held]
     return last
 
 
-def _refuse(what: str, why: str = "") -> NoReturn:
-    raise RuntimeError(f"streamrace: {what} cannot be simulated" + (f": {why}" if why else ""))
+def _refuse(subject: str, why: str = "") -> NoReturn:
+    raise RuntimeError(f"streamrace: {subject} cannot be simulated" + (f": {why}" if why else ""))

@@ -28,18 +28,18 @@ def _broadcast_out(tensor: Tensor, outs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], _: int) -> list[list[Tensor]]:
-    return [[_to(one, device) for one in tensors] for device in devices]
+    return [[_to(tensor, device) for tensor in tensors] for device in devices]
 
 
 def _scatter(
     tensor: Tensor, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, streams: Sequence[Any] | None
 ) -> list[Tensor]:
     parts = tensor.split_with_sizes(list(sizes), dim) if sizes is not None else tensor.chunk(len(devices), dim)
-    made = []
+    copies = []
     for number, (part, device) in enumerate(zip(parts, devices, strict=False)):
         with torch.cuda.stream(streams[number] if streams is not None else None):
-            made.append(_to(part, device))
-    return made
+            copies.append(_to(part, device))
+    return copies
 
 
 def _scatter_out(tensor: Tensor, outs: Sequence[Tensor], dim: int, streams: Sequence[Any] | None) -> Sequence[Tensor]:
@@ -51,17 +51,17 @@ def _scatter_out(tensor: Tensor, outs: Sequence[Tensor], dim: int, streams: Sequ
 
 
 def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
-    for part, one in zip(out.split_with_sizes([one.size(dim) for one in tensors], dim), tensors, strict=True):
-        part.copy_(one, non_blocking=out.is_cuda)
+    for part, tensor in zip(out.split_with_sizes([tensor.size(dim) for tensor in tensors], dim), tensors, strict=True):
+        part.copy_(tensor, non_blocking=out.is_cuda)
     return out
 
 
 def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
     sizes = list(tensors[0].shape)
-    sizes[dim] = sum(one.size(dim) for one in tensors)
+    sizes[dim] = sum(tensor.size(dim) for tensor in tensors)
     index = torch.cuda.current_device() if destination is None else destination
-    where = torch.device("cpu") if index == -1 else torch.device("cuda", index)
-    return _gather_out(tensors, torch.empty(sizes, dtype=tensors[0].dtype, device=where), dim)
+    device = torch.device("cpu") if index == -1 else torch.device("cuda", index)
+    return _gather_out(tensors, torch.empty(sizes, dtype=tensors[0].dtype, device=device), dim)
 
 
 def install() -> None:

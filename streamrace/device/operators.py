@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 
 _PYTHON = torch._C.DispatchKey.Python
 _kept: list[torch.library.Library] = []
-_asked: list[_Call] = []  # calls whose operator is under way
+_pending: list[_Call] = []  # calls whose operator is under way
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ _OPERATORS = (
 
 @dataclass
 class _Call:
-    """A call by ``compiled`` for ``group``. ``made``: the group's Work; torch's own result lacks its Python part."""
+    """A call by ``compiled`` for ``group``. ``work``: the group's Work; torch's own result lacks its Python part."""
 
     group: Any
     options: list[Any]
     compiled: Any = None
-    made: Any = None
+    work: Any = None
 
 
 def install(group: Any) -> None:
@@ -90,44 +90,44 @@ def install(group: Any) -> None:
 
 def _method(operator: Operator, plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
-    def method(self: Any, *given: Any) -> Any:
-        if not _is_looked_at(self, given):
-            return plain(self, *given)
-        wanted, options = len(operator.arguments), []
+    def method(self: Any, *args: Any) -> Any:
+        if not _is_looked_at(self, args):
+            return plain(self, *args)
+        count, options = len(operator.arguments), []
         if operator.options is not None:
-            options = [given[wanted] if len(given) > wanted and given[wanted] is not None else operator.options()]
+            options = [args[count] if len(args) > count and args[count] is not None else operator.options()]
         compiled: Any = dist.ProcessGroup(self.rank(), self.size())  # type: ignore[call-arg]
         call = _Call(self, options, compiled)
-        _asked.append(call)
+        _pending.append(call)
         try:
-            result = getattr(compiled, operator.compiled or operator.method)(*given[:wanted], *options)
+            result = getattr(compiled, operator.compiled or operator.method)(*args[:count], *options)
         finally:
-            _asked.pop()
-        return call.made or result
+            _pending.pop()
+        return call.work or result
 
     return method
 
 
 def _kernel(operator: Operator) -> Callable[..., Any]:
     schema = getattr(torch.ops.c10d, operator.name).default._schema
-    names = [one.name for one in schema.arguments]
+    names = [argument.name for argument in schema.arguments]
     places, group = [names.index(name) for name in operator.arguments], names.index("process_group")
 
-    def kernel(*given: Any) -> Any:
-        issuer = dist.ProcessGroup.unbox(given[group])
-        asked = bool(_asked) and _asked[-1].compiled is issuer
-        call = _asked[-1] if asked else _unasked(operator, issuer)
-        arguments = [given[place] for place in places]
-        call.made = getattr(type(call.group), operator.method).__wrapped__(call.group, *arguments, *call.options)
-        if not asked:
-            call.made.keep()
-        work = call.made.boxed()
-        return work if len(schema.returns) == 1 else (given[places[0]], work)
+    def kernel(*values: Any) -> Any:
+        issuer = dist.ProcessGroup.unbox(values[group])
+        is_pending = bool(_pending) and _pending[-1].compiled is issuer
+        call = _pending[-1] if is_pending else _direct_call(operator, issuer)
+        arguments = [values[place] for place in places]
+        call.work = getattr(type(call.group), operator.method).__wrapped__(call.group, *arguments, *call.options)
+        if not is_pending:
+            call.work.keep()
+        work = call.work.boxed()
+        return work if len(schema.returns) == 1 else (values[places[0]], work)
 
     return kernel
 
 
-def _unasked(operator: Operator, group: Any) -> _Call:
+def _direct_call(operator: Operator, group: Any) -> _Call:
     """Return the call of a program that uses the operator itself: functional collectives with a given output."""
     if not hasattr(getattr(type(group), operator.method), "__wrapped__"):
         raise RuntimeError(f"streamrace: c10d::{operator.name} was called for a group that is not the simulated NCCL's")
@@ -139,19 +139,19 @@ def _unasked(operator: Operator, group: Any) -> _Call:
     return _Call(group, [operator.options()] if operator.options is not None else [])
 
 
-def _is_looked_at(group: Any, given: tuple[Any, ...]) -> bool:
+def _is_looked_at(group: Any, arguments: tuple[Any, ...]) -> bool:
     """Check whether a mode is active or a tensor is a wrapper. False if the group must refuse the host's tensors."""
-    tensors = list(_tensors(given))
+    tensors = list(_tensors(arguments))
     if not tensors or (tensors[0].is_cpu and group._gloo is None):
         return False
     return bool(torch._C._len_torch_dispatch_stack()) or any(
-        torch._C._dispatch_keys(one).has(_PYTHON) for one in tensors
+        torch._C._dispatch_keys(tensor).has(_PYTHON) for tensor in tensors
     )
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
-    for one in given:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, list | tuple):
-            yield from _tensors(one)
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

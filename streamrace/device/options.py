@@ -84,7 +84,7 @@ def whole_timing(timing: Timing, slow: Mapping[str, float]) -> Timing | None:
     if any(factor != int(factor) or factor < 2 for factor in slow.values()):
         return None
     try:
-        return Timing((*(Stretch(what, int(factor)) for what, factor in slow.items()), *timing.deviations))
+        return Timing((*(Stretch(pattern, int(factor)) for pattern, factor in slow.items()), *timing.deviations))
     except TokenError:
         return None
 

@@ -38,17 +38,17 @@ class Insertion(NamedTuple):
 
 def put_in(lines: Sequence[str], insertions: Sequence[Insertion]) -> tuple[list[str], list[int]]:
     """Return the lines with the insertions, and the number of each. Insertions before one line keep their order."""
-    made: list[str] = []
+    merged: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate([*lines, None], 1):
-        for one in insertions:
-            if one.line == number:
-                made.append(one.text)
-                numbers.append(one.at)
+        for insertion in insertions:
+            if insertion.line == number:
+                merged.append(insertion.text)
+                numbers.append(insertion.at)
         if line is not None:
-            made.append(line)
+            merged.append(line)
             numbers.append(number)
-    return made, numbers
+    return merged, numbers
 
 
 def lines_of(path: Path) -> list[str]:
@@ -59,7 +59,7 @@ def lines_of(path: Path) -> list[str]:
 
 def write(files: Mapping[Path, Sequence[Insertion]], file: Path) -> dict[str, str]:
     """Write the lines to insert into ``files`` (absolute paths). Return the environment of processes using them."""
-    data = {str(path.resolve()): [list(one) for one in those] for path, those in files.items()}
+    data = {str(path.resolve()): [list(insertion) for insertion in insertions] for path, insertions in files.items()}
     file.write_text(json.dumps(data) + "\n", encoding="utf-8")
     _noted(file).unlink(missing_ok=True)
     return {VARIABLE: str(file.absolute())}
@@ -84,12 +84,12 @@ def install() -> None:
     plain = loader.get_code
 
     def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
-        made = overlay.code(self.path)  # neither taken from __pycache__ nor put there
-        return plain(self, name) if made is None else made
+        code = overlay.code(self.path)  # neither taken from __pycache__ nor put there
+        return plain(self, name) if code is None else code
 
-    def compiled(source: Any, filename: Any, mode: str, **how: Any) -> Any:
-        made = overlay.code(filename)
-        return compile(source, filename, mode, **how) if made is None else made
+    def compiled(source: Any, filename: Any, mode: str, **keywords: Any) -> Any:
+        code = overlay.code(filename)
+        return compile(source, filename, mode, **keywords) if code is None else code
 
     loader.get_code = get_code
     runner: Any = runpy
@@ -99,15 +99,15 @@ def install() -> None:
 class _Overlay:
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._of = {path: [Insertion(*one) for one in those] for path, those in read_json(file).items()}
+        self._of = {path: [Insertion(*fields) for fields in entries] for path, entries in read_json(file).items()}
 
     def code(self, filename: str | bytes) -> CodeType | None:
         """Return the code of a file with inserted lines; None for other files."""
         path = os.path.realpath(os.fsdecode(filename))
         if path not in self._of:
             return None
-        made, numbers = put_in(lines_of(Path(path)), self._of[path])
-        tree = ast.parse("\n".join(made) + "\n", filename=path)
+        lines, numbers = put_in(lines_of(Path(path)), self._of[path])
+        tree = ast.parse("\n".join(lines) + "\n", filename=path)
         _renumber(tree, numbers)
         with _noted(self._file).open("a", encoding="utf-8") as noted:
             noted.write(path + "\n")

@@ -59,12 +59,12 @@ def collected(*kinds: str) -> Iterator[TraceRecord]:
     for words in _taken():
         for at in range(0, len(words), 4):
             kind, number, nbytes, checksum = words[at : at + 4]
-            what = FINAL if kind else READ
-            if kinds and what not in kinds:
+            kind_name = FINAL if kind else READ
+            if kinds and kind_name not in kinds:
                 continue
             block = number if kind else -1
             view = (block, "uint8", (nbytes,), (1,), 0, False, False)
-            yield Probe(number, what, "", view, -1)
+            yield Probe(number, kind_name, "", view, -1)
             yield Probed(number, checksum)
 
 

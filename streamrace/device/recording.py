@@ -80,8 +80,8 @@ def view(tensor: Tensor, block: int) -> View:
 def flat_view(tensor: Tensor) -> View:
     """Return the view of a dense device tensor's memory in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
-    whole = view(tensor, block)
-    return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
+    dense = view(tensor, block)
+    return (*dense[:2], (tensor.numel(),), (1,), dense[4], False, False)
 
 
 class Calls:
@@ -120,20 +120,20 @@ class Calls:
     def record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
         """Return the record for words that the C++ part wrote, or None if they only define a call."""
         if kind == WordKind.CALL:
-            op, number, kept, host = words
+            op, number, stored, host = words
             self.reported(op)
-            known = self._known[number]
-            bytes_ = _take(kept) if kept else None
-            if known[0] == WROTE:
-                return _new(Call, (op, *known, None, True, bytes_))
-            return _new(Call, (op, *known, bytes_, bool(host), None))
+            call = self._known[number]
+            bytes_ = _take(stored) if stored else None
+            if call[0] == WROTE:
+                return _new(Call, (op, *call, None, True, bytes_))
+            return _new(Call, (op, *call, bytes_, bool(host), None))
         if kind == WordKind.DEFINE:
             if words[0] % _MOST == 0:
                 self._known.clear()
-            self._known[words[0]] = known = self._define(words[1:])
-            namespace = known[0].partition("::")[0] if "::" in known[0] else ""
+            self._known[words[0]] = call = self._define(words[1:])
+            namespace = call[0].partition("::")[0] if "::" in call[0] else ""
             if namespace and namespace not in _KNOWN:
-                return Unrepeatable(f"the operator {known[0]} is none of torch's own, and a replay does not know it")
+                return Unrepeatable(f"the operator {call[0]} is none of torch's own, and a replay does not know it")
             return None
         if kind == WordKind.INITIAL:
             return Initial(words[0], _take(words[1]))
@@ -147,8 +147,8 @@ class Calls:
             value, at = self._value(words, at)
             values.append(value)
         outputs, places = [], []
-        made, at = words[at], at + 1
-        for _ in range(made):
+        total, at = words[at], at + 1
+        for _ in range(total):
             place, at = words[at], at + 1
             (_, view), at = self._value(words, at)
             outputs.append(view)
@@ -219,12 +219,12 @@ def _schema(function: str) -> list[tuple[str, bool, str]]:
         packet, _, overload = rest.partition(".")
         operator: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
         words = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "format"}
-        made = []
+        arguments = []
         for argument in operator._schema.arguments:
             real: Any = argument.real_type
             kind = str(real).removeprefix("Optional[").removesuffix("]")
-            made.append((argument.name, bool(argument.kwarg_only), words.get(kind, "")))
-        _schemas[function] = made
+            arguments.append((argument.name, bool(argument.kwarg_only), words.get(kind, "")))
+        _schemas[function] = arguments
     return _schemas[function]
 
 
@@ -236,14 +236,14 @@ _NUMBERED = {
 
 
 def _double(word: int) -> float:
-    made: float = struct.unpack("<d", struct.pack("<q", word))[0]
-    return made
+    value: float = struct.unpack("<d", struct.pack("<q", word))[0]
+    return value
 
 
 def _take(number: int) -> bytes:
     f = functions()
     count = ctypes.c_int64()
     address = f.recorded(number, ctypes.byref(count))
-    made = ctypes.string_at(address, count.value) if count.value else b""
+    data = ctypes.string_at(address, count.value) if count.value else b""
     f.forget(number)
-    return made
+    return data

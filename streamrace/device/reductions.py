@@ -51,34 +51,34 @@ class Reduction:
         scale = 1.0 / gloo.size() if self._kind == _Op.AVG else self._scale
         return str(self._op.op.name), scale
 
-    def all_reduce(self, gloo: Any, given: Tensor, into: Tensor) -> Any:
+    def all_reduce(self, gloo: Any, source: Tensor, into: Tensor) -> Any:
         opts = c10d.AllreduceOptions()
         opts.reduceOp = self._op
-        into.copy_(self._before(gloo, given))
+        into.copy_(self._before(gloo, source))
         return self._after(gloo, gloo.allreduce([_numbers(into)], opts), into)
 
-    def reduce(self, gloo: Any, given: Tensor, into: Tensor, root: int) -> Any:
+    def reduce(self, gloo: Any, source: Tensor, into: Tensor, root: int) -> Any:
         opts = c10d.ReduceOptions()
         opts.reduceOp, opts.rootRank = self._op, root
-        into.copy_(self._before(gloo, given))
+        into.copy_(self._before(gloo, source))
         return self._after(gloo, gloo.reduce([_numbers(into)], opts), into)
 
-    def reduce_scatter(self, gloo: Any, given: list[Tensor], into: Tensor) -> Any:
-        """Reduce and scatter ``given``: one tensor of all parts, or each part separately, which NCCL treats alike."""
+    def reduce_scatter(self, gloo: Any, source: list[Tensor], into: Tensor) -> Any:
+        """Reduce and scatter ``source``: one tensor of all parts, or each part separately, which NCCL treats alike."""
         opts = c10d.ReduceScatterOptions()
         opts.reduceOp = self._op
-        whole = given[0] if len(given) == 1 else torch.cat([part.flatten() for part in given])
+        full = source[0] if len(source) == 1 else torch.cat([part.flatten() for part in source])
         return self._after(
-            gloo, gloo._reduce_scatter_base(_numbers(into), _numbers(self._before(gloo, whole)), opts), into
+            gloo, gloo._reduce_scatter_base(_numbers(into), _numbers(self._before(gloo, full)), opts), into
         )
 
-    def _before(self, gloo: Any, given: Tensor) -> Tensor:
+    def _before(self, gloo: Any, source: Tensor) -> Tensor:
         scale = self._scale
-        if self._kind == _Op.AVG and given.is_floating_point():
+        if self._kind == _Op.AVG and source.is_floating_point():
             scale = 1.0 / gloo.size()
         if scale is None:
-            return given
-        return given * (scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=given.dtype))
+            return source
+        return source * (scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=source.dtype))
 
     def _after(self, gloo: Any, transfer: Any, into: Tensor) -> Any:
         if self._kind == _Op.AVG and not into.is_floating_point():

@@ -18,11 +18,11 @@ from typing import Any, NoReturn
 import torch
 
 
-def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
+def refusal(subject: str, instead: str) -> Callable[..., NoReturn]:
     """Return a function that raises an error: what cannot be simulated, and what to do instead."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(f"streamrace: {what} cannot be simulated: {instead}")
+        raise RuntimeError(f"streamrace: {subject} cannot be simulated: {instead}")
 
     return refuse
 
@@ -73,10 +73,10 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
     "_cuda_getCurrentBlasHandle": _HANDLE,
     "_cuda_getCurrentSolverHandle": _HANDLE,
-    **{f"_cuda_{what}Cublas{lt}WorkspaceSize": _WORKSPACE for what in ("get", "set", "reset") for lt in ("", "Lt")},
+    **{f"_cuda_{action}Cublas{lt}WorkspaceSize": _WORKSPACE for action in ("get", "set", "reset") for lt in ("", "Lt")},
     "_cuda_jiterator_compile_and_launch_kernel": _COMPILED,
-    **{f"_gds_{what}_{of}": _FILES for what in ("register", "deregister") for of in ("handle", "buffer")},
-    **{f"_gds_{what}_storage": _FILES for what in ("load", "save")},
+    **{f"_gds_{action}_{of}": _FILES for action in ("register", "deregister") for of in ("handle", "buffer")},
+    **{f"_gds_{action}_storage": _FILES for action in ("load", "save")},
     **{
         f"_cuda_tunableop_{name}": _TUNING
         for name in (
@@ -156,15 +156,15 @@ def _compile() -> None:
     plain: Any = torch.compile
 
     @functools.wraps(plain)
-    def compile(model: Any = None, **how: Any) -> Any:
+    def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
-            return lambda one: compile(one, **how)
+            return lambda module: compile(module, **options)
         _say_that_it_is_eager()
         if not isinstance(model, torch.nn.Module):
             return model
         torch.compiler.set_stance("force_eager")
-        how = {name: value for name, value in how.items() if name not in ("mode", "options")}
-        return plain(model, **how | {"backend": "eager"})  # a module around the other, as its state's names show
+        options = {name: value for name, value in options.items() if name not in ("mode", "options")}
+        return plain(model, **options | {"backend": "eager"})  # a module around the other, as its state's names show
 
     module: Any = torch
     module.compile = compile
@@ -189,21 +189,21 @@ def extensions(module: ModuleType) -> None:
         "needs CUDA's compiler and a GPU: install the library without its CUDA kernels, or use torch's own operators"
     )
 
-    def refuse(what: str) -> NoReturn:
-        raise RuntimeError(f"streamrace: {what} cannot be simulated: it {sentence}")
+    def refuse(subject: str) -> NoReturn:
+        raise RuntimeError(f"streamrace: {subject} cannot be simulated: it {sentence}")
 
     def guard(name: str) -> None:
         plain = getattr(cpp, name)
         signature = inspect.signature(plain)
 
         @functools.wraps(plain)
-        def call(*arguments: Any, **how: Any) -> Any:
-            given = signature.bind(*arguments, **how).arguments  # by name, also if passed by position
-            sources = given.get("sources", ())
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            bound = signature.bind(*arguments, **keywords).arguments  # by name, also if passed by position
+            sources = bound.get("sources", ())
             files = [sources] if isinstance(sources, str) else list(sources)
-            if given.get("with_cuda") or given.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
-                refuse(f"the CUDA extension '{given['name']}' (torch.utils.cpp_extension.{name})")
-            return plain(*arguments, **how)
+            if bound.get("with_cuda") or bound.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
+                refuse(f"the CUDA extension '{bound['name']}' (torch.utils.cpp_extension.{name})")
+            return plain(*arguments, **keywords)
 
         setattr(cpp, name, call)
 
@@ -224,10 +224,10 @@ def bitsandbytes(module: ModuleType) -> None:
 
 def _found(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
-        found = plain(self, name)
-        missing = inspect.isfunction(found) and not name.startswith("__")
+        value = plain(self, name)
+        missing = inspect.isfunction(value) and not name.startswith("__")
         return (
-            refusal(f"bitsandbytes' kernel '{name}'", "use torch.optim and unquantized weights") if missing else found
+            refusal(f"bitsandbytes' kernel '{name}'", "use torch.optim and unquantized weights") if missing else value
         )
 
     return __getattr__
@@ -277,10 +277,10 @@ def trace_rules(module: ModuleType) -> None:
 
 def has_triton(module: ModuleType) -> None:
     """Report in ``torch.utils._triton`` that torch cannot create kernels with Triton."""
-    asked: Any = module
+    target: Any = module
     for name in ("has_triton_package", "has_triton", "has_triton_tma", "has_triton_tma_device"):
-        if hasattr(asked, name):
-            setattr(asked, name, functools.cache(lambda: False))
+        if hasattr(target, name):
+            setattr(target, name, functools.cache(lambda: False))
 
 
 def backend(name: str) -> None:

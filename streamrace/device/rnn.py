@@ -46,11 +46,11 @@ def install() -> None:
 def _function(operator: Any) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         leaves, tree = pytree.tree_flatten((arguments, keywords))
-        tensors = [one for one in leaves if isinstance(one, Tensor)]
-        if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if any(type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors):
             return operator.decompose(*arguments, **keywords)  # tensor subclasses handle the parts themselves
-        made = _Whole.apply(_Call(operator, leaves, tree), *[one for one in tensors if one.is_cuda])  # type: ignore[no-untyped-call]
-        return made if len(made) > 1 else made[0]
+        results = _Whole.apply(_Call(operator, leaves, tree), *[tensor for tensor in tensors if tensor.is_cuda])  # type: ignore[no-untyped-call]
+        return results if len(results) > 1 else results[0]
 
     return call
 
@@ -61,15 +61,15 @@ class _Call:
     def __init__(self, operator: Any, leaves: Sequence[Any], tree: Any) -> None:
         self.operator, self.tree = operator, tree
         self.name = f"aten::{operator.overloadpacket.__name__}"
-        self.places = [i for i, one in enumerate(leaves) if isinstance(one, Tensor) and one.is_cuda]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_cuda]
         # The host may change its tensors (a packed sequence's lengths) after the launch.
-        self.plain = [one.clone() if isinstance(one, Tensor) and one.is_cpu else one for one in leaves]
+        self.plain = [leaf.clone() if isinstance(leaf, Tensor) and leaf.is_cpu else leaf for leaf in leaves]
         for place in self.places:
             self.plain[place] = None
         self.cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         names = [argument.name for argument in operator._schema.arguments]
-        given = tree.unflatten(leaves)[0]
-        option = dict(zip(names, given, strict=False))
+        arguments = tree.unflatten(leaves)[0]
+        option = dict(zip(names, arguments, strict=False))
         self.differentiated = torch.is_grad_enabled()
         self.draws = bool(option.get("train")) and option.get("dropout", 0.0) > 0
         # Random numbers are drawn when the call is issued: forward and backward then compute with the same.
@@ -80,33 +80,33 @@ class _Call:
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run the CPU's implementation on CPU tensors."""
         leaves = list(self.plain)
-        for place, one in zip(self.places, tensors, strict=True):
-            leaves[place] = one
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
         arguments, keywords = self.tree.unflatten(leaves)
         with torch.autocast("cpu", dtype=self.cast or torch.bfloat16, enabled=self.cast is not None):
-            made = self.operator(*arguments, **keywords)
-        return made if isinstance(made, tuple) else (made,)
+            results = self.operator(*arguments, **keywords)
+        return results if isinstance(results, tuple) else (results,)
 
-    def forward(self, given: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+    def forward(self, args: Sequence[Tensor], needs: Sequence[bool]) -> tuple[Tensor, ...]:
         """Return the results. The CPU has another kernel for arguments that need no gradient."""
-        with _quietly(self.numbers), torch.set_grad_enabled(any(wanted)):
-            return tuple(one.detach() for one in self.run(_leaves(given, wanted)))
+        with _quietly(self.numbers), torch.set_grad_enabled(any(needs)):
+            return tuple(out.detach() for out in self.run(_leaves(args, needs)))
 
-    def backward(self, given: Sequence[Tensor], wanted: Sequence[bool], of: Sequence[Tensor | None]) -> list[Tensor]:
-        """Return the gradients of the ``given`` tensors that are ``wanted``; zero for those without effect."""
+    def backward(self, args: Sequence[Tensor], needs: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Tensor]:
+        """Return the gradients of the tensors that need them; zero for those without effect."""
         with _quietly(self.numbers), torch.enable_grad():
-            leaves = _leaves(given, wanted)
-            pairs = [(one, its) for one, its in zip(self.run(leaves), of, strict=True) if its is not None]
-            sources = [one for one in leaves if one.requires_grad]
-            made = torch.autograd.grad(
-                [one for one, _ in pairs], sources, [its.clone() for _, its in pairs], allow_unused=True
+            leaves = _leaves(args, needs)
+            pairs = [(out, grad) for out, grad in zip(self.run(leaves), grads, strict=True) if grad is not None]
+            sources = [leaf for leaf in leaves if leaf.requires_grad]
+            raw = torch.autograd.grad(
+                [out for out, _ in pairs], sources, [grad.clone() for _, grad in pairs], allow_unused=True
             )
-            return [torch.zeros_like(one) if its is None else its for one, its in zip(sources, made, strict=True)]
+            return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(sources, raw, strict=True)]
 
 
-def _leaves(given: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor]:
-    """Copy the tensors into memory of their own, with gradients for the ``wanted`` ones."""
-    return [_as_it_lies(one).requires_grad_(wants) for one, wants in zip(given, wanted, strict=True)]
+def _leaves(args: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor]:
+    """Copy the tensors into memory of their own, with gradients where ``needs`` says so."""
+    return [_as_it_lies(tensor).requires_grad_(wants) for tensor, wants in zip(args, needs, strict=True)]
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:
@@ -132,59 +132,59 @@ def _quietly(numbers: Tensor | None) -> Any:
 def _zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return zeros of the same layout on the CPU, to find the layout of results."""
     with torch.inference_mode(False):
-        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").zero_() for one in tensors]
+        return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu").zero_() for t in tensors]
 
 
 class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        wanted = [wants and call.differentiated for wants in ctx.needs_input_grad[1:]]
+        needs = [wants and call.differentiated for wants in ctx.needs_input_grad[1:]]
         zeros = _zeros(tensors)
-        like = call.forward(zeros, wanted)
+        like = call.forward(zeros, needs)
         results = _fresh(like, tensors[0].device)
-        here = [work.alias(one) for one in tensors]
-        _launch(call.name, tensors, results, lambda: call.forward(here, wanted))
-        ctx.call, ctx.wanted = call, wanted
+        aliases = [work.alias(tensor) for tensor in tensors]
+        _launch(call.name, tensors, results, lambda: call.forward(aliases, needs))
+        ctx.call, ctx.needs = call, needs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        call, wanted, tensors = ctx.call, ctx.wanted, ctx.saved_tensors
-        given = [one for one in gradients if one is not None]
-        if not given:
+        call, needs, tensors = ctx.call, ctx.needs, ctx.saved_tensors
+        present = [grad for grad in gradients if grad is not None]
+        if not present:
             return (None,) * (1 + len(tensors))
-        zeros = iter(_zeros(given))
-        like = call.backward(_zeros(tensors), wanted, [None if one is None else next(zeros) for one in gradients])
+        zeros = iter(_zeros(present))
+        like = call.backward(_zeros(tensors), needs, [None if grad is None else next(zeros) for grad in gradients])
         with torch.no_grad():
             results = _fresh(like, tensors[0].device)
-        here = [work.alias(one) for one in tensors]
-        of = [None if one is None else work.alias(one) for one in gradients]
-        _launch(f"{call.name}_backward", [*tensors, *given], results, lambda: call.backward(here, wanted, of))
+        aliases = [work.alias(tensor) for tensor in tensors]
+        grads = [None if grad is None else work.alias(grad) for grad in gradients]
+        _launch(f"{call.name}_backward", [*tensors, *present], results, lambda: call.backward(aliases, needs, grads))
         if torch.is_grad_enabled():  # create_graph: raise an error when the second derivative is requested
             error = torch._C._functions.DelayedError(_TWICE, len(results))
-            made = error(*[one.requires_grad_() for one in results])
-            results = [made] if isinstance(made, Tensor) else list(made)
+            delayed = error(*[result.requires_grad_() for result in results])
+            results = [delayed] if isinstance(delayed, Tensor) else list(delayed)
         each = iter(results)
-        return (None, *[next(each) if wants else None for wants in wanted])
+        return (None, *[next(each) if wants else None for wants in needs])
 
 
 def _fresh(like: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device) for one in like]
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device) for t in like]
 
 
 def _launch(
     name: str, reads: Sequence[Tensor], writes: Sequence[Tensor], compute: Callable[[], Sequence[Tensor]]
 ) -> None:
-    places = [work.alias(one) for one in writes]
+    places = [work.alias(output) for output in writes]
 
     def effect() -> None:
-        for place, one in zip(places, compute(), strict=True):
-            place.copy_(one)
+        for place, result in zip(places, compute(), strict=True):
+            place.copy_(result)
 
-    nbytes = sum(one.nbytes for one in (*reads, *writes))
-    duration = costs.current().kernel(Signature(name, nbytes, tuple(tuple(one.shape) for one in reads)))
+    nbytes = sum(tensor.nbytes for tensor in (*reads, *writes))
+    duration = costs.current().kernel(Signature(name, nbytes, tuple(tuple(tensor.shape) for tensor in reads)))
     work.launch(
         name, stream=functions().current_stream(), duration=math.ceil(duration), reads=reads, writes=writes,
         at_end=effect,

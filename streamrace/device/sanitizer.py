@@ -19,12 +19,12 @@ def postpone() -> Callable[[], None]:
 
     To be called before the import. The returned function switches the sanitizer on later, if the variable is set.
     """
-    asked = os.environ.pop(_ASKED, None)
+    setting = os.environ.pop(_ASKED, None)
 
     def switch_on() -> None:
-        if asked is None:
+        if setting is None:
             return
-        os.environ[_ASKED] = asked
+        os.environ[_ASKED] = setting
         from torch.cuda._sanitizer import enable_cuda_sanitizer
 
         enable_cuda_sanitizer()
@@ -36,5 +36,5 @@ def unseen() -> AbstractContextManager[None]:
     """Hide operators from the program's dispatch modes: for those that do not exist on a GPU."""
     from torch import _C
 
-    made: AbstractContextManager[None] = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.Python))
-    return made
+    guard: AbstractContextManager[None] = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.Python))
+    return guard

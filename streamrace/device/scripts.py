@@ -58,40 +58,40 @@ class Program:
         return runpy.run_path(str(_script(self.name)), run_name="__main__")
 
 
-def fail(error: BaseException, ours: Sequence[str]) -> int:
+def fail(error: BaseException, internal: Sequence[str]) -> int:
     """Print a program's exception like the interpreter, or by the program's own hook; return the exit status.
 
-    ``ours``: modules whose frames are not the program's. Not re-raised, as our own frames are above.
+    ``internal``: modules whose frames are not the program's. Not re-raised, as our own frames are above.
     """
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
         print(error.code, file=sys.stderr)
         return 1
-    strip(error, ours)
+    strip(error, internal)
     sys.excepthook(type(error), error, error.__traceback__)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def strip(error: BaseException, ours: Sequence[str]) -> None:
+def strip(error: BaseException, internal: Sequence[str]) -> None:
     """Remove our frames and runpy's from the tracebacks, so that only the program's remain."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        current = waiting.pop()
+        if current is None or id(current) in visited:
             continue
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        frames = list(_traces(one.__traceback__))
+        visited.add(id(current))
+        waiting += [current.__cause__, current.__context__]
+        frames = list(_traces(current.__traceback__))
         run = [place for place, trace in enumerate(frames) if _module_of(trace) == "runpy"]
         behind = frames[run[-1] + 1 if run else 0 :]
-        kept = [trace for trace in behind if not _module_of(trace).startswith(tuple(ours))]
+        remaining = [trace for trace in behind if not _module_of(trace).startswith(tuple(internal))]
         following: TracebackType | None = None
-        for trace in reversed(kept):
+        for trace in reversed(remaining):
             trace.tb_next = following
             following = trace
-        one.__traceback__ = following
+        current.__traceback__ = following
 
 
 def _script(script: str) -> Path:

@@ -24,11 +24,11 @@ NAMES = ("random", "numpy.random", "torch", "torch.cuda")
 
 
 class _Generator:
-    """A generator that exists from the start, with our seed until the program sets another (``theirs``)."""
+    """A generator that exists from the start, with our seed until the program sets another (``by_program``)."""
 
     def __init__(self, name: str, put: Callable[[int], object], state: Callable[[], Any]) -> None:
         self.name, self._put, self.state = name, put, state
-        self.theirs = self.drawn = False
+        self.by_program = self.drawn = False
         self._fresh: object = None
 
     def seed(self, number: int) -> None:
@@ -37,34 +37,34 @@ class _Generator:
 
     def look(self) -> None:
         """Note whether the program drew from the generator with our seed."""
-        self.drawn |= not self.theirs and self.state() != self._fresh
+        self.drawn |= not self.by_program and self.state() != self._fresh
 
     def changed(self) -> None:
         """Note that the program set a seed or a state; a return to our unused state does not count."""
-        self.theirs = self.state() != self._fresh
+        self.by_program = self.state() != self._fresh
 
 
 class _OfTorch(_Generator):
     """Generators of torch, which know their seed, also one from a stored state, or one that was set unseen."""
 
     def __init__(self, name: str, every: Callable[[], Sequence[Any]], moved: Callable[[Any], object]) -> None:
-        self._number, self._ones, self._begin = 0, [*every()], list[object]()
+        self._number, self._generators, self._begin = 0, [*every()], list[object]()
 
         def put(number: int) -> None:
-            self._number, self._ones = number, [*every()]  # a rank may see more devices by now
-            for one in self._ones:
-                one.manual_seed(number)
-            self._begin = [moved(one) for one in self._ones]
+            self._number, self._generators = number, [*every()]  # a rank may see more devices by now
+            for generator in self._generators:
+                generator.manual_seed(number)
+            self._begin = [moved(generator) for generator in self._generators]
 
-        super().__init__(name, put, lambda: [moved(one) for one in self._ones])
+        super().__init__(name, put, lambda: [moved(generator) for generator in self._generators])
 
     def look(self) -> None:
-        each = zip(self._ones, self._begin, self.state(), strict=True)
-        self.drawn |= any(one.initial_seed() == self._number and now != begin for one, begin, now in each)
+        each = zip(self._generators, self._begin, self.state(), strict=True)
+        self.drawn |= any(generator.initial_seed() == self._number and now != begin for generator, begin, now in each)
         self.changed()
 
     def changed(self) -> None:
-        self.theirs = any(one.initial_seed() != self._number for one in self._ones)
+        self.by_program = any(generator.initial_seed() != self._number for generator in self._generators)
 
 
 _all: dict[str, _Generator] = {}
@@ -83,20 +83,20 @@ def begin() -> None:
         return json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist)
 
     def devices() -> list[Any]:
-        return [torch_.ops.simgpu.default_generator(one) for one in range(torch_.cuda.device_count())]
+        return [torch_.ops.simgpu.default_generator(index) for index in range(torch_.cuda.device_count())]
 
-    def offset(one: Any) -> int:
-        return int(struct.unpack("<QQ", one.get_state().numpy().tobytes())[1])
+    def offset(generator: Any) -> int:
+        return int(struct.unpack("<QQ", generator.get_state().numpy().tobytes())[1])
 
-    made = (
+    generators = (
         _Generator("random", random.seed, random.getstate),
         _Generator("numpy.random", np.random.seed, numpys),
-        _OfTorch("torch", lambda: [torch.default_generator], lambda one: one.get_state().numpy().tobytes()),
+        _OfTorch("torch", lambda: [torch.default_generator], lambda generator: generator.get_state().numpy().tobytes()),
         _OfTorch("torch.cuda", devices, offset),
     )
-    _all.update({one.name: one for one in made})
-    for one in made:
-        one.seed(SEED)
+    _all.update({generator.name: generator for generator in generators})
+    for generator in generators:
+        generator.seed(SEED)
     _forks(random.seed, random.setstate)
     plain = random.seed
 
@@ -130,11 +130,11 @@ def _attend(names: Sequence[str], modules: Sequence[Any], functions: Mapping[str
 
         @functools.wraps(plain)
         def call(*arguments: Any, function: Callable[..., Any] = instead or plain, **named: Any) -> Any:
-            for one in names:
-                _all[one].look()
+            for name in names:
+                _all[name].look()
             result = function(*arguments, **named)
-            for one in names:
-                _all[one].changed()
+            for name in names:
+                _all[name].changed()
             return result
 
         for module in modules:
@@ -145,17 +145,17 @@ def _forks(seed: Callable[[int], None], setstate: Callable[[Any], None]) -> None
     """Replace the entropy that Python gives ``random`` in each fork. A rank's fork keeps the present state, since the
     program did not start it; a fork by the program gets a number derived from our seed.
     """
-    kept: list[Any] = []
+    state: list[Any] = []
 
     def before() -> None:
-        kept[:] = [_entropy.getrandbits(63) if _running[0] else 0, random.getstate()]
+        state[:] = [_entropy.getrandbits(63) if _running[0] else 0, random.getstate()]
 
     def in_child() -> None:
         if _running[0]:
-            seed(kept[0])
-            _entropy.seed(kept[0])
+            seed(state[0])
+            _entropy.seed(state[0])
         else:
-            setstate(kept[1])
+            setstate(state[1])
 
     os.register_at_fork(before=before, after_in_child=in_child)
 
@@ -166,27 +166,27 @@ def _drawn(name: str, bits: int = 63) -> int:
 
 
 @contextmanager
-def of_rank(rank: int, told: Path | None) -> Iterator[None]:
-    """Run the program in the ``with`` block: each rank has another seed. ``told``: lists the unseeded generators used.
+def of_rank(rank: int, report: Path | None) -> Iterator[None]:
+    """Run the program in the ``with`` block: each rank has another seed. ``report``: lists unseeded generators in use.
 
     Modules of the program that were imported earlier may have set seeds already.
     """
     if not _all:
         yield
         return
-    for one in _all.values():
-        one.look()
-        if not one.theirs:
-            one.seed(SEED + rank)
+    for generator in _all.values():
+        generator.look()
+        if not generator.by_program:
+            generator.seed(SEED + rank)
     _entropy.seed(SEED + rank)
     _running[0] = True
     try:
         yield
     finally:
-        for one in _all.values():
-            one.look()
-        if told is not None and (drawn := [name for name, one in _all.items() if one.drawn]):
-            with suppress(OSError), told.open("a", encoding="utf-8") as file:
+        for generator in _all.values():
+            generator.look()
+        if report is not None and (drawn := [name for name, generator in _all.items() if generator.drawn]):
+            with suppress(OSError), report.open("a", encoding="utf-8") as file:
                 file.write("".join(f"{name}\n" for name in drawn))
 
 
@@ -197,5 +197,5 @@ def sentence(file: Path) -> str:
     except OSError:
         return ""
     names = [name for name in NAMES if name in drawn]
-    which = wording.every(names)
-    return f"The program draws from {which} without setting a seed: check set one for all its runs ({SEED} + rank)"
+    libraries = wording.every(names)
+    return f"The program draws from {libraries} without setting a seed: check set one for all its runs ({SEED} + rank)"

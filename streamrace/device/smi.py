@@ -19,7 +19,7 @@ _UNKNOWN = "[N/A]"
 
 
 @contextmanager
-def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[None]:
+def on_path(name: str, capability: str, mebibytes: int, count: int) -> Iterator[None]:
     """Let programs started in the ``with`` block find ``nvidia-smi``, for ``count`` GPUs of this name and memory.
 
     Raises RuntimeError if it cannot be written.
@@ -42,25 +42,25 @@ def found(name: str, capability: str, mebibytes: int, count: int) -> Iterator[No
 
 def main(arguments: Sequence[str]) -> int:
     """Print the requested values; return the exit status."""
-    name, capability, mebibytes, number, *asked = arguments
+    name, capability, mebibytes, number, *words = arguments
     count = int(number)
-    queries = [one.partition("=")[2] for one in asked if one.startswith("--query-gpu=")]
+    queries = [word.partition("=")[2] for word in words if word.startswith("--query-gpu=")]
     if queries:
-        form = next((one.partition("=")[2] for one in asked if one.startswith("--format=")), "csv").split(",")
+        form = next((word.partition("=")[2] for word in words if word.startswith("--format=")), "csv").split(",")
         units = "" if "nounits" in form else " MiB"
         fields = [field.strip() for field in queries[0].split(",")]
         if "noheader" not in form:
             print(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))
         for index in range(count):
-            known = {"name": name, "gpu_name": name, "count": number, "gpu_count": number, "index": str(index),
+            values = {"name": name, "gpu_name": name, "count": number, "gpu_count": number, "index": str(index),
                      "gpu_uuid": f"GPU-simulated-{index}", "uuid": f"GPU-simulated-{index}", "compute_cap": capability,
                      "memory.total": f"{mebibytes}{units}"}  # fmt: skip
-            print(", ".join(known.get(field, _UNKNOWN) for field in fields))
-    elif "-L" in asked or "--list-gpus" in asked:
+            print(", ".join(values.get(field, _UNKNOWN) for field in fields))
+    elif "-L" in words or "--list-gpus" in words:
         for index in range(count):
             print(f"GPU {index}: {name} (UUID: GPU-simulated-{index})")
-    elif asked:
-        print(f"streamrace: nvidia-smi of a simulated GPU knows --query-gpu and -L, not {asked[0]}", file=sys.stderr)
+    elif words:
+        print(f"streamrace: nvidia-smi of a simulated GPU knows --query-gpu and -L, not {words[0]}", file=sys.stderr)
         return 1
     else:
         print(f"NVIDIA-SMI of streamrace's simulated GPU   Driver Version: {_UNKNOWN}   CUDA Version: {_UNKNOWN}")

@@ -19,8 +19,8 @@ def install() -> None:
         if self.device.type != "cuda":
             return plain_resize(self, size)  # type: ignore[no-any-return]
         with unseen():
-            whole = torch.empty(0, dtype=torch.uint8, device=self.device)
-            torch.ops.simgpu.resize_storage(whole.set_(self), size)
+            tensor = torch.empty(0, dtype=torch.uint8, device=self.device)
+            torch.ops.simgpu.resize_storage(tensor.set_(self), size)
         return self
 
     def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:

@@ -95,9 +95,9 @@ _numbers = itertools.count(66)  # above torch's pools and the host: no program g
 
 def hidden(name: str) -> Stream:
     """Create an internal stream, which no program can get."""
-    made = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
-    tracing.streams[made.stream_id] = name
-    return made
+    stream = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
+    tracing.streams[stream.stream_id] = name
+    return stream
 
 
 class ExternalStream(Stream):

@@ -25,16 +25,16 @@ class _TensorType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
 
-    def __call__(cls, *given: Any, device: Any = "cuda") -> torch.Tensor:
+    def __call__(cls, *args: Any, device: Any = "cuda") -> torch.Tensor:
         """Create a tensor like the host's type of that name: from sizes, a sequence or a tensor."""
-        if len(given) == 1 and isinstance(given[0], cls):
-            made: torch.Tensor = given[0].alias()
-            return made
-        if all(isinstance(one, int) for one in given) or (len(given) == 1 and isinstance(given[0], torch.Size)):
-            return torch.empty(*given or (0,), dtype=cls.dtype, device=device)
+        if len(args) == 1 and isinstance(args[0], cls):
+            tensor: torch.Tensor = args[0].alias()
+            return tensor
+        if all(isinstance(arg, int) for arg in args) or (len(args) == 1 and isinstance(args[0], torch.Size)):
+            return torch.empty(*args or (0,), dtype=cls.dtype, device=device)
         host: Any = getattr(torch, cls.__name__.rpartition(".")[2])
-        made = host(*given)
-        return made.to(device)
+        tensor = host(*args)
+        return tensor.to(device)
 
 
 def install() -> None:
@@ -42,8 +42,8 @@ def install() -> None:
     cuda: Any = torch.cuda
     for name, dtype in _DTYPES.items():
         # the name includes the module's, as torch asks a type for the full name (Tensor.type)
-        made = _TensorType(f"torch.cuda.{name}Tensor", (), {**_SAME, "dtype": dtype})
-        setattr(cuda, f"{name}Tensor", made)
+        tensor_type = _TensorType(f"torch.cuda.{name}Tensor", (), {**_SAME, "dtype": dtype})
+        setattr(cuda, f"{name}Tensor", tensor_type)
     c: Any = torch._C
     plain = c._set_default_tensor_type
 

@@ -98,16 +98,16 @@ class Timing:
         from dataclasses import replace
 
         slow, host = dict(base.slow), 1
-        for one in self.deviations:
-            if not isinstance(one, Stretch):
+        for deviation in self.deviations:
+            if not isinstance(deviation, Stretch):
                 continue
-            kind, _, which = one.what.partition(":")
+            kind, _, target = deviation.what.partition(":")
             if kind == "host":
-                host *= one.factor if which in ("", str(rank)) else 1
+                host *= deviation.factor if target in ("", str(rank)) else 1
             elif kind == "rank":
-                slow["kernel:*"] = slow.get("kernel:*", 1.0) * (one.factor if which == str(rank) else 1)
+                slow["kernel:*"] = slow.get("kernel:*", 1.0) * (deviation.factor if target == str(rank) else 1)
             else:
-                slow[one.what] = slow.get(one.what, 1.0) * one.factor
+                slow[deviation.what] = slow.get(deviation.what, 1.0) * deviation.factor
         return replace(base, slow=slow, launch_ns=base.launch_ns * host, synchronize_ns=base.synchronize_ns * host)
 
 
@@ -125,20 +125,21 @@ def timed(timing: Timing, *, rank: int) -> Iterator[None]:
     if timing.deviations:
         costs.use(timing.costs(rank, before))
     delays: dict[int, Delay] = {}
-    for one in timing.deviations:
-        if isinstance(one, Jitter):
-            f.jitter(one.percent, one.seed, rank)
-        elif isinstance(one, Delay) and one.place.rank == rank:
-            late, long = (one.ns, 0) if one.how == "late" else (0, one.ns)
-            number = f.delay(one.place.stream, one.place.kernel.encode(), one.place.occurrence, late, long)
-            delays[number] = one
+    for change in timing.deviations:
+        if isinstance(change, Jitter):
+            f.jitter(change.percent, change.seed, rank)
+        elif isinstance(change, Delay) and change.place.rank == rank:
+            late, long = (change.ns, 0) if change.how == "late" else (0, change.ns)
+            number = f.delay(change.place.stream, change.place.kernel.encode(), change.place.occurrence, late, long)
+            delays[number] = change
     try:
         yield
     finally:
-        for number, one in delays.items():
+        for number, change in delays.items():
             if not f.delay_met(number):
                 print(
-                    f"streamrace: the timing delays {_written(one)}, but the program gave no such work", file=sys.stderr
+                    f"streamrace: the timing delays {_written(change)}, but the program gave no such work",
+                    file=sys.stderr,
                 )
         if timing.deviations:
             costs.use(before)
@@ -170,8 +171,8 @@ def _written(deviation: Deviation) -> str:
 def _read(part: str) -> Deviation:
     if (common := tokens.read_common(part)) is not None:
         return common
-    if found := _DELAY.fullmatch(part):
-        rank, stream, kernel, occurrence, sign, count, unit = found.groups()
+    if match := _DELAY.fullmatch(part):
+        rank, stream, kernel, occurrence, sign, count, unit = match.groups()
         place = Place(number(rank), number(stream), decoded(kernel), number(occurrence))
         return Delay(place, *tokens.read_length(sign, count, unit))
     if re.fullmatch(r"[a-z0-9-]+", part):

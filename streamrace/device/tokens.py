@@ -73,18 +73,18 @@ def parts_of(text: str) -> list[str]:
         raise Wrong(f"has {len(text)} characters, and a token at most {LONGEST}")
     version, *parts = text.split(",")
     if version != f"t{VERSION}":
-        known = re.fullmatch(r"t[0-9]+", version)
-        what = "is of another version" if known else "does not begin with the version of a token"
-        raise Wrong(f"{what}: this release reads t{VERSION}")
+        is_token = re.fullmatch(r"t[0-9]+", version)
+        problem = "is of another version" if is_token else "does not begin with the version of a token"
+        raise Wrong(f"{problem}: this release reads t{VERSION}")
     return parts
 
 
 def read_common(part: str) -> Stretch | Jitter | None:
     """Parse a stretch or a jitter; return None for other parts. Raise :class:`Wrong`."""
-    if found := _STRETCH.fullmatch(part):
-        return Stretch(decoded(found[2]), number(found[1]))
-    if found := _JITTER.fullmatch(part):
-        return Jitter(number(found[1]), number(found[2]))
+    if match := _STRETCH.fullmatch(part):
+        return Stretch(decoded(match[2]), number(match[1]))
+    if match := _JITTER.fullmatch(part):
+        return Jitter(number(match[1]), number(match[2]))
     return None
 
 
@@ -107,13 +107,13 @@ def check_counts(deviations: list[object]) -> None:
     """Raise :class:`Wrong` for more deviations than a token holds."""
     if len(deviations) > MOST_DEVIATIONS:
         raise Wrong(f"goes beyond the {MOST_DEVIATIONS} deviations that a token holds at most")
-    if sum(isinstance(one, Jitter) for one in deviations) > 1:
+    if sum(isinstance(deviation, Jitter) for deviation in deviations) > 1:
         raise Wrong("gives a second jitter, and a timing has one")
 
 
-def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:
+def within(quantity: str, value: int, least: int, most: int, unit: str = "") -> None:
     if not least <= value <= most:
-        raise Wrong(f"is out of bounds: {what} is from {least} to {most} {unit}".rstrip())
+        raise Wrong(f"is out of bounds: {quantity} is from {least} to {most} {unit}".rstrip())
 
 
 def written_length(how: How, ns: int) -> str:
@@ -134,9 +134,9 @@ def number(digits: str) -> int:
 
 
 def encoded(name: str, also: str = "") -> str:
-    def encode(found: re.Match[str]) -> str:
+    def encode(match: re.Match[str]) -> str:
         # Python's text can hold lone surrogates, which UTF-8 cannot encode: "surrogatepass" preserves them.
-        character = found[0]
+        character = match[0]
         return (
             character if character in also else "".join(f"%{b:02X}" for b in character.encode("utf-8", "surrogatepass"))
         )
@@ -146,7 +146,7 @@ def encoded(name: str, also: str = "") -> str:
 
 def decoded(text: str, also: str = "") -> str:
     bare = re.sub(r"%[0-9A-Fa-f]{2}", "", text)
-    if odd := next((found[0] for found in _NOT_PLAIN.finditer(bare) if found[0] not in also), ""):
+    if odd := next((match[0] for match in _NOT_PLAIN.finditer(bare) if match[0] not in also), ""):
         instead = "'%25' where no code follows" if odd == "%" else repr(encoded(odd))
         raise Wrong(f"has {odd!a}, which a token writes as {instead}")
     try:

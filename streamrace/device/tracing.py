@@ -154,14 +154,14 @@ class Tracer:
 
     def _flush(self, everything: bool) -> None:
         f = functions()
-        count, at, made = ctypes.c_int64(), ctypes.c_int64(), (ctypes.c_int64 * 3)()
+        count, at, info = ctypes.c_int64(), ctypes.c_int64(), (ctypes.c_int64 * 3)()
         data = f.trace_take(ctypes.byref(count), everything)
         stacks, self._sites.fresh = self._sites.fresh, []
         records: list[TraceRecord | Packed] = [*stacks]
         while at.value < count.value:
-            packed = f.trace_packed(data, count, ctypes.byref(at), made)
-            if made[0]:
-                self._add(Packed(ctypes.string_at(packed, made[0]), *made[1:]), records)
+            packed = f.trace_packed(data, count, ctypes.byref(at), info)
+            if info[0]:
+                self._add(Packed(ctypes.string_at(packed, info[0]), *info[1:]), records)
             if at.value < count.value:  # a record that the C++ part cannot complete
                 begin = at.value + 2
                 at.value = begin + data[begin - 1]

@@ -103,13 +103,13 @@ class _Name:
         return self
 
 
-def _decorator(*given: Any, **_: Any) -> Any:
+def _decorator(*args: Any, **_: Any) -> Any:
     """Decorate by ``@jit`` or ``@jit(...)``."""
-    return Kernel(given[0]) if given and callable(given[0]) and not isinstance(given[0], _Name) else Kernel
+    return Kernel(args[0]) if args and callable(args[0]) and not isinstance(args[0], _Name) else Kernel
 
 
-def _as_it_is(*given: Any, **_: Any) -> Any:
-    return given[0] if given and callable(given[0]) else lambda function: function
+def _as_it_is(*args: Any, **_: Any) -> Any:
+    return args[0] if args and callable(args[0]) else lambda function: function
 
 
 def _ceiling(value: int, by: int) -> int:
@@ -140,16 +140,16 @@ _KNOWN: dict[str, Any] = {
 class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         @functools.cache
-        def name(asked: str) -> Any:
-            if asked.startswith("__"):
-                raise AttributeError(f"module '{module.__name__}' has no attribute '{asked}'")
-            if asked in _KNOWN:
-                return _KNOWN[asked]
-            if asked[0].isupper():  # a class to derive from, or an exception to catch
-                return type(asked, (Exception,), {"__module__": module.__name__})
-            if f"{module.__name__}.{asked}" in _MODULES:
-                return importlib.import_module(f"{module.__name__}.{asked}")
-            return _Name(f"{module.__name__}.{asked}")
+        def name(attribute: str) -> Any:
+            if attribute.startswith("__"):
+                raise AttributeError(f"module '{module.__name__}' has no attribute '{attribute}'")
+            if attribute in _KNOWN:
+                return _KNOWN[attribute]
+            if attribute[0].isupper():  # a class to derive from, or an exception to catch
+                return type(attribute, (Exception,), {"__module__": module.__name__})
+            if f"{module.__name__}.{attribute}" in _MODULES:
+                return importlib.import_module(f"{module.__name__}.{attribute}")
+            return _Name(f"{module.__name__}.{attribute}")
 
         module.__getattr__ = name  # type: ignore[method-assign]
         module.__dict__["__version__"] = VERSION

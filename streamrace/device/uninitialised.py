@@ -45,14 +45,14 @@ def begin(poisoned: Sequence[tuple[int, int]] | None, *, copies: bool) -> None:
     _on[:] = [copies]
 
 
-def taken(kernel: str, tensors: Sequence[Tensor]) -> list[Look]:
+def checks(kernel: str, tensors: Sequence[Tensor]) -> list[Look]:
     """Return a check for each tensor that a collective reads, as it is issued; empty if nothing is to be checked.
 
     A collective that only moves data counts as a copy.
     """
     if not _on or not (_on[0] or "reduce" in kernel):
         return []
-    return [_look(COLLECTIVE, f"{kernel} ({tracing.place()})", one) for one in tensors]
+    return [_look(COLLECTIVE, f"{kernel} ({tracing.place()})", tensor) for tensor in tensors]
 
 
 def _look(kind: str, name: str, tensor: Tensor) -> Look:
@@ -74,9 +74,9 @@ def _stepped(optimizer: Any, arguments: Any, named: Any) -> None:
         return
     step_of = f"of {type(optimizer).__name__}, at {tracing.place()}"
     stream = torch.cuda.current_stream().stream_id
-    for number, one in enumerate(one for group in optimizer.param_groups for one in group["params"]):
+    for number, parameter in enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]):
         with torch.no_grad():
-            tensor = getattr(one, "_local_tensor", one).detach()
+            tensor = getattr(parameter, "_local_tensor", parameter).detach()
         if not tensor.is_cuda or not tensor.numel():
             continue
         shape = "x".join(map(str, tensor.shape))

@@ -15,14 +15,14 @@ def parts(data: bytes, itemsize: int) -> int:
     Computed like the checksum that ``csrc/probes.cpp`` takes of the host's reads.
     """
     count = len(data) // itemsize
-    made = min(count, PARTS) << 8 * PARTS
+    checksum = min(count, PARTS) << 8 * PARTS
     for part in range(PARTS):
         lo, hi = (count * at // PARTS * itemsize for at in (part, part + 1))
-        made |= (zlib.crc32(data[lo:hi]) & 0xFF) << 8 * part
-    return made
+        checksum |= (zlib.crc32(data[lo:hi]) & 0xFF) << 8 * part
+    return checksum
 
 
-def differing(one: int, other: int) -> float:
+def differing(first: int, second: int) -> float:
     """Return the fraction of the sevenths, from 0 to 1, in which these two checksums differ."""
-    count = one >> 8 * PARTS
-    return sum(bool((one ^ other) >> 8 * part & 0xFF) for part in range(PARTS)) / count if count else 0.0
+    count = first >> 8 * PARTS
+    return sum(bool((first ^ second) >> 8 * part & 0xFF) for part in range(PARTS)) / count if count else 0.0

@@ -19,13 +19,13 @@ from streamrace.device import adapters
 from streamrace.trace.records import View
 
 _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
-    torch.dtype: ("dtype", {name: one for name in dir(torch) if isinstance(one := getattr(torch, name), torch.dtype)}),
+    torch.dtype: ("dtype", {name: t for name in dir(torch) if isinstance(t := getattr(torch, name), torch.dtype)}),
     torch.layout: ("layout", {"strided": torch.strided}),
     torch.memory_format: (
         "format",
         {
-            str(one).removeprefix("torch."): one
-            for one in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+            str(form).removeprefix("torch."): form
+            for form in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
         },
     ),
 }
@@ -50,10 +50,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def dtype_of(name: str) -> torch.dtype:
     """Return the dtype of this name. Raise :class:`ValueFault`."""
-    found: torch.dtype | None = _WORDS["dtype"].get(name) if isinstance(name, str) else None
-    if found is None:
+    dtype: torch.dtype | None = _WORDS["dtype"].get(name) if isinstance(name, str) else None
+    if dtype is None:
         raise ValueFault(f"there is no dtype {name!r}")
-    return found
+    return dtype
 
 
 def encoded(value: Any, view: Callable[[Tensor], View]) -> Any:
@@ -71,8 +71,8 @@ def encoded(value: Any, view: Callable[[Tensor], View]) -> Any:
     if isinstance(value, torch.Generator):
         return ("generator", None)
     word, names = _NAMED.get(type(value), ("", {}))
-    for name, one in names.items():
-        if one == value:
+    for name, constant in names.items():
+        if constant == value:
             return (word, name)
     raise ValueFault(f"an argument of type {type(value).__name__} cannot be recorded")
 
@@ -105,15 +105,15 @@ def operator(name: str) -> OpOverload:
     """Look up an operator (``aten::add.Tensor``). Raise :class:`ValueFault` unless it only computes with tensors."""
     namespace, _, rest = adapters.FORMER.get(name, name).partition("::") if isinstance(name, str) else ("", "", "")
     packet, _, overload = rest.partition(".")
-    found = None
+    function = None
     if packet.isidentifier() and (namespace == "aten" or adapters.define(namespace)):
-        found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
-    if not isinstance(found, OpOverload):
+        function = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+    if not isinstance(function, OpOverload):
         raise ValueFault(f"there is no operator {name!r}")
-    for argument in found._schema.arguments:
+    for argument in function._schema.arguments:
         if argument.name in _FOREIGN[:2] or _FOREIGN[2] in str(argument.type):
             raise ValueFault(f"the operator {name!r} does more than compute with tensors")
-    return found
+    return function
 
 
 def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OpOverload:
@@ -124,15 +124,15 @@ def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     if func._overloadpacket.__name__.rstrip("_") in _TAKES_NUMBERS:
         return func
     schema = func._schema.arguments
-    given = [(one, args[at] if at < len(args) else kwargs.get(one.name)) for at, one in enumerate(schema)]
-    numbers = {one.name for one, value in given if str(one.type) == "Tensor" and isinstance(value, (bool, int, float))}
-    numbers |= {one.name for one, value in given if str(one.type) == "Tensor" and _is_complex(value)}
+    pairs = [(arg, args[at] if at < len(args) else kwargs.get(arg.name)) for at, arg in enumerate(schema)]
+    numbers = {arg.name for arg, value in pairs if str(arg.type) == "Tensor" and isinstance(value, (bool, int, float))}
+    numbers |= {arg.name for arg, value in pairs if str(arg.type) == "Tensor" and _is_complex(value)}
     if not numbers:
         return func
-    wanted = [(one.name, "number" if one.name in numbers else str(one.type)) for one in schema]
+    signature = [(arg.name, "number" if arg.name in numbers else str(arg.type)) for arg in schema]
     for name in func._overloadpacket.overloads():
         other: OpOverload = getattr(func._overloadpacket, name)
-        if [(one.name, str(one.type)) for one in other._schema.arguments] == wanted:
+        if [(arg.name, str(arg.type)) for arg in other._schema.arguments] == signature:
             return other
     raise ValueFault(f"the operator '{func}' was given a number for a tensor, which a replay cannot repeat")
 

@@ -78,21 +78,21 @@ def _options() -> None:
     """Add the attribute ``asyncOp`` to options that lack it, before 2.8: there, torch's Python code waits itself."""
     from torch.distributed import distributed_c10d as c10d
 
-    told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
+    kinds = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
     _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
     kind: Any
-    for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
+    for kind in (*kinds, c10d.GatherOptions, c10d.BarrierOptions):
         if not hasattr(kind, "asyncOp"):
             setattr(kind, "asyncOp", property(lambda _: True, lambda _, wanted: None))  # noqa: B010
 
 
 def _statistics(_: int) -> dict[str, Any]:
-    told = iter(functions().memory_told()[: len(_STATISTICS) * len(_POOLS) * len(_NUMBERS)])
+    figures = iter(functions().memory_told()[: len(_STATISTICS) * len(_POOLS) * len(_NUMBERS)])
     nothing = dict.fromkeys(_NUMBERS, 0)
     return {
         **dict.fromkeys(_COUNTS, 0),
         "max_split_size": -1,
-        **{one: {pool: {what: next(told) for what in _NUMBERS} for pool in _POOLS} for one in _STATISTICS},
+        **{kind: {pool: {number: next(figures) for number in _NUMBERS} for pool in _POOLS} for kind in _STATISTICS},
         "oversize_allocations": nothing,
         "oversize_segments": dict(nothing),
     }
@@ -104,8 +104,8 @@ def _information(_: int) -> tuple[int, int]:
     return free, total
 
 
-def _doing(what: int) -> Callable[..., None]:
-    return lambda *_: functions().memory_do(what)
+def _doing(action: int) -> Callable[..., None]:
+    return lambda *_: functions().memory_do(action)
 
 
 def _stream(index: int) -> torch.Stream:

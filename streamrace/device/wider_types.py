@@ -61,8 +61,8 @@ def called(func: OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> Call
     name = func._schema.name.rstrip("_")
     if name not in WIDER:
         return func._op
-    taken = [one.dtype if isinstance(one, Tensor) else one for one in (*args, *kwargs.values())]
-    narrow = next((dtype for dtype in WIDER[name] if any(one is dtype for one in taken)), None)
+    kinds = [value.dtype if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
+    narrow = next((dtype for dtype in WIDER[name] if any(kind is dtype for kind in kinds)), None)
     return func._op if narrow is None else Wider(func, narrow)
 
 
@@ -76,7 +76,7 @@ class Wider:
         self._wide = _FLOATING if narrow in _FLOATING else {narrow: wide}
         hidden = HIDDEN[func._schema.name].arguments if func._schema.name in HIDDEN else ()
         self._written = {
-            one.name for one in self._schema if one.name in hidden or (one.alias_info and one.alias_info.is_write)
+            arg.name for arg in self._schema if arg.name in hidden or (arg.alias_info and arg.alias_info.is_write)
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,15 +85,15 @@ class Wider:
                 return self._func(*args, **kwargs)
             except RuntimeError:
                 self._needed = True
-        given = dict(zip((one.name for one in self._schema), args, strict=False)) | kwargs
-        taken = {name: self._widened(name, value) for name, value in given.items()}
-        made = self._func(
-            *(taken[one.name] for one in self._schema[: len(args)]), **{one: taken[one] for one in kwargs}
+        inputs = dict(zip((arg.name for arg in self._schema), args, strict=False)) | kwargs
+        widened = {name: self._widened(name, value) for name, value in inputs.items()}
+        result = self._func(
+            *(widened[arg.name] for arg in self._schema[: len(args)]), **{arg: widened[arg] for arg in kwargs}
         )
-        for name in self._written & given.keys():
-            if given[name] is not taken[name]:
-                given[name].copy_(taken[name])
-        return made
+        for name in self._written & inputs.keys():
+            if inputs[name] is not widened[name]:
+                inputs[name].copy_(widened[name])
+        return result
 
     def _widened(self, name: str, value: Any) -> Any:
         if isinstance(value, Tensor):

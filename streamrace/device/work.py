@@ -101,10 +101,10 @@ def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
 def alias(tensor: Tensor) -> Tensor:
     """Return the memory as a CPU tensor, which neither waits for the device nor keeps memory from its next owner."""
     with unseen():
-        made: Tensor = torch.ops.simgpu.alias(_bare(tensor))
+        result: Tensor = torch.ops.simgpu.alias(_bare(tensor))
     if tensor.is_neg():
-        made = torch._neg_view(made)
-    return torch._conj(made) if tensor.is_conj() else made
+        result = torch._neg_view(result)
+    return torch._conj(result) if tensor.is_conj() else result
 
 
 def place(tensor: Tensor) -> tuple[int, int, int]:

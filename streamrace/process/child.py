@@ -36,7 +36,7 @@ class Child:
     """
 
     def __init__(self, work: Callable[[Send], int | None], *, at_exit: bool = False) -> None:
-        self.pipe, theirs = Pipe(duplex=False)
+        self.pipe, child_end = Pipe(duplex=False)
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -45,9 +45,9 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             self.pipe.close()  # otherwise the child would not notice that the parent no longer listens
-            _live(work, theirs, parent, before, at_exit=at_exit)
+            _live(work, child_end, parent, before, at_exit=at_exit)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+        child_end.close()
         self.handle = os.pidfd_open(self.pid)
         self._status: int | None = None
         self._looks, self.stopped = sigstop.Looks(), False
@@ -95,11 +95,11 @@ def heard(objects: Sequence[Any], running: Iterable[Child], seconds: float | Non
     """Wait for ``objects``, at most ``seconds``; return those that are ready. Meanwhile kill stopped children."""
     until = math.inf if seconds is None else time.monotonic() + seconds
     while True:
-        left = until - time.monotonic()
-        ready = wait(objects, max(0.0, min(left, sigstop.LOOK_S)))
+        remaining = until - time.monotonic()
+        ready = wait(objects, max(0.0, min(remaining, sigstop.LOOK_S)))
         for child in running:  # also if objects are ready: workers send often, and then nothing else polls
             child.look()
-        if ready or left <= sigstop.LOOK_S:
+        if ready or remaining <= sigstop.LOOK_S:
             return ready
 
 

@@ -23,12 +23,12 @@ Handler = Callable[[int, FrameType | None], object]
 class _Held:
     """A signal handler that records each signal instead of acting on it. ``before``: the handler that it replaces."""
 
-    def __init__(self, before: Handler, came: list[tuple[Handler, int, FrameType | None]]) -> None:
+    def __init__(self, before: Handler, arrived: list[tuple[Handler, int, FrameType | None]]) -> None:
         self.before = before
-        self._came = came
+        self._arrived = arrived
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._came.append((self.before, number, frame))
+        self._arrived.append((self.before, number, frame))
 
 
 @contextmanager
@@ -40,18 +40,18 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python handles signals in the main thread only
         return
-    came: list[tuple[Handler, int, FrameType | None]] = []
+    arrived: list[tuple[Handler, int, FrameType | None]] = []
     handlers = {number: signal.getsignal(number) for number in _ENDING}
-    mine = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number, handler in mine.items():
-        signal.signal(number, _Held(handler, came))
+    handled = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number, handler in handled.items():
+        signal.signal(number, _Held(handler, arrived))
     try:
         yield
     finally:
-        for number, handler in mine.items():
+        for number, handler in handled.items():
             signal.signal(number, handler)
-    if came:
-        first, of, frame = came[0]
+    if arrived:
+        first, of, frame = arrived[0]
         first(of, frame)
 
 
@@ -61,15 +61,15 @@ def concluding() -> Iterator[None]:
 
     Signals that are ignored (nohup), or handled by the caller, stay so.
     """
-    mine: list[signal.Signals] = []
+    defaults: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
-        mine = [number for number in ALONE if signal.getsignal(number) is signal.SIG_DFL]
-    for number in mine:
+        defaults = [number for number in ALONE if signal.getsignal(number) is signal.SIG_DFL]
+    for number in defaults:
         signal.signal(number, _conclude)
     try:
         yield
     finally:
-        for number in mine:
+        for number in defaults:
             signal.signal(number, signal.SIG_DFL)
 
 

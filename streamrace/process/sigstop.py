@@ -31,9 +31,9 @@ class Looks:
         if time.monotonic() - self._at < LOOK_S:
             return []
         self._at = time.monotonic()
-        now = {process for process in processes if _state(process) == "T"}
-        found, self._before = sorted(now & self._before), now
-        return found
+        stopped = {process for process in processes if _state(process) == "T"}
+        still_stopped, self._before = sorted(stopped & self._before), stopped
+        return still_stopped
 
 
 def readable(file: Any, process: int) -> None:

@@ -13,7 +13,7 @@ from streamrace.trace.records import Begin, Frame, Onward, Stack, TraceError, Tr
 from streamrace.trace.schema import CODES, TYPES
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes four times as long
-_PLAIN = {CODES[one]: (1 + len(one._fields), one) for one in TYPES if one not in (Begin, Stack, Onward)}  # as is
+_PLAIN = {CODES[kind]: (1 + len(kind._fields), kind) for kind in TYPES if kind not in (Begin, Stack, Onward)}  # as is
 
 
 class Packed(NamedTuple):
@@ -42,7 +42,7 @@ def encode(records: Iterable[TraceRecord]) -> bytes:
     """Return the records' bytes. Raises ValueError for a number of more than 64 bits, TypeError for no record."""
     codes, pack = CODES, packer().pack
     try:
-        return b"".join([pack((codes[type(one)], *one)) for one in records])
+        return b"".join([pack((codes[type(record)], *record)) for record in records])
     except OverflowError:
         raise ValueError("a field is no integer of 64 bits") from None
 
@@ -128,9 +128,9 @@ class Encoded(Sequence[TraceRecord]):
                 ends.append(size)
                 records.append(new)
             begin = end
-        made = Encoded(b"".join(parts), ends, self._path)
-        made._records = records
-        return made
+        encoded = Encoded(b"".join(parts), ends, self._path)
+        encoded._records = records
+        return encoded
 
 
 def replaced(records: Sequence[TraceRecord], by: Mapping[int, TraceRecord | None]) -> Sequence[TraceRecord]:

@@ -32,9 +32,9 @@ class TraceWriter:
 
     def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         """Write the records and flush them to the operating system, so that another process can read along."""
-        pack, left = self._packer.pack, iter(records)
-        while batch := [*islice(left, 4096)]:  # bounds memory: there may be very many records
-            data = b"".join([one.data if isinstance(one, Packed) else pack((CODES[type(one)], *one)) for one in batch])
+        pack, remaining = self._packer.pack, iter(records)
+        while batch := [*islice(remaining, 4096)]:  # bounds memory: there may be very many records
+            data = b"".join([r.data if isinstance(r, Packed) else pack((CODES[type(r)], *r)) for r in batch])
             self._digest.update(data)
             self._file.write(data)
         self._file.flush()

@@ -98,15 +98,15 @@ def _lines() -> Iterator[str]:
     yield f"enum class How : int64_t {{ {', '.join(_constant(how) for how in HOW)} }};"
     yield f"inline constexpr const char* kHow[] = {{{', '.join(map(_quoted, HOW))}}};"
     yield f"enum class WordKind : int64_t {{\n  {', '.join(_constant(kind.name) for kind in WordKind)}\n}};"
-    yield f"enum Code {{\n  {', '.join(f'k{one.__name__}' for one in TYPES)}, kCodes\n}};\n"
+    yield f"enum Code {{\n  {', '.join(f'k{kind.__name__}' for kind in TYPES)}, kCodes\n}};\n"
     yield "// The positions of each record's fields, their values, and what reads these from a file's bytes."
     both: tuple[type[Any], ...] = (Access, *TYPES)
-    for one in both:
-        yield _record(one)
+    for record in both:
+        yield _record(record)
     yield "\n// Writes the record of these words; false if it takes more than its words."
     yield "template <typename To>\nbool pack(To& to, WordKind kind, const int64_t* words) {\n  switch (kind) {"
-    for kind, (one, fields) in FIELDS.items():
-        yield f"    case WordKind::{_constant(kind.name)}: {_packs(one, fields.split())}; return true;"
+    for kind, (record, fields) in FIELDS.items():
+        yield f"    case WordKind::{_constant(kind.name)}: {_packs(record, fields.split())}; return true;"
     yield "    default: return false;\n  }\n}\n\n}  // namespace schema"
 
 
@@ -116,8 +116,8 @@ def _record(record: type[Any]) -> str:
     for at, name in enumerate(record._fields):
         kind, read = _READ.get(types[name], _ANY)
         default = record._field_defaults.get(name)
-        given = "" if default is None or read == "raw" else f" = {_literal(default)}"
-        values.append(f"{kind} {name}{given};")
+        initial = "" if default is None or read == "raw" else f" = {_literal(default)}"
+        values.append(f"{kind} {name}{initial};")
         optional = f"if (count > {at}) " if name in record._field_defaults else ""
         reads.append(f"{optional}it.{name} = from.{read}();")
     least = len(record._fields) - len(record._field_defaults)
@@ -131,11 +131,11 @@ def _record(record: type[Any]) -> str:
 
 def _packs(record: type[Any], fields: Sequence[str]) -> str:
     words = sum("(" not in field for field in fields)
-    made, at = f"to.record(k{record.__name__}, {len(fields)}, words + {words})", 0
+    calls, at = f"to.record(k{record.__name__}, {len(fields)}, words + {words})", 0
     for field in fields:
-        made += f".{field}" if "(" in field else f".{field}(words[{at}])"
+        calls += f".{field}" if "(" in field else f".{field}(words[{at}])"
         at += "(" not in field
-    return made
+    return calls
 
 
 def _constant(name: str) -> str:

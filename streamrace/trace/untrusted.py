@@ -101,9 +101,9 @@ def visible(text: str, *, lines: bool = True) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    kept = "\n\t" if lines else ""
+    allowed = "\n\t" if lines else ""
     return "".join(
-        one if one in kept or unicodedata.category(one) not in _NEVER_SHOWN else f"\\u{ord(one):04x}" for one in text
+        c if c in allowed or unicodedata.category(c) not in _NEVER_SHOWN else f"\\u{ord(c):04x}" for c in text
     )
 
 
@@ -134,8 +134,8 @@ def _bounded(value: Any) -> None:
     for _ in range(DEEPEST + 1):
         level = [
             inner.values() if type(inner) is dict else inner
-            for one in level
-            for inner in one
+            for container in level
+            for inner in container
             if type(inner) is dict or type(inner) is list
         ]
         if not level:
@@ -146,8 +146,8 @@ def _bounded(value: Any) -> None:
 def _whole_numbers(value: Any) -> None:
     """Check the integers of TOML after parsing, as tomllib has no hook for integers."""
     if isinstance(value, (dict, list)):
-        for one in value.values() if isinstance(value, dict) else value:
-            _whole_numbers(one)
+        for item in value.values() if isinstance(value, dict) else value:
+            _whole_numbers(item)
     elif type(value) is int and not -_MOST < value < _MOST:
         raise Unreadable("it holds a whole number of more than 64 bits")
 
@@ -157,7 +157,7 @@ def whole_characters(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):
-        return [whole_characters(one) for one in value]
+        return [whole_characters(item) for item in value]
     if isinstance(value, dict):
-        return {whole_characters(key): whole_characters(one) for key, one in value.items()}
+        return {whole_characters(key): whole_characters(item) for key, item in value.items()}
     return value

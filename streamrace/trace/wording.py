@@ -64,9 +64,9 @@ def operator(kernel: str) -> str:
     return kernel.rpartition("::")[2]
 
 
-def frame(where: Frame, *, path: bool = False) -> str:
+def frame(place: Frame, *, path: bool = False) -> str:
     """Return a place in source: "partition_parameters.py:1946 _partition_param_sec". ``path``: with the file's path."""
-    return f"{line(where.file, where.line, path=path)} {where.function}"
+    return f"{line(place.file, place.line, path=path)} {place.function}"
 
 
 def line(file: str, number: int, *, path: bool = False) -> str:

@@ -112,7 +112,7 @@ def test_nvidia_smi_tells_the_simulated_gpu_while_a_program_runs() -> None:
         return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
 
     before = os.environ["PATH"]
-    with smi.found("Simulated GPU", "8.0", 81920, 2):
+    with smi.on_path("Simulated GPU", "8.0", 81920, 2):
         assert told().count("Simulated GPU") == 2
         assert told("-L").splitlines()[1].startswith("GPU 1: Simulated GPU (UUID: ")
         query = told("--query-gpu=count,name,memory.total,driver_version", "--format=csv,noheader")

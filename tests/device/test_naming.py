@@ -24,7 +24,7 @@ def step(batch):
     batch = torch.ones(8, device="cuda")
     total = names["step"](batch)  # type: ignore[operator]
 
-    ((rank, named),) = naming.told(file)
+    ((rank, named),) = naming.read(file)
     block, other = place(batch)[0], place(total)[0]
     assert rank == 0
     assert {name: (listed, tuple(blocks)) for name, (listed, blocks) in named.items()} == {

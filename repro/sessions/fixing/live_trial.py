@@ -147,7 +147,7 @@ class Trying:
         with suppress(check_process.NoVerdict):  # the names may have been reported before a failure
             check_process.check(self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more)
         has: dict[tuple[str, bool], set[tuple[int, int]]] = {}
-        for rank, named in naming.told(file):
+        for rank, named in naming.read(file):
             for expression, (listed, numbers) in named.items():
                 has.setdefault((expression, listed), set()).update((rank, number) for number in numbers)
         covering = [key for key, covered in has.items() if covered & blocks]

@@ -147,5 +147,5 @@ def _use(profile: Profile, world: World) -> None:
     costs.use(clocked(HardwareTiming(profile, tuple(rank // world.local for rank in range(world.ranks))), world.rank))
     os.environ.setdefault("STREAMRACE_MEMORY", f"{profile.capacity}B")
     cuda.DeviceProperties.total_memory = memory.total()
-    for name, function in memory.given().items():
+    for name, function in memory.torch_functions().items():
         setattr(torch._C, name, function)

@@ -33,6 +33,6 @@ class BroadcastCache:
             with self._file.open("ab") as stored:
                 stored.write(self._packer.pack((group, number, sent)))
 
-    def told(self, group: int, number: int) -> list[bytes] | None:
+    def values(self, group: int, number: int) -> list[bytes] | None:
         """Return the bytes that were broadcast, or None if they are unknown."""
         return self._told.get((group, number))

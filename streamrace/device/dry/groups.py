@@ -39,12 +39,12 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         if job.kernel == "broadcast" and _heard:
             values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
         else:
-            values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None
+            values = _values(job) if all(torch.ops.simgpu.known(tensor) for tensor in job.reads) else None
         collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],))
-        for one, value in zip(job.writes, values or (), strict=False):
+        for output, value in zip(job.writes, values or (), strict=False):
             with torch.inference_mode(), unseen():
-                _alias(one).copy_(value)
-                torch.ops.simgpu.wrote(one, True)
+                _alias(output).copy_(value)
+                torch.ops.simgpu.wrote(output, True)
 
 
 class _HostMirror(Mirror):
@@ -92,13 +92,13 @@ def install(heard: BroadcastCache | None = None) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     module: Any = c10d
-    made = module._new_process_group_helper
+    plain_new_group = module._new_process_group_helper
 
     def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
         alone = c10d.Backend.NCCL not in devices.values()
         module.ProcessGroupGloo = MirroredGloo if alone else _Alone
-        return made(size, rank, ranks, backend, *args, **kwargs)
+        return plain_new_group(size, rank, ranks, backend, *args, **kwargs)
 
     place: Any
     for place in (c10d, dist, torch._C._distributed_c10d):
@@ -120,12 +120,12 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
 
 def _values(job: CollectiveCall) -> list[Tensor] | None:
     """Return the values that the collective writes, or None if they are unknown."""
-    if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
+    if not dry.may_have_values(sum(tensor.nbytes for tensor in (*job.reads, *job.writes))):
         return None
     with torch.inference_mode(), unseen():
-        outputs = [torch.empty(one.numel(), dtype=one.dtype, device="cpu") for one in job.writes]
+        outputs = [torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu") for tensor in job.writes]
         try:
-            transfer = job.move([_alias(one).clone() for one in job.reads], outputs)
+            transfer = job.move([_alias(tensor).clone() for tensor in job.reads], outputs)
         except Elsewhere:
             return None
         if transfer is not None:
@@ -136,13 +136,13 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
 def _broadcast(job: CollectiveCall, *, sends: bool) -> list[Tensor] | None:
     """Return the received values, or None if unknown. As rank 0, write down what it sends if known, return None."""
     if not sends:
-        told = _heard[0].told(job.group, job.number)
-        if told is None or len(told) != len(job.writes):
+        received = _heard[0].values(job.group, job.number)
+        if received is None or len(received) != len(job.writes):
             return None
-        return [_host(data, one.dtype) for data, one in zip(told, job.writes, strict=True)]
-    if dry.may_have_values(sum(one.nbytes for one in job.reads)) and all(map(torch.ops.simgpu.known, job.reads)):
+        return [_host(data, output.dtype) for data, output in zip(received, job.writes, strict=True)]
+    if dry.may_have_values(sum(tensor.nbytes for tensor in job.reads)) and all(map(torch.ops.simgpu.known, job.reads)):
         with torch.inference_mode(), unseen():
-            sent = [bytes(_alias(one).clone().view(torch.uint8).numpy()) for one in job.reads]
+            sent = [bytes(_alias(tensor).clone().view(torch.uint8).numpy()) for tensor in job.reads]
         _heard[0].tell(job.group, job.number, sent)
     return None
 

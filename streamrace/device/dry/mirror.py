@@ -19,10 +19,10 @@ _Op: Any = c10d.ReduceOp.RedOpType
 
 
 class Elsewhere(RuntimeError):
-    """Raised when a value is known to another rank only. ``what``: the operation that yields it in a live run."""
+    """Raised when a value is known to another rank only. ``subject``: the operation that yields it in a live run."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"streamrace: {what} has no value in a dry run, where only one rank is there")
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"streamrace: {subject} has no value in a dry run, where only one rank is there")
 
 
 class Mirror:
@@ -38,8 +38,8 @@ class Mirror:
         return self._size
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
-        for one in tensors:
-            one.copy_(self._reduced(one, opts.reduceOp if opts is not None else _Op.SUM))
+        for tensor in tensors:
+            tensor.copy_(self._reduced(tensor, opts.reduceOp if opts is not None else _Op.SUM))
         return _done(tensors)
 
     def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
@@ -52,20 +52,20 @@ class Mirror:
             raise Elsewhere("a broadcast from another rank")
         return _done(tensors)
 
-    def _allgather_base(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
-        output.view(self._size, -1).copy_(given.reshape(1, -1))
+    def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> Work:
+        output.view(self._size, -1).copy_(source.reshape(1, -1))
         return _done([output])
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
-        for one in outputs[0]:
-            if one.numel() != inputs[0].numel():
+        for output in outputs[0]:
+            if output.numel() != inputs[0].numel():
                 raise Elsewhere("an all-gather of tensors of different sizes")
-            one.copy_(inputs[0])
+            output.copy_(inputs[0])
         return _done(outputs[0])
 
-    def _reduce_scatter_base(self, output: Tensor, given: Tensor, opts: Any) -> Work:
-        mine = given.reshape(self._size, -1)[self._rank]
-        output.view(-1).copy_(self._reduced(mine, opts.reduceOp))
+    def _reduce_scatter_base(self, output: Tensor, source: Tensor, opts: Any) -> Work:
+        part = source.reshape(self._size, -1)[self._rank]
+        output.view(-1).copy_(self._reduced(part, opts.reduceOp))
         return _done([output])
 
     def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
@@ -82,10 +82,10 @@ class Mirror:
         return _done(outputs)
 
     def alltoall_base(
-        self, output: Tensor, given: Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
+        self, output: Tensor, source: Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> Work:
         """Copy this rank's own part to each place of the output, as every rank sends the same."""
-        parts = given.split(list(into)) if into else given.chunk(self._size)
+        parts = source.split(list(into)) if into else source.chunk(self._size)
         places = output.split(list(out)) if out else output.chunk(self._size)
         if any(len(place) != len(parts[self._rank]) for place in places):
             raise Elsewhere("an all-to-all in which ranks send different sizes")
@@ -94,10 +94,10 @@ class Mirror:
         return _done([output])
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
-        for one in outputs:
-            if one.numel() != inputs[self._rank].numel():
+        for output in outputs:
+            if output.numel() != inputs[self._rank].numel():
                 raise Elsewhere("an all-to-all in which ranks send different sizes")
-            one.copy_(inputs[self._rank])
+            output.copy_(inputs[self._rank])
         return _done(outputs)
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int) -> Work:
@@ -112,15 +112,15 @@ class Mirror:
     def barrier(self, opts: Any = None) -> Work:
         return _done([])
 
-    def _reduced(self, one: Tensor, op: Any) -> Tensor:
+    def _reduced(self, tensor: Tensor, op: Any) -> Tensor:
         kind = op.op if hasattr(op, "op") else op
         if kind in (_Op.SUM, _Op.AVG):
-            return one * self._size if kind == _Op.SUM else one
+            return tensor * self._size if kind == _Op.SUM else tensor
         if kind == _Op.PRODUCT:
-            return one**self._size
+            return tensor**self._size
         if kind == _Op.BXOR:
-            return one if self._size % 2 else torch.zeros_like(one)
-        return one  # minimum, maximum, bitwise and, bitwise or of equal values
+            return tensor if self._size % 2 else torch.zeros_like(tensor)
+        return tensor  # minimum, maximum, bitwise and, bitwise or of equal values
 
 
 def _done(result: Sequence[Tensor]) -> Work:

@@ -72,15 +72,15 @@ def _caller() -> tuple[str, str]:
     passing = (*callsites.PASSING, "/contextlib.py")
     while frame is not None:
         path = frame.f_code.co_filename
-        ours = path.startswith((callsites._OURS, "<")) or path.endswith(passing)
+        internal = path.startswith((callsites._OURS, "<")) or path.endswith(passing)
         short = callsites._short(path)
-        if not ours and (short in TRUSTED or not path.startswith(_TORCH)):
+        if not internal and (short in TRUSTED or not path.startswith(_TORCH)):
             return f"{short}:{frame.f_lineno} ({frame.f_code.co_name})", short
         frame = frame.f_back
     return "a place that is not known", ""
 
 
-def _asked(what: bytes, kind: int, answer: Any) -> int:
+def _asked(reader: bytes, kind: int, answer: Any) -> int:
     """Answer or refuse a read: see ``Dry::Asked``."""
     place, file = _caller()
     _refused[0] = kind >= 0
@@ -91,7 +91,7 @@ def _asked(what: bytes, kind: int, answer: Any) -> int:
             answer[0] = number if kind == 2 else 0.0
             _refused[0] = False
             return 1
-    sentence = f"streamrace: a dry run has no values, and {what.decode()} reads one at {place}: {_INSTEAD}"
+    sentence = f"streamrace: a dry run has no values, and {reader.decode()} reads one at {place}: {_INSTEAD}"
     functions().dry_refusal(sentence.encode())
     return 0
 

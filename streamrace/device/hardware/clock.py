@@ -86,7 +86,7 @@ class HardwareTiming:
             profile=Profile.from_dict(data["profile"]),
             nodes_of=tuple(int(node) for node in data["nodes_of"]),
             scale=Scale(**data["scale"]),
-            slow={str(what): float(factor) for what, factor in data["slow"].items()},
+            slow={str(pattern): float(factor) for pattern, factor in data["slow"].items()},
             jitter=float(data["jitter"]),
             seed=int(data["seed"]),
             delays={(rank, op): (late, long) for rank, op, late, long in data["delays"]},
@@ -170,11 +170,11 @@ class Clock:
             return self._kernel_ns
         if self._timing.profile.network is None:
             return self._on_one_ring(kernel, nbytes, members, origin)
-        known = self._alone.setdefault((members, origin), {})
-        found = known.get((kernel, nbytes))
-        if found is None:
-            found = known[kernel, nbytes] = self._on_network(kernel, nbytes, members, origin)
-        return found
+        durations = self._alone.setdefault((members, origin), {})
+        duration = durations.get((kernel, nbytes))
+        if duration is None:
+            duration = durations[kernel, nbytes] = self._on_network(kernel, nbytes, members, origin)
+        return duration
 
     def _on_network(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...]) -> float:
         """Return NCCL's duration on the network that the profile describes."""
@@ -207,10 +207,10 @@ class Clock:
             factor = self._stretches[kernel, stream] = of * self._factor(f"kernel:{kernel}")
         return factor
 
-    def _factor(self, what: str) -> float:
+    def _factor(self, name: str) -> float:
         factor = 1.0
         for pattern, value in self.slow.items():
-            if fnmatchcase(what, pattern):
+            if fnmatchcase(name, pattern):
                 factor *= value
         return factor
 
@@ -232,11 +232,11 @@ def _link(timing: HardwareTiming, members: tuple[int, ...], origin: tuple[int, .
     link of a ring over ``origin``, which determines the number of concurrent sends.
     """
     profile, nodes_of = timing.profile, timing.nodes_of
-    here = Counter(nodes_of[rank] for rank in members)
-    if len(here) == 1:
+    members_on = Counter(nodes_of[rank] for rank in members)
+    if len(members_on) == 1:
         return profile.intra_node_gbits_per_s, (len(members) - 1) * profile.intra_node_latency_us
     everywhere, like = Counter(nodes_of), Counter(nodes_of[rank] for rank in origin)
-    flows = max(everywhere[node] // like[node] for node in here)
-    hops, within = len(here) - 1, len(members) - len(here)
+    flows = max(everywhere[node] // like[node] for node in members_on)
+    hops, within = len(members_on) - 1, len(members) - len(members_on)
     way = hops * profile.inter_node_latency_us + within * profile.intra_node_latency_us
     return profile.flow_gbits_per_s(flows), way

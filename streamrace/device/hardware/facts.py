@@ -26,7 +26,7 @@ class Assumed(NamedTuple):
 
 def facts(prefix: str = "", file: Path = FILE) -> dict[str, Assumed]:
     """Return the facts whose name (``section.subsection.name``) begins with ``prefix``. ``file``: of the same form."""
-    return {name: one for name, one in _all(file).items() if name.startswith(prefix)}
+    return {name: entry for name, entry in _all(file).items() if name.startswith(prefix)}
 
 
 def fact(name: str, file: Path = FILE) -> Any:
@@ -36,7 +36,7 @@ def fact(name: str, file: Path = FILE) -> Any:
 
 @cache
 def _all(file: Path) -> dict[str, Assumed]:
-    return {one.name: one for one in _read(tomllib.loads(file.read_text(encoding="utf-8")), ())}
+    return {entry.name: entry for entry in _read(tomllib.loads(file.read_text(encoding="utf-8")), ())}
 
 
 def _read(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Assumed]:

@@ -91,13 +91,13 @@ def profile_names() -> list[str]:
 
 def load_profile(name_or_file: str) -> Profile:
     """Load a profile by name, or from a user's TOML file. Raise :class:`ProfileError`."""
-    own = name_or_file.endswith(".toml")
-    path = Path(name_or_file) if own else _PROFILES / f"{name_or_file}.toml"
+    is_file = name_or_file.endswith(".toml")
+    path = Path(name_or_file) if is_file else _PROFILES / f"{name_or_file}.toml"
     missing_one = ProfileError(
         f"there is no hardware profile '{untrusted.shortened(name_or_file, 200)}': choose one of "
         f"{', '.join(profile_names())}, or name a .toml file"
     )
-    if not own and name_or_file not in profile_names():  # a name must not be a path
+    if not is_file and name_or_file not in profile_names():  # a name must not be a path
         raise missing_one
     try:
         table = untrusted.read_toml(path)
@@ -107,11 +107,11 @@ def load_profile(name_or_file: str) -> Profile:
         raise ProfileError(f"hardware profile {path} cannot be read: {error.strerror or error}") from error
     except untrusted.Unreadable as error:
         raise ProfileError(f"hardware profile {path} cannot be read: {error}") from None
-    wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
+    types = {item.name: item.type for item in fields(Profile) if item.name != "name"}
     optional = {item.name for item in fields(Profile) if item.default is not MISSING}
-    if missing := sorted(wanted.keys() - table.keys() - optional):
+    if missing := sorted(types.keys() - table.keys() - optional):
         raise ProfileError(f"hardware profile {path} lacks {', '.join(missing)}")
-    if unknown := sorted(table.keys() - wanted.keys()):
+    if unknown := sorted(table.keys() - types.keys()):
         raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
     for key, value in table.items():
         if key == "network":
@@ -119,7 +119,7 @@ def load_profile(name_or_file: str) -> Profile:
                 table[key] = Network.of(value if isinstance(value, dict) else {"": value})
             except ValueError as error:
                 raise ProfileError(f"hardware profile {path}: {error}") from error
-        elif str(wanted[key]).startswith("str"):
+        elif str(types[key]).startswith("str"):
             if not isinstance(value, str):
                 raise ProfileError(f"hardware profile {path}: {key} must be text, not {_shown(value)}")
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST <= value <= _MOST:

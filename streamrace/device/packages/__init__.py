@@ -33,16 +33,16 @@ def environment_of(
     """
     from streamrace.device.packages import names, requirements
 
-    wanted = names.several(packages)
-    places = [str(place) for place in requirements.places(wanted, folder or folder_of_releases(), tell)]
+    releases = names.several(packages)
+    places = [str(place) for place in requirements.places(releases, folder or folder_of_releases(), tell)]
     if not places:
         return {**os.environ}
     behind = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in places]
-    now = [part for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part and part not in places]
+    active = [part for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part and part not in places]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*places, *behind]),
-        VARIABLE: os.pathsep.join([*places, *now]),
+        VARIABLE: os.pathsep.join([*places, *active]),
     }
 
 
@@ -51,4 +51,4 @@ def running() -> dict[str, Path]:
     from streamrace.device.packages import installing
 
     places = [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
-    return {str(one): place for place in places if (one := installing.package_in(place))}
+    return {str(package): place for place in places if (package := installing.package_in(place))}

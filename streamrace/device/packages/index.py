@@ -36,66 +36,66 @@ def pip(
 def releases(name: str) -> list[str]:
     """Return all final releases of a package for this Python, oldest first. Raise :class:`PackageError`."""
     try:
-        done = pip(["index", "versions", "--quiet", name], seconds=_LIST_S)
-        told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
-        if not told:  # some versions of pip print nothing with --quiet
-            done = pip(["index", "versions", name], seconds=_LIST_S)
-            told = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+        listing = pip(["index", "versions", "--quiet", name], seconds=_LIST_S)
+        listed = re.search(r"^Available versions: (.*)$", listing.stdout, re.MULTILINE)
+        if not listed:  # some versions of pip print nothing with --quiet
+            listing = pip(["index", "versions", name], seconds=_LIST_S)
+            listed = re.search(r"^Available versions: (.*)$", listing.stdout, re.MULTILINE)
     except subprocess.TimeoutExpired:
         raise PackageError(f"the package index did not tell the releases of {name} within {_LIST_S} s") from None
-    if done.returncode or not told:
-        raise PackageError(f"the releases of {name} cannot be listed: {reason(done.stderr, Package(name, ''))}")
-    return [str(one) for one in final(told[1].split(","))]
+    if listing.returncode or not listed:
+        raise PackageError(f"the releases of {name} cannot be listed: {reason(listing.stderr, Package(name, ''))}")
+    return [str(version) for version in final(listed[1].split(","))]
 
 
 def final(texts: Iterable[str]) -> list[Version]:
     """Return the versions that are neither pre-releases nor development releases, oldest first."""
-    found = set()
+    versions = set()
     for text in texts:
         try:
-            one = Version(text.strip())
+            version = Version(text.strip())
         except InvalidVersion:
             continue
-        if not one.is_prerelease:
-            found.add(one)
-    return sorted(found)
+        if not version.is_prerelease:
+            versions.add(version)
+    return sorted(versions)
 
 
-def reason(said: str, package: Package) -> str:
-    """Return why pip failed, from its standard error ``said``, as the end of a sentence."""
-    listed = re.search(r"from versions: ([^)]*)\)", said)
-    there = final(listed[1].split(",")) if listed else []
-    if listed and there:
-        return f"there is no such release; {nearest(package.version, there)}"
-    if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", said):
+def reason(stderr: str, package: Package) -> str:
+    """Return why pip failed, from its standard error, as the end of a sentence."""
+    listed = re.search(r"from versions: ([^)]*)\)", stderr)
+    available = final(listed[1].split(",")) if listed else []
+    if listed and available:
+        return f"there is no such release; {nearest(package.version, available)}"
+    if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", stderr):
         return "the package index cannot be reached"
     python = (
-        re.search(rf"[ ;:]{re.escape(package.version)} Requires-Python ([^;\n]*)", said) if package.version else None
+        re.search(rf"[ ;:]{re.escape(package.version)} Requires-Python ([^;\n]*)", stderr) if package.version else None
     )
     if python:
         return f"it needs another Python ({python[1].strip()})"
-    if listed or "No matching distribution found" in said:
+    if listed or "No matching distribution found" in stderr:
         return f"the package index has no {package.name}"
-    if "No module named pip" in said:
+    if "No module named pip" in stderr:
         return "this environment has no pip (python -m ensurepip)"
-    if is_broken(said):
-        raised = re.findall(r"^ *(\w+(?:Error|Exception|Exit): .*)$", said, re.MULTILINE)
+    if is_broken(stderr):
+        raised = re.findall(r"^ *(\w+(?:Error|Exception|Exit): .*)$", stderr, re.MULTILINE)
         return f"its build ends with {raised[-1].rstrip('.')}" if raised else "it does not build here"
-    errors = [line.strip() for line in said.splitlines() if "ERROR" in line or "error" in line]
+    errors = [line.strip() for line in stderr.splitlines() if "ERROR" in line or "error" in line]
     return errors[-1] if errors else "pip does not say why"
 
 
-def is_broken(said: str) -> bool:
-    """Check whether pip's standard error ``said`` is about a failed build, and not about an index."""
-    return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
+def is_broken(stderr: str) -> bool:
+    """Check whether pip's standard error is about a failed build, and not about an index."""
+    return "subprocess-exited-with-error" in stderr or "Could not build wheels" in stderr or "Failed to build" in stderr
 
 
-def nearest(version: str, there: Sequence[Version]) -> str:
-    """Return the versions in ``there`` that are next to ``version``, as the end of a sentence."""
+def nearest(version: str, available: Sequence[Version]) -> str:
+    """Return the versions in ``available`` that are next to ``version``, as the end of a sentence."""
     if not version:
-        return f"the newest is {there[-1]}"
-    wanted = Version(version)
-    below = [one for one in there if one < wanted][-1:]
-    above = [one for one in there if one > wanted][:1]
-    names = " and ".join(str(one) for one in (*below, *above))
+        return f"the newest is {available[-1]}"
+    target = Version(version)
+    below = [other for other in available if other < target][-1:]
+    above = [other for other in available if other > target][:1]
+    names = " and ".join(str(other) for other in (*below, *above))
     return f"the nearest {'are' if below and above else 'is'} {names}"

@@ -50,17 +50,17 @@ def place_of(package: Package, folder: Path) -> Path:
 
 def distribution(place: Path) -> Distribution | None:
     """Return the distribution in ``place``; None unless there is exactly one."""
-    found = [*place.glob("*.dist-info")]
-    return PathDistribution(found[0]) if len(found) == 1 else None
+    folders = [*place.glob("*.dist-info")]
+    return PathDistribution(folders[0]) if len(folders) == 1 else None
 
 
 def package_in(place: Path) -> Package | None:
     """Return the release that is installed in ``place``, according to its metadata."""
-    one = distribution(place)
+    installed = distribution(place)
     try:
-        if one is None:
+        if installed is None:
             return None
-        name, version = canonicalize_name(one.metadata["Name"]), Version(one.version)
+        name, version = canonicalize_name(installed.metadata["Name"]), Version(installed.version)
         return Package(name, version.public if name == "torch" else str(version))  # torch is its CPU build
     except (InvalidVersion, TypeError, KeyError):
         return None
@@ -98,8 +98,8 @@ def make_some(requirement: Requirement, folder: Path, tell: Tell) -> Path:
     name = canonicalize_name(requirement.name)
     key = folder.absolute() / f"{name}-any"
     try:
-        if there := _fitting(requirement, name, key.parent):
-            return there
+        if place := _fitting(requirement, name, key.parent):
+            return place
         with _alone(key, tell):
             return _fitting(requirement, name, key.parent) or _pip(
                 Package(name, ""), f"{name}{requirement.specifier}", key
@@ -110,8 +110,8 @@ def make_some(requirement: Requirement, folder: Path, tell: Tell) -> Path:
 
 def _fitting(requirement: Requirement, name: str, folder: Path) -> Path | None:
     lying = [place for place in folder.glob(f"{name}-*") if place.is_dir()]
-    able = [(place, one) for place in lying if (one := package_in(place)) and one.name == name]
-    fitting = [pair for pair in able if requirement.specifier.contains(pair[1].version, prereleases=True)]
+    candidates = [(place, package) for place in lying if (package := package_in(place)) and package.name == name]
+    fitting = [pair for pair in candidates if requirement.specifier.contains(pair[1].version, prereleases=True)]
     return max(fitting, key=lambda pair: pair[1].key)[0] if fitting else None
 
 
@@ -120,9 +120,9 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
 
     ``key``: the final folder; if no version was requested, the path under which the lock is held.
     """
-    made = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
-    words = ["install", "--quiet", "--no-deps", "--target", str(made / "it")]
-    said, first = package.said.strip(), ""
+    staging = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
+    words = ["install", "--quiet", "--no-deps", "--target", str(staging / "it")]
+    release, first = package.said.strip(), ""
     ways: tuple[dict[str, str], ...] = ({},)
     if package.name in _BUILT_WITH_TORCH:
         words.append("--no-build-isolation")
@@ -130,25 +130,25 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
     try:
         for way in ways:
             # makes builds that list a set list it in the same order each time
-            done = index.pip([*words, requirement], seconds=_BUILD_S, more={"PYTHONHASHSEED": "0", **way})
-            if not (done.returncode and index.is_broken(done.stderr)):
+            result = index.pip([*words, requirement], seconds=_BUILD_S, more={"PYTHONHASHSEED": "0", **way})
+            if not (result.returncode and index.is_broken(result.stderr)):
                 break
-            first = first or done.stderr
-        if done.returncode:
-            raise PackageError(f"{said} cannot be installed: {index.reason(first or done.stderr, package)}")
-        there = package_in(made / "it")
-        if there is None or there.name != package.name or (package.version and not package.is_(there.version)):
-            raise PackageError(f"{said} cannot be installed: pip gave {there.said if there else 'nothing'} instead")
-        place = key if package.version else place_of(there, key.parent)
+            first = first or result.stderr
+        if result.returncode:
+            raise PackageError(f"{release} cannot be installed: {index.reason(first or result.stderr, package)}")
+        got = package_in(staging / "it")
+        if got is None or got.name != package.name or (package.version and not package.is_(got.version)):
+            raise PackageError(f"{release} cannot be installed: pip gave {got.said if got else 'nothing'} instead")
+        place = key if package.version else place_of(got, key.parent)
         with suppress(OSError):  # another process may have been faster
-            (made / "it").rename(place)
+            (staging / "it").rename(place)
         if not place.is_dir():
-            raise PackageError(f"{said} cannot be installed in {key.parent}: the folder cannot be written")
+            raise PackageError(f"{release} cannot be installed in {key.parent}: the folder cannot be written")
         return place
     except subprocess.TimeoutExpired:
-        raise PackageError(f"{said} cannot be installed: it took over {_BUILD_S} s") from None
+        raise PackageError(f"{release} cannot be installed: it took over {_BUILD_S} s") from None
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _torch(package: Package, tell: Tell) -> Path:
@@ -179,8 +179,8 @@ def _alone(place: Path, tell: Tell) -> Iterator[None]:
                 break
         os.close(lock)  # the file of a command that ended just now and removed it
     try:
-        for left in place.parent.glob(f".{place.name}.*{_PART}"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in place.parent.glob(f".{place.name}.*{_PART}"):
+            shutil.rmtree(leftover, ignore_errors=True)
         yield
     finally:
         with suppress(OSError):

@@ -46,10 +46,10 @@ class Package(NamedTuple):
         if version is None:
             return False
         try:
-            there, wanted = Version(version), Version(self.version)
+            actual, requested = Version(version), Version(self.version)
         except InvalidVersion:
             return False
-        return there == wanted or (wanted.local is None and there.public == wanted.public)
+        return actual == requested or (requested.local is None and actual.public == requested.public)
 
 
 def is_name(text: str) -> bool:
@@ -72,13 +72,13 @@ def parse(text: str, option: str = "--package") -> Package:
 
 def several(texts: Sequence[str], option: str = "--package") -> tuple[Package, ...]:
     """Parse all texts, in order and without duplicates. Raise :class:`PackageError` for two versions of a package."""
-    found: dict[str, Package] = {}
+    packages: dict[str, Package] = {}
     for text in texts:
-        one = parse(text, option)
-        other = found.setdefault(one.name, one)
-        if not other.is_(one.version):
-            raise PackageError(f"{option} names two versions of {one.name}, {other.version} and {one.version}: say one")
-    return tuple(found.values())
+        pkg = parse(text, option)
+        first = packages.setdefault(pkg.name, pkg)
+        if not first.is_(pkg.version):
+            raise PackageError(f"{option} names two versions of {pkg.name}, {first.version} and {pkg.version}: say one")
+    return tuple(packages.values())
 
 
 def here(name: str) -> str | None:

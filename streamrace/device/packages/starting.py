@@ -56,7 +56,7 @@ def explain(error: BaseException) -> None:
     """Print to standard error what a release lacked, if this ended the program. To be called after the traceback."""
     if not (places := packages.running()):
         return
-    sentence = next((one for one in (_lacked(cause, places) for cause in _causes(error)) if one), "")
+    sentence = next((text for text in (_lacked(cause, places) for cause in _causes(error)) if text), "")
     if sentence:
         print(f"streamrace: {sentence}", file=sys.stderr, flush=True)
         if _said is not None:
@@ -66,17 +66,17 @@ def explain(error: BaseException) -> None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Return the chain of causes, the first one first: an ImportError in an ``except`` is the release's fallback."""
-    seen: list[BaseException] = []
-    now: BaseException | None = error
-    while now is not None and now not in seen:
-        seen.append(now)
-        now = now.__cause__ or now.__context__
-    return reversed(seen)
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return reversed(chain)
 
 
 def _lacked(error: BaseException, places: Mapping[str, Path]) -> str:
     """Return a sentence for an error in a release: what it lacked, or that its import failed; empty for others."""
-    what = _what(error)
+    missing = _what(error)
     trace, at, importing = error.__traceback__, ("", ""), False
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -86,12 +86,12 @@ def _lacked(error: BaseException, places: Mapping[str, Path]) -> str:
                 at = package.replace("==", " "), f"{code.co_filename[len(str(place)) + 1 :]}:{trace.tb_lineno}"
         trace = trace.tb_next
     release, line = at
-    if release and what is not None:
-        return f"{release} asks for {what[0]} ({line}), and it is not here: {what[1]}, or take another release"
+    if release and missing is not None:
+        return f"{release} asks for {missing[0]} ({line}), and it is not here: {missing[1]}, or take another release"
     if release and importing:
-        said = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
         return (
-            f"{release} cannot be imported here ({line}, {said}): something that it uses may be newer than it; name an "
+            f"{release} cannot be imported here ({line}, {text}): something that it uses may be newer than it; name an "
             "older one with --package NAME==VERSION, or take another release"
         )
     return ""
@@ -104,10 +104,10 @@ def _what(error: BaseException) -> tuple[str, str] | None:
         if top in sys.modules:
             return f"the module {error.name}", f"add --package {top}==VERSION of a release of {top} that has it"
         return f"the module {error.name}", f"add --package NAME==VERSION of the package that has {top}"
-    if isinstance(error, ImportError) and (found := _NAME.search(str(error))):
-        name, module = found.groups()
-    elif isinstance(error, AttributeError) and (found := _ATTRIBUTE.search(str(error))):
-        module, name = found.groups()
+    if isinstance(error, ImportError) and (match := _NAME.search(str(error))):
+        name, module = match.groups()
+    elif isinstance(error, AttributeError) and (match := _ATTRIBUTE.search(str(error))):
+        module, name = match.groups()
     else:
         return None
     top = module.partition(".")[0]
@@ -117,7 +117,7 @@ def _what(error: BaseException) -> tuple[str, str] | None:
 def _modules(place: Path) -> list[str]:
     """Return the names of the modules that can be imported from a folder of packages."""
     return sorted(
-        one.name.removesuffix(".py")
-        for one in place.iterdir()
-        if one.suffix == ".py" or (one / "__init__.py").is_file()
+        entry.name.removesuffix(".py")
+        for entry in place.iterdir()
+        if entry.suffix == ".py" or (entry / "__init__.py").is_file()
     )

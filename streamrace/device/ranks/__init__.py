@@ -29,8 +29,8 @@ class RankFailed(Exception):
 
     def __init__(self, rank: int, reason: str, *, status: int = 1, log: Path | None = None, full: bool = False) -> None:
         self.rank, self.reason, self.status, self.log, self.full = rank, reason, status, log, full
-        where = f" (its output: {log})" if log is not None else ""
-        super().__init__(f"rank {rank} {reason}{where}")
+        output = f" (its output: {log})" if log is not None else ""
+        super().__init__(f"rank {rank} {reason}{output}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle all arguments: an error goes from a worker to its parent, and its text alone would not rebuild it."""

@@ -46,10 +46,10 @@ class PipeExchange:
         self._promised = 0
         self._taken = False  # True: messages were read while sending, and receive() has not returned since
         self._half = b""  # the beginning of a record whose rest was not read yet
-        self._mine: dict[
+        self._open: dict[
             _Key, tuple[tuple[int, ...], mismatches.AgreedCall]
         ] = {}  # collectives that lack some arrivals
-        self._theirs: dict[_Key, dict[int, bytes]] = {}
+        self._received: dict[_Key, dict[int, bytes]] = {}
         self._posted: set[_Key] = set()
         self._ended: set[int] = set()
         self.problem = ""
@@ -76,19 +76,19 @@ class PipeExchange:
     def expect(self, group: int, number: int, members: tuple[int, ...], call: mismatches.AgreedCall) -> None:
         """Announce that this rank will post a collective. Raise RuntimeError if another rank's call does not fit."""
         key = group, number
-        self._mine[key] = members, call
-        for sender in list(self._theirs.get(key, ())):
+        self._open[key] = members, call
+        for sender in list(self._received.get(key, ())):
             self._compare(key, sender)
         self._look_for_ended()
         if self.problem:
             raise RuntimeError(self.problem)
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
-        _, call = self._mine.get((group, number), ((), None))
+        _, call = self._open.get((group, number), ((), None))
         for place, member in enumerate(members):
             if member != self.rank:
-                said = mismatches.packed(call.to(place)) if call is not None else b""
-                self._send([member], group, number, arrival, said)
+                payload = mismatches.packed(call.to(place)) if call is not None else b""
+                self._send([member], group, number, arrival, payload)
         if call is not None:
             self._posted.add((group, number))
             self._settle((group, number))
@@ -109,15 +109,15 @@ class PipeExchange:
         self._taken = False
         return True
 
-    def lost(self, members: tuple[int, ...], what: str) -> str:
+    def lost(self, members: tuple[int, ...], call: str) -> str:
         """Return why a transfer among ``members`` failed: which of them has ended; empty if none has."""
         until = time.monotonic() + _DYING_S
-        while (left := until - time.monotonic()) > 0:
-            self._note_ended(self._ready.poll(left * 1000))
+        while (remaining := until - time.monotonic()) > 0:
+            self._note_ended(self._ready.poll(remaining * 1000))
             self._taken |= self._take()
             for rank in members:
                 if rank in self._ended:
-                    self._break(f"rank {rank} has ended before its part was done in {what}", follows=True)
+                    self._break(f"rank {rank} has ended before its part was done in {call}", follows=True)
                     return self.problem
         return ""
 
@@ -135,15 +135,15 @@ class PipeExchange:
             records.append((*fields, data[at + _RECORD.size : end]))
             at = end
         self._half = data[at:]
-        for group, number, sender, value, said in records:
+        for group, number, sender, value, payload in records:
             if group == _BROKEN:
-                self._break(said.decode(errors="ignore"))
+                self._break(payload.decode(errors="ignore"))
             elif group == _PROMISE:
                 promised(sender, value)
                 if value >= NEVER:
                     self._ended.add(sender)
             else:
-                self._theirs.setdefault((group, number), {})[sender] = said
+                self._received.setdefault((group, number), {})[sender] = payload
                 if self._compare((group, number), sender):
                     arrived(group, number, sender, value)
                     self._settle((group, number))
@@ -152,38 +152,38 @@ class PipeExchange:
 
     def _compare(self, key: _Key, sender: int) -> bool:
         """Check whether another rank's call fits. If not, stop all collectives here and on that rank."""
-        said = self._theirs[key][sender]
-        if key not in self._mine or not said:
+        payload = self._received[key][sender]
+        if key not in self._open or not payload:
             return True
-        members, call = self._mine[key]
-        mine, theirs = call.to(members.index(sender)), mismatches.unpacked(said)
-        if not mismatches.differences(mine, theirs):
+        members, call = self._open[key]
+        own_call, other_call = call.to(members.index(sender)), mismatches.unpacked(payload)
+        if not mismatches.differences(own_call, other_call):
             return True
         if not self.problem:
-            self._break(mismatches.mismatch((self.rank, mine), (sender, theirs), _which(key, members)))
+            self._break(mismatches.mismatch((self.rank, own_call), (sender, other_call), _which(key, members)))
             self._send([sender], _BROKEN, 0, 0, self.problem.encode()[:_LONGEST])  # that rank may wait for another
         return False
 
     def _settle(self, key: _Key) -> None:
         """Forget a collective at which all ranks have arrived."""
-        members, _ = self._mine.get(key, ((), None))
-        if key in self._posted and len(self._theirs.get(key, ())) == len(members) - 1:
-            del self._mine[key], self._theirs[key]
+        members, _ = self._open.get(key, ((), None))
+        if key in self._posted and len(self._received.get(key, ())) == len(members) - 1:
+            del self._open[key], self._received[key]
             self._posted.discard(key)
 
     def _look_for_ended(self) -> None:
         """Stop all collectives if one of them waits for a rank that has ended."""
-        for key, (members, call) in list(self._mine.items()) if self._ended else ():
-            come = self._theirs.get(key, {})
+        for key, (members, call) in list(self._open.items()) if self._ended else ():
+            come = self._received.get(key, {})
             for rank in members:
                 if rank in self._ended and rank not in come:
                     waits = f"rank {self.rank} waits for it in {call.to(0)} ({_which(key, members)})"
                     self._break(f"rank {rank} has ended, and {waits}", follows=True)
 
     def _note_ended(self, ready: list[tuple[int, int]]) -> None:
-        gone = {file for file, _ in ready} - {self._reader}
+        ended = {file for file, _ in ready} - {self._reader}
         for rank, writer in list(self._writers.items()):
-            if writer in gone:
+            if writer in ended:
                 self._ready.unregister(writer)
                 while self._take():  # messages from before its end
                     self._taken = True
@@ -195,8 +195,8 @@ class PipeExchange:
             self.problem, self.follows = f"streamrace: {why.removeprefix('streamrace: ')}", follows
             broken(self.problem)
 
-    def _send(self, ranks: Sequence[int], group: int, number: int, value: int, said: bytes = b"") -> None:
-        message = _RECORD.pack(group, number, self.rank, value, len(said)) + said
+    def _send(self, ranks: Sequence[int], group: int, number: int, value: int, payload: bytes = b"") -> None:
+        message = _RECORD.pack(group, number, self.rank, value, len(payload)) + payload
         for rank in ranks:
             writer = self._writers[rank]
             while True:

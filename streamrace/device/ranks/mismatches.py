@@ -21,7 +21,7 @@ _OTHER_END = {"send": "recv", "recv": "send"}
 _LONGEST = 600  # characters of a place: a message must be written in one piece (PIPE_BUF)
 
 
-class Said(NamedTuple):
+class AnnouncedCall(NamedTuple):
     """A call as announced to another rank: elements given to and taken from that rank, ``elements`` of the tensor."""
 
     kind: str
@@ -52,10 +52,10 @@ class AgreedCall(NamedTuple):
     takes: tuple[int, ...]
     place: str
 
-    def to(self, member: int) -> Said:
+    def to(self, member: int) -> AnnouncedCall:
         """Return the announcement for the group's member at this position."""
         gives, takes = (each[member] if len(each) > 1 else each[0] for each in (self.gives, self.takes))
-        return Said(self.kind, self.dtype, self.op, self.root, self.elements, gives, takes, self.place)
+        return AnnouncedCall(self.kind, self.dtype, self.op, self.root, self.elements, gives, takes, self.place)
 
 
 def call(
@@ -66,55 +66,55 @@ def call(
 
     Without splits all parts have the same size.
     """
-    given, taken = list(reads), list(writes)
-    some = (given or taken)[0].dtype
+    inputs, outputs = list(reads), list(writes)
+    some = (inputs or outputs)[0].dtype
     real = some.to_real() if some.is_complex else some
 
     def counts(of: list[Tensor]) -> tuple[int, ...]:
-        return tuple(one.nbytes // real.itemsize for one in of)
+        return tuple(tensor.nbytes // real.itemsize for tensor in of)
 
     def each(of: list[Tensor]) -> tuple[int, ...]:
-        return counts(of) if len(of) > 1 else tuple(one // size for one in counts(of))
+        return counts(of) if len(of) > 1 else tuple(count // size for count in counts(of))
 
-    count = sum(counts(given or taken))
+    count = sum(counts(inputs or outputs))
     gives: tuple[int, ...] = (count,)
     takes = gives
     if kind == "all_gather":
-        gives, takes = counts(given), each(taken)
+        gives, takes = counts(inputs), each(outputs)
     elif kind == "reduce_scatter":
-        gives, takes = each(given), counts(taken)
+        gives, takes = each(inputs), counts(outputs)
     elif kind == "scatter":  # only the root has a list
-        count = sum(counts(taken))
+        count = sum(counts(outputs))
         gives = takes = (count,)
     elif splits is not None:
         takes, gives = (
-            tuple(one // real.itemsize for one in of) or each(whole)
-            for of, whole in zip(splits, (taken, given), strict=True)
+            tuple(nbytes // real.itemsize for nbytes in sizes) or each(tensors)
+            for sizes, tensors in zip(splits, (outputs, inputs), strict=True)
         )
     name = "uint8" if real == torch.bool else str(real).removeprefix("torch.")
     return AgreedCall(kind, name, op, root, count, gives, takes, place)
 
 
-def packed(said: Said) -> bytes:
-    return json.dumps(said._replace(place=said.place[-_LONGEST:]), ensure_ascii=False).encode()
+def packed(announced: AnnouncedCall) -> bytes:
+    return json.dumps(announced._replace(place=announced.place[-_LONGEST:]), ensure_ascii=False).encode()
 
 
-def unpacked(data: bytes) -> Said:
-    return Said(*json.loads(data))
+def unpacked(data: bytes) -> AnnouncedCall:
+    return AnnouncedCall(*json.loads(data))
 
 
-def differences(mine: Said, theirs: Said) -> list[str]:
+def differences(own: AnnouncedCall, other: AnnouncedCall) -> list[str]:
     """Return the names of the properties in which two ranks' calls differ."""
-    if theirs.kind != _OTHER_END.get(mine.kind, mine.kind):
+    if other.kind != _OTHER_END.get(own.kind, own.kind):
         return ["collective"]
     compared = {"type": "dtype", "reduction": "op", "root": "root"}
-    found = [name for name, field in compared.items() if getattr(mine, field) != getattr(theirs, field)]
-    return found if (mine.gives, mine.takes) == (theirs.takes, theirs.gives) else [*found, "size"]
+    names = [name for name, field in compared.items() if getattr(own, field) != getattr(other, field)]
+    return names if (own.gives, own.takes) == (other.takes, other.gives) else [*names, "size"]
 
 
-def mismatch(one: tuple[int, Said], other: tuple[int, Said], which: str) -> str:
-    """Return the sentence for two ranks whose calls differ. ``which``: names the collective."""
-    (low, first), (high, second) = sorted([one, other])
+def mismatch(left: tuple[int, AnnouncedCall], right: tuple[int, AnnouncedCall], collective: str) -> str:
+    """Return the sentence for two ranks whose calls differ. ``collective``: its name."""
+    (low, first), (high, second) = sorted([left, right])
     differing = differences(first, second)
     uneven = ""
     if "size" in differing and first.kind == "all_to_all":
@@ -124,5 +124,5 @@ def mismatch(one: tuple[int, Said], other: tuple[int, Said], which: str) -> str:
         )
     return (
         f"Detected mismatch between collectives on ranks {low} and {high} (not the same {', '.join(differing)}): "
-        f"rank {low} calls {first}, rank {high} calls {second}{uneven}; {which}"
+        f"rank {low} calls {first}, rank {high} calls {second}{uneven}; {collective}"
     )

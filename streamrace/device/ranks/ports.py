@@ -17,11 +17,11 @@ def free_port() -> int:
     lie below that range, and each caller starts at another one: commands started at once do not get the same port.
     """
     first = (os.getpid() * _APART + next(_asked)) % _PORTS
-    for port in (_FIRST_PORT + (first + more) % _PORTS for more in range(_PORTS)):
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store does
+    for port in (_FIRST_PORT + (first + offset) % _PORTS for offset in range(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store does
             try:
-                one.bind(("", port))
+                probe.bind(("", port))
             except OSError:
                 continue
         return port

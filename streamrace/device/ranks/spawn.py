@@ -72,7 +72,7 @@ def install() -> None:
     plain = utility.spawnv_passfds
 
     def start(path: Any, words: Any, files: Any) -> Any:
-        place = next((at for at, one in enumerate(words) if isinstance(one, str) and one.startswith(_STARTS)), None)
+        place = next((at for at, word in enumerate(words) if isinstance(word, str) and word.startswith(_STARTS)), None)
         if place is None:
             return plain(path, words, files)
         words = list(words)
@@ -88,11 +88,11 @@ def install() -> None:
     signature = inspect.signature(processes)
 
     @functools.wraps(processes)
-    def start_processes(*arguments: Any, **how: Any) -> Any:
-        given = signature.bind(*arguments, **how)
-        given.apply_defaults()
-        with _seeing(given.arguments["nprocs"]):
-            return processes(*arguments, **how)
+    def start_processes(*arguments: Any, **keywords: Any) -> Any:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        with _seeing(bound.arguments["nprocs"]):
+            return processes(*arguments, **keywords)
 
     util.register_after_fork(_child, _Child.begin)
     os.register_at_fork(after_in_child=_forked)

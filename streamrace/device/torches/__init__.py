@@ -43,35 +43,35 @@ def tree(
     tell: Tell,
     *,
     wanted: Sequence[str] = (),
-    before: Callable[[Path], None] = lambda made: None,
+    before: Callable[[Path], None] = lambda tree: None,
 ) -> Path:
     """Return the folder with the CPU build of torch ``version``, after creating it atomically if necessary.
 
-    ``wanted``: what pip must download instead of the release of that version. ``before`` is called with the folder
+    ``wanted``: requirements that pip downloads instead of that release. ``before`` is called with the folder
     before torch is imported from it. Raise :class:`streamrace.compiling.BuildError`.
     """
-    made = place(version)
+    target = place(version)
     try:
-        return once(made, lambda: _make(version, made, tell, wanted, before))
+        return once(target, lambda: _make(version, target, tell, wanted, before))
     except OSError as error:
-        raise BuildError(f"torch {version} cannot be put into {made}: {error.strerror or error}") from error
+        raise BuildError(f"torch {version} cannot be put into {target}: {error.strerror or error}") from error
 
 
 def _make(version: str, place: Path, tell: Tell, wanted: Sequence[str], before: Callable[[Path], None]) -> None:
-    for left in place.parent.glob(f".{place.name}.*.part"):  # from a killed process
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in place.parent.glob(f".{place.name}.*.part"):  # from a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.", suffix=".part", dir=place.parent) as folder:
-        made = Path(folder) / "made"
+        built = Path(folder) / "made"
         wheel = pip.download(version, Path(folder) / "wheel", tell, wanted)
         begun = time.monotonic()
-        wheels.unpack(wheel, made)
+        wheels.unpack(wheel, built)
         wheel.unlink()
-        before(made)
-        _try(version, made)
-        size = sum(file.stat().st_size for file in made.rglob("*") if not file.is_symlink())
+        before(built)
+        _try(version, built)
+        size = sum(file.stat().st_size for file in built.rglob("*") if not file.is_symlink())
         tell(f"torch {version}: its CPU build lies in {place}, {size / 1e6:,.0f} MB, "
              f"made in {time.monotonic() - begun:.0f} s")  # fmt: skip
-        made.rename(place)
+        built.rename(place)
 
 
 # With the device: since 2.14 torch needs CUDA kernels while it is imported, and the device has them.
@@ -84,14 +84,14 @@ assert torch.__file__.startswith(sys.argv[1]), torch.__file__
 """
 
 
-def _try(version: str, made: Path) -> None:
+def _try(version: str, built: Path) -> None:
     """Build the device with the new build and import it: a build that fails is not kept, and the first run is fast."""
-    path = os.pathsep.join(filter(None, [str(made), *(entry or os.getcwd() for entry in sys.path)]))
-    done = subprocess.run(
-        lifetime.command([sys.executable, "-P", "-c", _TRIAL, str(made)]), capture_output=True, text=True, check=False,
+    path = os.pathsep.join(filter(None, [str(built), *(entry or os.getcwd() for entry in sys.path)]))
+    result = subprocess.run(
+        lifetime.command([sys.executable, "-P", "-c", _TRIAL, str(built)]), capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        why = next((line for line in said if "error: " in line), said[-1])  # of the compiler
+    if result.returncode:
+        errors = result.stderr.strip().splitlines() or [f"it ended with {result.returncode}"]
+        why = next((line for line in errors if "error: " in line), errors[-1])  # of the compiler
         raise BuildError(f"torch {version} cannot be run on the simulated GPU: {why}")

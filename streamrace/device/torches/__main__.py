@@ -36,11 +36,11 @@ def main(arguments: list[str]) -> None:
         _tell(f"torch {version}: pip has a CPU build, which is installed as it is")
         _install(pins, f"torch=={version}+cpu")
         return
-    made = torches.tree(version, _tell, before=lambda made: _install(pins, *wheels.requirements(made)))
-    _tell(f"torch {version}: installing its CPU build from {made}")
-    _install(pins, *wheels.requirements(made))
-    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
-        wheel = wheels.pack(made, Path(folder))
+    built = torches.tree(version, _tell, before=lambda built: _install(pins, *wheels.requirements(built)))
+    _tell(f"torch {version}: installing its CPU build from {built}")
+    _install(pins, *wheels.requirements(built))
+    with tempfile.TemporaryDirectory(dir=built.parent) as folder:
+        wheel = wheels.pack(built, Path(folder))
         _install(pins, "--no-index", "--no-deps", "--find-links", folder, f"torch=={wheel.name.split('-')[1]}")
 
 
@@ -60,13 +60,13 @@ def _clean() -> None:
     pip.run(["uninstall", "-q", "-y", "torch"])
 
 
-def _install(pins: Path, *wanted: str) -> None:
-    if not wanted:
+def _install(pins: Path, *requirements: str) -> None:
+    if not requirements:
         return
-    done = pip.run(["install", "-q", "--constraint", str(pins), *wanted])
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise BuildError(f"pip cannot install {wanted[-1]}: {(errors or ['it does not say why'])[-1]}")
+    result = pip.run(["install", "-q", "--constraint", str(pins), *requirements])
+    if result.returncode:
+        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+        raise BuildError(f"pip cannot install {requirements[-1]}: {(errors or ['it does not say why'])[-1]}")
 
 
 def _tell(sentence: str) -> None:

@@ -53,7 +53,7 @@ def has_cpu_build(version: str) -> bool:
 
 
 def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Sequence[str] = ()) -> Path:
-    """Download the wheel of torch ``version`` into ``folder``. ``wanted``: what pip must download instead.
+    """Download the wheel of torch ``version`` into ``folder``. ``wanted``: requirements that pip downloads instead.
 
     Raise :class:`streamrace.compiling.BuildError`.
     """
@@ -65,32 +65,32 @@ def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Se
     words = ["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "-d", str(folder), *wanted]
     begun = time.monotonic()
     large = {"TMPDIR": str(folder.parent)}  # the final disk, which has room for the wheel
-    done = run(words if shown else [*words, "-q"], more=large, stdout=2 if shown else subprocess.PIPE)
-    found = sorted(folder.glob("torch-*.whl"))
-    if done.returncode or not found:
-        raise BuildError(f"torch {version} cannot be had: {_why(version, wanted, done.stderr)}")
-    tell(f"torch {version}: {found[0].stat().st_size / 1e6:,.0f} MB in {time.monotonic() - begun:.0f} s; "
+    result = run(words if shown else [*words, "-q"], more=large, stdout=2 if shown else subprocess.PIPE)
+    wheels = sorted(folder.glob("torch-*.whl"))
+    if result.returncode or not wheels:
+        raise BuildError(f"torch {version} cannot be had: {_why(version, wanted, result.stderr)}")
+    tell(f"torch {version}: {wheels[0].stat().st_size / 1e6:,.0f} MB in {time.monotonic() - begun:.0f} s; "
          "half a minute now until it is a CPU build that was tried")  # fmt: skip
-    return found[0]
+    return wheels[0]
 
 
-def _expected(wanted: str) -> str:
-    if wanted.endswith("+cpu"):
+def _expected(requirement: str) -> str:
+    if requirement.endswith("+cpu"):
         return "a CPU build (some 200 MB)"
     return "without NVIDIA's libraries, of which a CPU build is made (500 to 900 MB)"
 
 
-def _why(version: str, wanted: Sequence[str], said: str) -> str:
+def _why(version: str, wanted: Sequence[str], stderr: str) -> str:
     instead = (
         f"set {WANTED} to the path of a wheel of it, or to pip's options for the index that has it "
         f"(--index-url ADDRESS torch=={version})"
     )
-    if _UNREACHED.search(said):
+    if _UNREACHED.search(stderr):
         return f"the package index cannot be reached; {instead}"
-    if wanted[0].startswith("torch==") and "No matching distribution" in said:
+    if wanted[0].startswith("torch==") and "No matching distribution" in stderr:
         return (
             f"pip finds no release {version} for this Python (is it a nightly, or built from source?): {instead}, or "
             "use an environment with a released torch"
         )
-    errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR")]
+    errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR")]
     return f"{(errors or ['pip gave no wheel of torch'])[0].rstrip('.')}; {instead}"

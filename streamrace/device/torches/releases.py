@@ -13,10 +13,10 @@ _TOLD = "STREAMRACE_NOT_TRIED"
 
 def not_tried(version: str) -> str:
     """Return the warning for a version of torch that was not tried; empty for all others."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST and ".dev" not in version:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST and ".dev" not in version:
         return ""
-    tried = " to ".join(".".join(map(str, one)) for one in (OLDEST, NEWEST))
+    tried = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
     return (
         f"torch {version} was not tried on the simulated GPU ({tried} were): it may do there what is not known here, "
         "or end with an error"

@@ -122,38 +122,38 @@ def stub(torch: Path) -> list[str]:
     compiler, or no binutils.
     """
     folder = torch / "lib"
-    there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
-    asked = {name for file in there for name in _needed(file)} - {file.name for file in there}
-    wanted = {name for name in asked if name.startswith(OF_CUDA)}
-    if not wanted:
+    files = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
+    linked = {name for file in files for name in _needed(file)} - {file.name for file in files}
+    cuda = {name for name in linked if name.startswith(OF_CUDA)}
+    if not cuda:
         return []
-    main = min(wanted, key=lambda name: (not name.startswith("libtorch_cuda"), name))
+    main = min(cuda, key=lambda name: (not name.startswith("libtorch_cuda"), name))
     symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for name, version in _missing(there, system=asked - wanted):
-        symbols[version if version in wanted else main].append((name, version))
-    for library in sorted(wanted):
+    for name, version in _missing(files, system=linked - cuda):
+        symbols[version if version in cuda else main].append((name, version))
+    for library in sorted(cuda):
         _compile(folder, library, symbols[library])
     for module in torch.glob("_C.*.so"):
         module.unlink()
         _run("torch._C", _MODULE, [f"-L{folder}", "-ltorch_python", "-Wl,-rpath,$ORIGIN/lib", "-o", str(module)])
-    (folder / STUBBED).write_text("".join(f"{name}\n" for name in sorted(wanted)))
-    return sorted(wanted)
+    (folder / STUBBED).write_text("".join(f"{name}\n" for name in sorted(cuda)))
+    return sorted(cuda)
 
 
-def beside(file: Path, wanted: Sequence[str], bundled: Sequence[Path], folder: Path) -> None:
-    """Build the libraries ``wanted`` by ``file``, a compiled part of another package, in ``folder``.
+def beside(file: Path, missing: Sequence[str], bundled: Sequence[Path], folder: Path) -> None:
+    """Build the libraries ``missing`` for ``file``, a compiled part of another package, in ``folder``.
 
     ``bundled``: libraries that came with it. torch is imported. Raise :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True)
     own = [path for path in bundled if path.name in _needed(file)]
-    rest = [name for name in _needed(file) if name not in wanted and name not in {path.name for path in own}]
-    main = min(wanted, key=lambda name: (not name.startswith("libtorch_cuda"), name))
+    system = [name for name in _needed(file) if name not in missing and name not in {path.name for path in own}]
+    main = min(missing, key=lambda name: (not name.startswith("libtorch_cuda"), name))
     symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for name, version in _missing([file, *own], system=rest):
-        if version in wanted or not (version or _of_another_torch(name)):
+    for name, version in _missing([file, *own], system=system):
+        if version in missing or not (version or _of_another_torch(name)):
             symbols[version or main].append((name, version))
-    for library in sorted(wanted):
+    for library in sorted(missing):
         _compile(folder, library, symbols[library])
 
 
@@ -165,38 +165,38 @@ def _of_another_torch(name: str) -> bool:
 def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str, str]]:
     """Return symbols with versions that the files need and that neither they nor the system's libraries define."""
     defined = {name for file in files for name, _ in _symbols(file, "--defined-only")}
-    wanted = {symbol for file in files for symbol in _symbols(file, "--undefined-only")}
+    needed = {symbol for file in files for symbol in _symbols(file, "--undefined-only")}
     loaded = [ctypes.CDLL(None), *(ctypes.CDLL(name) for name in system)]  # the first one has Python's symbols
 
-    def there(name: str) -> bool:
+    def exists(name: str) -> bool:
         return name in defined or any(hasattr(library, name) for library in loaded)
 
     return sorted(
-        (name, version) for name, version in wanted if (version.startswith(OF_CUDA) if version else not there(name))
+        (name, version) for name, version in needed if (version.startswith(OF_CUDA) if version else not exists(name))
     )
 
 
-def _symbols(file: Path, which: str) -> Iterable[tuple[str, str]]:
-    for line in _told("nm", "-D", which, "--with-symbol-versions", str(file)).splitlines():
+def _symbols(file: Path, option: str) -> Iterable[tuple[str, str]]:
+    for line in _output_of("nm", "-D", option, "--with-symbol-versions", str(file)).splitlines():
         kind, name = line.split()[-2:]
-        if kind not in ("w", "v") or which == "--defined-only":  # weak symbols may be missing
+        if kind not in ("w", "v") or option == "--defined-only":  # weak symbols may be missing
             name, _, version = name.partition("@")
             yield name, version.lstrip("@")
 
 
 def _needed(file: Path) -> list[str]:
-    return re.findall(r"NEEDED\s+(\S+)", _told("objdump", "-p", str(file)))
+    return re.findall(r"NEEDED\s+(\S+)", _output_of("objdump", "-p", str(file)))
 
 
-def _told(tool: str, *arguments: str) -> str:
+def _output_of(tool: str, *arguments: str) -> str:
     if shutil.which(tool) is None:
         raise BuildError(
             f"a CPU build is made of torch's wheel with binutils, and there is no {tool}: install binutils"
         )
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"{tool} cannot read {arguments[-1]}: {done.stderr.strip()}")
-    return done.stdout
+    result = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BuildError(f"{tool} cannot read {arguments[-1]}: {result.stderr.strip()}")
+    return result.stdout
 
 
 def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> None:
@@ -211,14 +211,14 @@ def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> 
         _run(library, code, [f"-Wl,-soname,{library}", *(numbered or []), "-o", str(folder / library)])
 
 
-def _run(what: str, code: str, options: Sequence[str]) -> None:
+def _run(library: str, code: str, options: Sequence[str]) -> None:
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, and there is none: install g++")
     command = [compiler, "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"the stub of {what} cannot be compiled: {done.stderr[:2000]}")
+    result = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BuildError(f"the stub of {library} cannot be compiled: {result.stderr[:2000]}")
 
 
 def _definition(number: int, name: str) -> str:

@@ -51,17 +51,17 @@ def _as_cpu(file: Path) -> None:
 
 def information(place: Path) -> Path:
     """Return the folder that describes the distribution in ``place``. Raise :class:`BuildError`."""
-    found = [*place.glob("torch-*.dist-info")]
-    if len(found) != 1:
+    folders = [*place.glob("torch-*.dist-info")]
+    if len(folders) != 1:
         raise BuildError(f"{place} is no wheel of torch: it does not say which version it is")
-    return found[0]
+    return folders[0]
 
 
 def requirements(place: Path) -> list[str]:
     """Return the requirements of the build in ``place``, without its extras."""
     lines = (information(place) / "METADATA").read_text(encoding="utf-8").splitlines()
-    asked = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
-    return [one for one in asked if "extra ==" not in one]
+    listed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    return [requirement for requirement in listed if "extra ==" not in requirement]
 
 
 def _describe(place: Path) -> None:
@@ -76,12 +76,12 @@ def _describe(place: Path) -> None:
     record = named / "RECORD"
     with record.open(newline="", encoding="utf-8") as read:
         rows = {row[0].replace(f"{info.name}/", f"{named.name}/", 1): row[1:] for row in csv.reader(read) if row}
-    changed = {"torch/version.py", f"{named.name}/METADATA", *(f"torch/{one.name}" for one in place.glob("torch/_C.*"))}
-    there = sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file())
+    changed = {"torch/version.py", f"{named.name}/METADATA", *(f"torch/{so.name}" for so in place.glob("torch/_C.*"))}
+    names = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
     with record.open("w", newline="", encoding="utf-8") as write:
-        for name in there:
-            known = rows.get(name) if name not in changed else None
-            csv.writer(write, lineterminator="\n").writerow([name, *(known or _told(place / name, record))])
+        for name in names:
+            recorded = rows.get(name) if name not in changed else None
+            csv.writer(write, lineterminator="\n").writerow([name, *(recorded or _told(place / name, record))])
 
 
 def _told(file: Path, record: Path) -> list[str]:

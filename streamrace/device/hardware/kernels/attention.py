@@ -18,20 +18,20 @@ _CAUSAL = 1  # bit of the first switch
 _HEAD = 128  # above this head size the rate changes little
 
 
-def nanoseconds(one: Signature, gpu: Gpu) -> float | None:
+def nanoseconds(kernel: Signature, gpu: Gpu) -> float | None:
     """Return the time of the arithmetic; None if the kernel is not attention."""
-    backward = one.name == BACKWARD
-    if not (backward or one.name == FORWARD) or len(one.shapes) < 4:
+    backward = kernel.name == BACKWARD
+    if not (backward or kernel.name == FORWARD) or len(kernel.shapes) < 4:
         return None
     at = 1 if backward else 0
-    query, key, value = one.shapes[at : at + 3]
-    causal = bool(one.switches & _CAUSAL)
+    query, key, value = kernel.shapes[at : at + 3]
+    causal = bool(kernel.switches & _CAUSAL)
     products = 3 * query[-1] + 2 * value[-1] if backward else query[-1] + value[-1]
     extra = fact(f"kernels.attention.extra_keys{'_causal' * causal}{'_backward' * backward}")
     keys = (key[-2] + extra) * (0.5 if causal else 1.0)
     reached = gpu.attention_backward if backward else gpu.attention
     if query[-1] < _HEAD:  # interpolated between the known sizes 64 and 128, and extrapolated below, in the logarithm
         reached *= fact("kernels.attention.small_head") ** math.log2(_HEAD / query[-1])
-    dtype = one.dtypes[at] if at < len(one.dtypes) else "bfloat16"
+    dtype = kernel.dtypes[at] if at < len(kernel.dtypes) else "bfloat16"
     took: float = 2 * math.prod(query[:-1]) * keys * products / (gpu.peak(dtype) * reached)
     return took

@@ -53,22 +53,22 @@ def _ways() -> _Ways:
     )
 
 
-def products(one: Signature) -> tuple[Product, ...]:
+def products(kernel: Signature) -> tuple[Product, ...]:
     """Return the matrix products that a kernel consists of; empty for other kernels."""
-    name, shapes = one.name, one.shapes
+    name, shapes = kernel.name, kernel.shapes
     if name in PRODUCTS and len(shapes) >= 3:
         at = 1 if "add" in name else 0
         left, right = shapes[at : at + 2]
         if len(left) < 2 or len(left) != len(right):
             return ()
-        return (Product(math.prod(left[:-2]), left[-2], right[-1], left[-1], _dtype(one, at)),)
+        return (Product(math.prod(left[:-2]), left[-2], right[-1], left[-1], _dtype(kernel, at)),)
     if name == "aten::convolution" and len(shapes) >= 3:
         image, weight, result = shapes[0], shapes[1], shapes[-1]
         of = image if weight[0] != result[1] else result  # different sizes mean a transposed convolution
-        return (_convolution(of, weight, _dtype(one, 0)),)
+        return (_convolution(of, weight, _dtype(kernel, 0)),)
     if name == "aten::convolution_backward" and len(shapes) >= 3:  # for the image and for the weights
         gradient, weight = shapes[0], shapes[2]
-        forward = _convolution(gradient, weight, _dtype(one, 0))
+        forward = _convolution(gradient, weight, _dtype(kernel, 0))
         return (forward._replace(n=forward.k, k=forward.n), forward._replace(m=forward.k, k=forward.m))
     return ()
 
@@ -77,8 +77,8 @@ def _convolution(of: Shape, weight: Shape, dtype: str) -> Product:
     return Product(1, of[0] * math.prod(of[2:]), weight[0], math.prod(weight[1:]), dtype)
 
 
-def _dtype(one: Signature, at: int) -> str:
-    return one.dtypes[at] if at < len(one.dtypes) else "bfloat16"
+def _dtype(kernel: Signature, at: int) -> str:
+    return kernel.dtypes[at] if at < len(kernel.dtypes) else "bfloat16"
 
 
 def nanoseconds(product: Product, gpu: Gpu) -> float:

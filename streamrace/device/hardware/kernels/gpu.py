@@ -68,24 +68,24 @@ class Gpu(NamedTuple):
         """Return the GPU that a profile names. The profile's own figures take precedence over published ones."""
         name = profile.gpu
         assert name is not None
-        here = {key: fact(f"kernels.{name}.{key}") for key in _FIGURES}
+        figures = {key: fact(f"kernels.{name}.{key}") for key in _FIGURES}
         # Our jobs use bf16 and fp32: bf16 stands for whichever 16-bit type the GPU multiplies fast (a V100: fp16).
         peaks = {
             **dict.fromkeys(_HALF, profile.tflops),
-            "tf32": here["tf32_tflops"],
-            "float32": here["float32_tflops"],
-            "float64": here["float64_tflops"],
+            "tf32": figures["tf32_tflops"],
+            "float32": figures["float32_tflops"],
+            "float64": figures["float64_tflops"],
         }
         return cls(
             floor_ns=profile.kernel_us * 1000,
-            sms=here["sms"],
+            sms=figures["sms"],
             peaks=tuple((dtype, tflops * 1e3) for dtype, tflops in peaks.items()),
             bytes_per_ns=profile.memory_gbytes_per_s,
             host_bytes_per_ns=profile.host_gbytes_per_s or _host_rate(),
-            matmul=profile.matmul_fraction or here["matmul_fraction"],
-            attention=profile.attention_fraction or here["attention_forward"],
-            attention_backward=profile.attention_backward_fraction or here["attention_backward"],
-            memory=profile.memory_fraction or here["memory_fraction"],
+            matmul=profile.matmul_fraction or figures["matmul_fraction"],
+            attention=profile.attention_fraction or figures["attention_forward"],
+            attention_backward=profile.attention_backward_fraction or figures["attention_backward"],
+            memory=profile.memory_fraction or figures["memory_fraction"],
         )
 
 

@@ -18,21 +18,21 @@ PAGEABLE = " pageable"
 """Suffix of a copy's name if the host's memory is not pinned."""
 
 
-def nanoseconds(one: Signature, gpu: Gpu) -> float:
+def nanoseconds(kernel: Signature, gpu: Gpu) -> float:
     """Return the time of the bytes, without the costs common to all kernels."""
-    if one.name.startswith((UP, DOWN)):
-        pinned = not one.name.endswith(PAGEABLE)
-        return one.nbytes / (gpu.host_bytes_per_ns * (1.0 if pinned else _host()))
-    return moved(one) / (gpu.bytes_per_ns * gpu.memory * _part(one.name))
+    if kernel.name.startswith((UP, DOWN)):
+        pinned = not kernel.name.endswith(PAGEABLE)
+        return kernel.nbytes / (gpu.host_bytes_per_ns * (1.0 if pinned else _host()))
+    return moved(kernel) / (gpu.bytes_per_ns * gpu.memory * _part(kernel.name))
 
 
-def moved(one: Signature) -> int:
+def moved(kernel: Signature) -> int:
     """Return the bytes read and written, without the parts of tensors that the operator does not touch."""
-    if one.name == "aten::embedding" and len(one.shapes) >= 3 and len(one.dtypes) == len(one.shapes):
+    if kernel.name == "aten::embedding" and len(kernel.shapes) >= 3 and len(kernel.dtypes) == len(kernel.shapes):
         # Only the requested rows of the table are read: as many bytes as the result has.
-        indices, result = (math.prod(one.shapes[at]) * SIZES[one.dtypes[at]] for at in (1, -1))
+        indices, result = (math.prod(kernel.shapes[at]) * SIZES[kernel.dtypes[at]] for at in (1, -1))
         return indices + 2 * result
-    return one.nbytes
+    return kernel.nbytes
 
 
 @cache

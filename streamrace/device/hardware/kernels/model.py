@@ -13,20 +13,20 @@ class Kernels:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
 
-    def nanoseconds(self, one: Signature) -> float:
+    def nanoseconds(self, kernel: Signature) -> float:
         """Return the duration of an undisturbed kernel, from start to end, in nanoseconds."""
-        return self.gpu.floor_ns + max(self.arithmetic(one), self.bytes_alone(one))
+        return self.gpu.floor_ns + max(self.arithmetic(kernel), self.bytes_alone(kernel))
 
-    def bytes_alone(self, one: Signature) -> float:
+    def bytes_alone(self, kernel: Signature) -> float:
         """Return the nanoseconds of a kernel's bytes."""
-        return memory.nanoseconds(one, self.gpu)
+        return memory.nanoseconds(kernel, self.gpu)
 
-    def arithmetic(self, one: Signature) -> float:
+    def arithmetic(self, kernel: Signature) -> float:
         """Return the nanoseconds of a kernel's products; 0 without products."""
-        attended = attention.nanoseconds(one, self.gpu)
+        attended = attention.nanoseconds(kernel, self.gpu)
         if attended is not None:
             return attended
-        return sum(gemm.nanoseconds(product, self.gpu) for product in gemm.products(one))
+        return sum(gemm.nanoseconds(product, self.gpu) for product in gemm.products(kernel))
 
     @staticmethod
     def of(profile: Machine) -> Kernels | None:

@@ -19,23 +19,23 @@ def fair(flows: Sequence[Mapping[Link, float]], capacity: Mapping[Link, float]) 
     A flow on no link of finite capacity gets infinity. Links missing from ``capacity`` limit no flow.
     """
     rates = [math.inf] * len(flows)
-    left = dict(capacity)
+    remaining = dict(capacity)
     growing = {at for at, flow in enumerate(flows) if any(weight > 0 for weight in flow.values())}
     while growing:
         load: dict[Link, float] = {}
         for at in sorted(growing):
             for link, weight in flows[at].items():
-                if weight > 0 and left.get(link, math.inf) < math.inf:
+                if weight > 0 and remaining.get(link, math.inf) < math.inf:
                     load[link] = load.get(link, 0.0) + weight
         if not load:
             break
-        level = min(left[link] / weight for link, weight in load.items())
-        full = {link for link, weight in load.items() if left[link] / weight <= level * (1 + 1e-12)}
-        done = {at for at in growing if any(flows[at].get(link, 0.0) > 0 for link in full)}
-        for at in done:
+        level = min(remaining[link] / weight for link, weight in load.items())
+        full = {link for link, weight in load.items() if remaining[link] / weight <= level * (1 + 1e-12)}
+        limited = {at for at in growing if any(flows[at].get(link, 0.0) > 0 for link in full)}
+        for at in limited:
             rates[at] = level
             for link, weight in flows[at].items():
-                if link in left:
-                    left[link] -= level * weight
-        growing -= done
+                if link in remaining:
+                    remaining[link] -= level * weight
+        growing -= limited
     return rates

@@ -65,21 +65,21 @@ class NcclTimes:
 
     def send_ns_per_byte(self, pair: Members, origin: Members) -> float:
         """Return the time per byte of a message between two ranks, while a ring over ``origin`` sends likewise."""
-        found = self._sends.get((pair, origin))
-        if found is None:
-            found = self._sends[pair, origin] = 1 / self._place.send(pair, origin)
-        return found
+        cost = self._sends.get((pair, origin))
+        if cost is None:
+            cost = self._sends[pair, origin] = 1 / self._place.send(pair, origin)
+        return cost
 
     def ways(self, kind: str, members: Members) -> list[Way]:
         """Return all ways among which NCCL could choose."""
-        found = self._ways.get((kind, members))
-        if found is None:
-            found = self._ways[kind, members] = _ways(self._place.fabric, kind, self._place.group(members))
-        return found
+        ways = self._ways.get((kind, members))
+        if ways is None:
+            ways = self._ways[kind, members] = _ways(self._place.fabric, kind, self._place.group(members))
+        return ways
 
 
 def _ways(fabric: Fabric, kind: str, group: RoutedGroup) -> list[Way]:
-    protocols = [one for one in PROTOCOLS if one != "LL128" or _has_ll128(fabric)]
+    protocols = [protocol for protocol in PROTOCOLS if protocol != "LL128" or _has_ll128(fabric)]
     if kind in ("all_to_all", "gather", "scatter"):
         rate = group.all_to_all() if kind == "all_to_all" else group.to_one()
         return [_messages(fabric, group, rate)]

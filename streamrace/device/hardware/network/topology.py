@@ -92,9 +92,9 @@ class Fabric:
             added_ns=network.added_latency_us * 1000,
         )
 
-    def card_of(self, local: int, here: int) -> int:
-        """Return the card of a node's GPU number ``local``; the node has ``here`` ranks."""
-        return local * self.network.nics // max(self.gpus, here)
+    def card_of(self, local: int, ranks: int) -> int:
+        """Return the card of a node's GPU number ``local``; the node has ``ranks`` ranks."""
+        return local * self.network.nics // max(self.gpus, ranks)
 
     def leaf(self, node: int, card: int) -> tuple[int, int]:
         """Return the leaf switch to which a card is connected."""
