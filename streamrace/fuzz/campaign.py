@@ -95,26 +95,26 @@ class CampaignResult:
 
     @property
     def diverged(self) -> int:
-        return sum(one.verdict.diverged for one in self.tried)
+        return sum(trial.verdict.diverged for trial in self.tried)
 
     @property
     def own(self) -> int:
         """Return the number of timings with work of their own (:class:`Trial`); the others executed nothing."""
-        return sum(one.own for one in self.tried)
+        return sum(trial.own for trial in self.tried)
 
     @property
     def first(self) -> int | None:
         """Return the number of the first timing that diverged."""
-        return next((one.number for one in self.tried if one.verdict.diverged), None)
+        return next((trial.number for trial in self.tried if trial.verdict.diverged), None)
 
     @property
     def outcomes(self) -> int:
         """Return the number of distinct ways to go wrong: wrong values, bad numbers, difference of a loss."""
-        wrong = (one.verdict for one in self.tried if one.verdict.diverged)
-        return len({(one.wrong, one.bad, repr(one.loss)) for one in wrong})
+        wrong = (trial.verdict for trial in self.tried if trial.verdict.diverged)
+        return len({(verdict.wrong, verdict.bad, repr(verdict.loss)) for verdict in wrong})
 
     def rows(self) -> list[dict[str, Any]]:
-        return [one.row() for one in self.tried]
+        return [trial.row() for trial in self.tried]
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to data for JSON: a loss difference that is NaN or infinite is null."""
@@ -153,15 +153,15 @@ def campaign(
     from the database are tried here, and diverging timings are shrunk here.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
-    kept = None if database is None else DirectoryBasedExampleDatabase(database)
-    return _Campaign(subject, examples, end, seed, kept, progress, shrinking, elsewhere).result()
+    example_database = None if database is None else DirectoryBasedExampleDatabase(database)
+    return _Campaign(subject, examples, end, seed, example_database, progress, shrinking, elsewhere).result()
 
 
 def explore(subject: Subject, share: Share, report: Callable[[Trial], None]) -> None:
     """Execute the timings of a worker's share, and report each when it is done."""
     end = math.inf if share.seconds is None else time.monotonic() + share.seconds
-    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
-    one.draw()
+    part = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(part.tried[-1]), 0, None)
+    part.draw()
 
 
 def written(deviations: Sequence[Deviation]) -> str:
@@ -209,8 +209,8 @@ class _Campaign:
             if self.failing and failure is None:
                 if not from_database:  # the same draws come again, executing nothing, up to the first failure
                     self._draw(self._shrink, Phase.generate, Phase.shrink)
-                found = shrink(self._run, min(self.failing, key=_size), budget=max(1, self.budget - self.shrinking))
-                smallest, minimal = found.deviations, found.minimal
+                shrunk = shrink(self._run, min(self.failing, key=_size), budget=max(1, self.budget - self.shrinking))
+                smallest, minimal = shrunk.deviations, shrunk.minimal
         except KeyboardInterrupt:
             interrupted = True
         if self.failing:
@@ -240,43 +240,43 @@ class _Campaign:
         came: list[tuple[Share, Trial]] = []
         diverged = 0
         try:
-            for share, one in elsewhere:
-                came.append((share, one))
-                diverged += one.verdict.diverged
+            for share, trial in elsewhere:
+                came.append((share, trial))
+                diverged += trial.verdict.diverged
                 if self.progress is not None:
                     self.progress(len(self.tried) + len(came), len(self.failing) + diverged)
         except Exception as error:
             return error
         finally:  # in an order that does not depend on the workers' speed
-            for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
-                key = identity(one.deviations)
+            for share, trial in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
+                key = identity(trial.deviations)
                 if key in self.known:
                     self.twice += 1
                 else:
-                    self.known[key] = one.verdict.diverged
-                    self.tried.append(replace(one, number=len(self.tried) + 1))
-                    if one.verdict.diverged:
+                    self.known[key] = trial.verdict.diverged
+                    self.tried.append(replace(trial, number=len(self.tried) + 1))
+                    if trial.verdict.diverged:
                         if not self.failing:  # draws depend on the limit of the share
                             self.seed, self.examples = share.seed, share.examples
-                        self.failing.append(one.deviations)
+                        self.failing.append(trial.deviations)
         return None
 
     def _draw(self, condition: Callable[[tuple[Deviation, ...]], bool], phase: Phase, *more: Phase) -> None:
         """Let Hypothesis draw timings, with those for which ``condition`` holds as failures."""
         errors: list[Exception] = []
 
-        def holds(one: tuple[tuple[Deviation, ...], tuple[int, ...]]) -> bool:
-            self.choices.setdefault(*one)
+        def holds(candidate: tuple[tuple[Deviation, ...], tuple[int, ...]]) -> bool:
+            self.choices.setdefault(*candidate)
             try:
-                return condition(one[0])
+                return condition(candidate[0])
             except Exception as error:  # Hypothesis would take it for a failure, and shrink it
                 errors.append(error)
                 raise _Enough from error
 
         # With a seed Hypothesis reads no database, and reused timings need no seed.
-        kept, random = (self.database, None) if phase is Phase.reuse else (None, Random(self.seed))
+        database, random = (self.database, None) if phase is Phase.reuse else (None, Random(self.seed))
         chosen = settings(
-            max_examples=self.examples * _DRAWS_PER_TIMING, phases=(phase, *more), database=kept,
+            max_examples=self.examples * _DRAWS_PER_TIMING, phases=(phase, *more), database=database,
             deadline=None, derandomize=False, verbosity=Verbosity.quiet,
         )  # fmt: skip
         drawn = timings_with_choices(self.subject)
@@ -289,7 +289,7 @@ class _Campaign:
     def _keep(self) -> None:
         """Save the smallest failing timing that Hypothesis can draw again in the database."""
         if self.database is not None:
-            drawn = [one for one in self.failing if one in self.choices]
+            drawn = [timing for timing in self.failing if timing in self.choices]
             if drawn:
                 self.database.save(_key(self.subject), choices_to_bytes(self.choices[min(drawn, key=_size)]))
 
@@ -302,9 +302,9 @@ class _Campaign:
             if len(self.tried) >= self.examples or time.monotonic() >= self.end:
                 raise _Enough
             shared = self.subject.sharing.shared
-            known = shared.none
+            none_before = shared.none
             verdict = self._execute(deviations)
-            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict, own=shared.none == known))
+            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict, own=shared.none == none_before))
             if self.progress is not None:
                 self.progress(len(self.tried), len(self.failing))
         return self.known[identity(deviations)]
@@ -331,13 +331,15 @@ class _Campaign:
 def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
     """Return a sort key: smaller is without jitter, with fewer deviations, fewer stretches, smaller amounts."""
     amounts = [
-        one.ns if isinstance(one, OperationDelay) else one.factor for one in deviations if not isinstance(one, Jitter)
+        deviation.ns if isinstance(deviation, OperationDelay) else deviation.factor
+        for deviation in deviations
+        if not isinstance(deviation, Jitter)
     ]
-    wide = sum(isinstance(one, Stretch) for one in deviations)
+    wide = sum(isinstance(deviation, Stretch) for deviation in deviations)
     return len(amounts) < len(deviations), len(deviations), wide, sum(amounts)
 
 
 def _key(subject: Subject) -> bytes:
     """Return the database key, one per program: the same draws mean other timings in another program."""
-    what = subject.recording.info.get("scenario") or [list(one) for one in subject.operations]
-    return sha256(json.dumps(["timing", what], sort_keys=True, default=str).encode()).digest()
+    program = subject.recording.info.get("scenario") or [list(operation) for operation in subject.operations]
+    return sha256(json.dumps(["timing", program], sort_keys=True, default=str).encode()).digest()

@@ -40,11 +40,11 @@ def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) 
     """Compare ``live``, a recording of a run under ``subject.timing(deviations)``, with the replay."""
     outcome = subject.replayer.run(subject.timing(deviations))
     verdict = subject.judged(outcome)
-    seen = checksums(live)
+    live_checksums = checksums(live)
     looks = subject.replayer.looks
-    places = [place for place in in_order(looks) if looks[place].kind != READ and looks[place] in seen]
-    differ = [place for place in places if seen[looks[place]] != outcome.checksums[place]]
-    wrong = [place for place in places if seen[looks[place]] != subject.reference.checksums[place]]
+    places = [place for place in in_order(looks) if looks[place].kind != READ and looks[place] in live_checksums]
+    differ = [place for place in places if live_checksums[looks[place]] != outcome.checksums[place]]
+    wrong = [place for place in places if live_checksums[looks[place]] != subject.reference.checksums[place]]
     return Confirmation(
         compared=len(places),
         same=places.index(differ[0]) if differ else len(places),
@@ -57,7 +57,7 @@ def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) 
 
 def checksums(live: Recording) -> dict[UsedValue, int]:
     """Return the checksums of the values that a run's training used."""
-    found: dict[UsedValue, int] = {}
+    checksum_of: dict[UsedValue, int] = {}
     for rank, records in live.records.items():
         phase = Phase(0, 0, "init")
         looks: dict[int, UsedValue] = {}
@@ -67,5 +67,5 @@ def checksums(live: Recording) -> dict[UsedValue, int]:
             elif isinstance(record, Probe):
                 looks[record.probe] = UsedValue(rank, record.probe, *phase, record.kind, record.name)
             elif isinstance(record, Probed):
-                found[looks[record.probe]] = record.checksum
-    return found
+                checksum_of[looks[record.probe]] = record.checksum
+    return checksum_of

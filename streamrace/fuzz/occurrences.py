@@ -19,9 +19,9 @@ def spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
     only from the second step on, or in one layer, and neighbouring occurrences behave much the same.
     """
     ranks: dict[int, list[Occurrence]] = defaultdict(list)
-    for one in occurrences:
-        ranks[one.rank].append(one)
-    return [*dict.fromkeys(ranks[rank][at] for rank, at in _few({rank: len(those) for rank, those in ranks.items()}))]
+    for occurrence in occurrences:
+        ranks[occurrence.rank].append(occurrence)
+    return [*dict.fromkeys(ranks[rank][at] for rank, at in _few({rank: len(items) for rank, items in ranks.items()}))]
 
 
 def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, list[Occurrence]]:
@@ -31,24 +31,24 @@ def spread_of(trace_folder: Path, races: Iterable[RaceKey]) -> dict[RaceKey, lis
     """
     counts: dict[RaceKey, Counter[int]] = {key: Counter() for key in races}
 
-    def count(key: RaceKey, one: Occurrence) -> None:
+    def count(key: RaceKey, occurrence: Occurrence) -> None:
         if key in counts:
-            counts[key][one.rank] += 1
+            counts[key][occurrence.rank] += 1
 
     read(trace_folder, [RaceDetector(noticed=count)])
-    wanted = {key: _few(by_rank) for key, by_rank in counts.items() if by_rank}
-    counts = {key: Counter() for key in wanted}
-    found: dict[RaceKey, dict[tuple[int, int], Occurrence]] = {key: {} for key in wanted}
+    chosen = {key: _few(by_rank) for key, by_rank in counts.items() if by_rank}
+    counts = {key: Counter() for key in chosen}
+    occurrences: dict[RaceKey, dict[tuple[int, int], Occurrence]] = {key: {} for key in chosen}
 
-    def keep(key: RaceKey, one: Occurrence) -> None:
-        if key in wanted:
-            place = one.rank, counts[key][one.rank]
-            counts[key][one.rank] += 1
-            if place in wanted[key]:
-                found[key][place] = one
+    def keep(key: RaceKey, occurrence: Occurrence) -> None:
+        if key in chosen:
+            place = occurrence.rank, counts[key][occurrence.rank]
+            counts[key][occurrence.rank] += 1
+            if place in chosen[key]:
+                occurrences[key][place] = occurrence
 
     read(trace_folder, [RaceDetector(noticed=keep)])
-    return {key: [*dict.fromkeys(found[key][place] for place in places)] for key, places in wanted.items()}
+    return {key: [*dict.fromkeys(occurrences[key][place] for place in places)] for key, places in chosen.items()}
 
 
 def _few(counts: Mapping[int, int]) -> list[tuple[int, int]]:

@@ -75,7 +75,7 @@ class _Shrinking(Generic[D]):
     def _shrunk(self) -> Shrunk[D]:
         now = self._smallest
         less = (identity(now[:place] + now[place + 1 :]) for place in range(len(now)))
-        minimal = self._known.get(identity(now), False) and all(self._known.get(one) is False for one in less)
+        minimal = self._known.get(identity(now), False) and all(self._known.get(smaller) is False for smaller in less)
         return Shrunk(now, len(self._known), minimal)
 
     def _fails(self, deviations: tuple[D, ...]) -> bool:

@@ -63,9 +63,9 @@ class _Space:
             deviation = self._deviation(kinds[pick(len(kinds) - 1)], pick)
             if deviation is None:
                 continue
-            what = _what(deviation)
-            if what not in largest or _amount(deviation) > _amount(largest[what]):
-                largest[what] = deviation
+            target = _what(deviation)
+            if target not in largest or _amount(deviation) > _amount(largest[target]):
+                largest[target] = deviation
         return tuple(largest.values())
 
     def _kinds(self) -> list[str]:
@@ -98,14 +98,14 @@ class _Space:
         if factor == 0:
             return None
         if kind == "rank":
-            what = f"rank:{_even(pick, self.ranks)}"
+            target = f"rank:{_even(pick, self.ranks)}"
         elif kind == "host":
             which = _even(pick, self.ranks + 1)  # 0: all of them
-            what = f"host:{which - 1}" if which else "host"
+            target = f"host:{which - 1}" if which else "host"
         else:
             names = self.streams if kind == "stream" else self.links
-            what = f"{kind}:{names[_even(pick, len(names))]}"
-        return Stretch(what, 1 << factor)
+            target = f"{kind}:{names[_even(pick, len(names))]}"
+        return Stretch(target, 1 << factor)
 
 
 def stream_timings(
@@ -145,8 +145,8 @@ def draw_timing(
     strongest: int = _STRONGEST,
 ) -> tuple[Deviation, ...]:
     """Draw a timing of ``subject`` by the same decisions as in :func:`stream_timings`, each from ``random``."""
-    those = _space(subject, most, longest_us, strongest)
-    return those.timing(lambda largest: random.randint(0, largest))
+    space = _space(subject, most, longest_us, strongest)
+    return space.timing(lambda largest: random.randint(0, largest))
 
 
 def _space(
@@ -171,21 +171,21 @@ def _space(
         streams = subject.streams if streams is None else streams
         links = subject.links if links is None else links
         ranks = subject.world if ranks is None else ranks
-    weighted = tuple(one for one in operations or () for _ in range(_TOUCHES_PARAMETER if one.parameter else 1))
+    weighted = tuple(item for item in operations or () for _ in range(_TOUCHES_PARAMETER if item.parameter else 1))
     return _Space(weighted, tuple(streams or ()), tuple(links or ()), ranks or 0, most, longest_us, strongest)
 
 
 @st.composite
-def _timings(draw: st.DrawFn, those: _Space) -> tuple[Deviation, ...]:
-    return _drawn(draw, those)[0]
+def _timings(draw: st.DrawFn, space: _Space) -> tuple[Deviation, ...]:
+    return _drawn(draw, space)[0]
 
 
 @st.composite
-def _timings_with_choices(draw: st.DrawFn, those: _Space) -> tuple[tuple[Deviation, ...], tuple[int, ...]]:
-    return _drawn(draw, those)
+def _timings_with_choices(draw: st.DrawFn, space: _Space) -> tuple[tuple[Deviation, ...], tuple[int, ...]]:
+    return _drawn(draw, space)
 
 
-def _drawn(draw: st.DrawFn, those: _Space) -> tuple[tuple[Deviation, ...], tuple[int, ...]]:
+def _drawn(draw: st.DrawFn, space: _Space) -> tuple[tuple[Deviation, ...], tuple[int, ...]]:
     choices: list[int] = []
 
     def pick(largest: int) -> int:
@@ -194,7 +194,7 @@ def _drawn(draw: st.DrawFn, those: _Space) -> tuple[tuple[Deviation, ...], tuple
         choices.append(draw(st.integers(0, largest)))
         return choices[-1]
 
-    return those.timing(pick), tuple(choices)
+    return space.timing(pick), tuple(choices)
 
 
 def _even(pick: _Pick, size: int) -> int:

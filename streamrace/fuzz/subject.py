@@ -58,9 +58,9 @@ class Subject:
 
         Raises :class:`streamrace.replay.names.UnknownOperation` for an unknown operation, stream, link or rank.
         """
-        for one in deviations:
-            if isinstance(one, Stretch):
-                self._check(one.what)
+        for deviation in deviations:
+            if isinstance(deviation, Stretch):
+                self._check(deviation.what)
         return self.recording.deviated(deviations)
 
     def live_timing(self, deviations: Sequence[Deviation]) -> HardwareTiming:
@@ -84,7 +84,7 @@ class Subject:
 
     @cached_property
     def _occurrences(self) -> dict[RaceKey, Sequence[Occurrence]]:
-        return {identity(one): one.examples for one in _races(self.recording, examples=None)}
+        return {identity(race): race.examples for race in _races(self.recording, examples=None)}
 
     @cached_property
     def operations(self) -> tuple[OperationName, ...]:
@@ -110,12 +110,12 @@ class Subject:
     def world(self) -> int:
         return self.recording.world
 
-    def _check(self, what: str) -> None:
-        kind, _, which = what.partition(":")
+    def _check(self, target: str) -> None:
+        kind, _, which = target.partition(":")
         ranks = tuple(map(str, range(self.world)))
-        there = {"stream": self.streams, "link": self.links, "rank": ranks, "host": ranks}.get(kind, ())
-        if which and there and "*" not in which and which not in there:
-            raise UnknownOperation(f"there is no {kind} '{which}': there are {', '.join(there)}")
+        names = {"stream": self.streams, "link": self.links, "rank": ranks, "host": ranks}.get(kind, ())
+        if which and names and "*" not in which and which not in names:
+            raise UnknownOperation(f"there is no {kind} '{which}': there are {', '.join(names)}")
 
     @cached_property
     def _stream_names(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _races(recording: Recording, *, before: int | None = None, examples: int | N
         if before is None:
             detector.feed(rank, records)
             continue
-        end = next((at for at, one in enumerate(records) if isinstance(one, Phase) and one.step >= before), 0)
+        end = next((at for at, record in enumerate(records) if isinstance(record, Phase) and record.step >= before), 0)
         detector.feed(rank, records[:end])
     detector.finish()
     return detector.races

@@ -45,11 +45,11 @@ def watch_result(result: object, name: str = "result") -> None:
     if isinstance(result, Tensor):
         watch(name, result)
     elif isinstance(result, dict):
-        for key, one in result.items():
-            watch_result(one, f"{name}.{key}")
+        for key, item in result.items():
+            watch_result(item, f"{name}.{key}")
     elif isinstance(result, (list, tuple)):
-        for place, one in enumerate(result):
-            watch_result(one, f"{name}.{place}")
+        for place, item in enumerate(result):
+            watch_result(item, f"{name}.{place}")
     elif result is not None:
         raise NoTensors(
             f"a test under fuzzed timings returns tensors, or lists and dicts of tensors: "
@@ -72,7 +72,7 @@ def mostly_other(expected: Tensor, value: Tensor) -> bool:
     """Check whether the bits of more than half of the elements differ."""
     if (expected.dtype, expected.shape) != (value.dtype, value.shape):
         return True
-    then, now = (one.reshape(-1).view(torch.uint8).view(max(one.numel(), 1), -1) for one in (expected, value))
+    then, now = (tensor.reshape(-1).view(torch.uint8).view(max(tensor.numel(), 1), -1) for tensor in (expected, value))
     return 2 * int((then != now).any(1).sum()) > expected.numel()
 
 
@@ -82,18 +82,18 @@ def difference(expected: Tensor, value: Tensor) -> str:
         return f"{_form(value)} instead of {_form(expected)}"
     if not expected.numel():
         return ""
-    then, now = (one.reshape(-1).view(torch.uint8).view(one.numel(), -1) for one in (expected, value))
+    then, now = (tensor.reshape(-1).view(torch.uint8).view(tensor.numel(), -1) for tensor in (expected, value))
     places = (then != now).any(1).nonzero().flatten().tolist()
     if not places:
         return ""
-    was, is_ = (one.reshape(-1)[places[0]].item() for one in (expected, value))
+    was, is_ = (tensor.reshape(-1)[places[0]].item() for tensor in (expected, value))
     if not expected.shape:
         return f"{is_} instead of {was}"
     at: list[int] = []
-    rest = places[0]
+    offset = places[0]
     for size in reversed(expected.shape):
-        rest, here = divmod(rest, size)
-        at.insert(0, here)
+        offset, index = divmod(offset, size)
+        at.insert(0, index)
     return f"{len(places)} of {expected.numel()} numbers differ, the first at {at}: {is_} instead of {was}"
 
 

@@ -48,22 +48,22 @@ def witness(subject: Subject, race: Race) -> Reversal:
 
     The tried occurrences are the race's examples, which are its first ones, and then a few from the whole run.
     """
-    found: Reversal | None = None
+    best: Reversal | None = None
     for occurrence in _some(subject, race):
         reversal = reverse(subject.recording, subject.replayer.graph, race, occurrence)
-        one = reversal if reversal.reason else replace(reversal, verdict=subject.run(reversal.deviations))
-        if one.harmful:
-            return one
-        if found is None or (found.verdict is None and one.verdict is not None):
-            found = one
-    assert found is not None  # a race has at least one example
-    return found
+        judged = reversal if reversal.reason else replace(reversal, verdict=subject.run(reversal.deviations))
+        if judged.harmful:
+            return judged
+        if best is None or (best.verdict is None and judged.verdict is not None):
+            best = judged
+    assert best is not None  # a race has at least one example
+    return best
 
 
 def _some(subject: Subject, race: Race) -> Iterator[Occurrence]:
     yield from race.examples
     if race.occurrences > len(race.examples):
-        yield from (one for one in spread(subject.occurrences(race)) if one not in race.examples)
+        yield from (occurrence for occurrence in spread(subject.occurrences(race)) if occurrence not in race.examples)
 
 
 def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurrence) -> Reversal:
@@ -97,9 +97,9 @@ def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
     return graph.of_launch(rank, moment.op)
 
 
-def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
+def _comes_before(graph: Graph, first: int, second: int, times: Times) -> bool:
     """Compare in the order in which effects take place: by time, then as issued."""
-    return (times[graph.effects[one].node], one) < (times[graph.effects[other].node], other)
+    return (times[graph.effects[first].node], first) < (times[graph.effects[second].node], second)
 
 
 def _why_none(race: Race) -> str:

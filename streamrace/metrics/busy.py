@@ -119,8 +119,8 @@ class BusyMetrics:
                     self._step = None
                 end = record.end
                 if end >= 0:  # else the run ended first
-                    told = isinstance(record, Collective) and record.link
-                    place = told or record.stream
+                    link = isinstance(record, Collective) and record.link
+                    place = link or record.stream
                     spans = streams.get(place)
                     if spans is None:
                         spans = streams[place] = _Spans()
@@ -154,15 +154,15 @@ class BusyMetrics:
             name = place if isinstance(place, str) else self._names.get(place, f"stream {place}")
             by_name.setdefault(name, []).append(spans)
         bounds = np.array([*(began for _, began in self._steps), max(self._end, self._steps[-1][1])], dtype=np.int64)
-        every = [one for spans in by_name.values() for one in spans]
+        every = [span for spans in by_name.values() for span in spans]
         edges = [
-            np.array(one, dtype=np.int64) for spans in [*every, self._blocked] for one in (spans.starts, spans.ends)
+            np.array(times, dtype=np.int64) for spans in [*every, self._blocked] for times in (spans.starts, spans.ends)
         ]
         points = np.unique(np.concatenate([bounds, *edges]))
         steps = _Steps(points, bounds)
 
         none: _Mask = np.zeros(len(points) - 1, dtype=np.bool_)
-        masks = {name: np.logical_or.reduce([_inside(points, one) for one in spans]) for name, spans in by_name.items()}
+        masks = {key: np.logical_or.reduce([_inside(points, span) for span in spans]) for key, spans in by_name.items()}
         compute = masks.get(COMPUTE, none)
         groups = {name: mask for name, mask in masks.items() if name.startswith(COMMUNICATION)}
         communication = np.logical_or.reduce([none, *groups.values()])
@@ -210,7 +210,7 @@ class _Steps:
 
 def _inside(points: _Points, spans: _Spans) -> _Mask:
     """Return which stretches between the points lie in an interval. All edges are points."""
-    starts, ends = (np.sort(np.array(one, dtype=np.int64)) for one in (spans.starts, spans.ends))
+    starts, ends = (np.sort(np.array(times, dtype=np.int64)) for times in (spans.starts, spans.ends))
     # Open at a point: the intervals begun up to the point, without those ended.
     begun, ended = (np.searchsorted(edges, points[:-1], side="right") for edges in (starts, ends))
     inside: _Mask = begun > ended

@@ -39,10 +39,10 @@ class Painted:
 
     def sizes(self) -> dict[str, int]:
         """Return the number of bytes by kind."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for lo, hi, kind in zip(self._lows, self._highs, self._kinds, strict=True):
-            found[kind] = found.get(kind, 0) + hi - lo
-        return found
+            totals[kind] = totals.get(kind, 0) + hi - lo
+        return totals
 
     def _not_kept(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [lo, hi) that are not ``KEPT``."""
@@ -71,6 +71,6 @@ class Painted:
             if old[1] > hi:
                 right.append((max(old[0], hi), old[1], old[2]))
         new = [*left, (lo, hi, kind), *right]
-        self._lows[first:last] = [one[0] for one in new]
-        self._highs[first:last] = [one[1] for one in new]
-        self._kinds[first:last] = [one[2] for one in new]
+        self._lows[first:last] = [span[0] for span in new]
+        self._highs[first:last] = [span[1] for span in new]
+        self._kinds[first:last] = [span[2] for span in new]

@@ -60,7 +60,7 @@ class Likeness:
         if self.marks == other.marks:
             return None
         pairs = enumerate(zip(self.marks, other.marks, strict=False))
-        return next((at for at, (one, two) in pairs if one != two), min(len(self.marks), len(other.marks)))
+        return next((at for at, (left, right) in pairs if left != right), min(len(self.marks), len(other.marks)))
 
 
 class LikenessMetrics:
@@ -160,6 +160,6 @@ def described(trace: Path, nodes_of: Sequence[int], number: int, *, roots: bool 
 
 def _said(record: Launch | Collective, frames: Sequence[Frame]) -> str:
     where = f" at {wording.frame(frames[0])}" if frames else ""
-    reads, writes = (sum(one[2] - one[1] for one in those) for those in (record.reads, record.writes))
+    reads, writes = (sum(access[2] - access[1] for access in accesses) for accesses in (record.reads, record.writes))
     lasts = f"{(record.end - record.start) / 1000:,.1f} us"
     return f"{record.kernel} on stream {record.stream}, {reads:,} bytes read, {writes:,} written, {lasts}{where}"

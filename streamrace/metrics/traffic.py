@@ -113,12 +113,12 @@ class Traffic:
         members: int | None = None,
     ) -> Traffic:
         """Return the flows of this step, phase, kernel and size of group."""
-        wanted = {"step": step, "phase": phase, "kernel": kernel, "members": members}
+        filters = {"step": step, "phase": phase, "kernel": kernel, "members": members}
         return Traffic(
             tuple(
                 flow
                 for flow in self.flows
-                if all(value is None or getattr(flow, name) == value for name, value in wanted.items())
+                if all(value is None or getattr(flow, name) == value for name, value in filters.items())
             ),
             self.unknown,
         )
@@ -128,7 +128,7 @@ class Traffic:
         steps = {step: self.only(step=step) for step in self.steps}
         return {
             "flows": [asdict(flow) for flow in self.flows],
-            "steps": [{"step": step, **{name: getattr(one, name) for name in _SUMS}} for step, one in steps.items()],
+            "steps": [{"step": step, **{name: getattr(sums, name) for name in _SUMS}} for step, sums in steps.items()],
             "unknown": self.unknown,
         }
 

@@ -21,7 +21,7 @@ def beginning(graph: Graph, step: int) -> frozenset[int] | None:
     reached = set().union(*own.values()) if own else set()
     chosen: set[int] = set()
     probes: list[int] = []
-    left: set[int] = set()
+    excluded: set[int] = set()
     for place, effect in enumerate(graph.effects):
         if effect.rank not in begun:
             return None
@@ -33,9 +33,9 @@ def beginning(graph: Graph, step: int) -> frozenset[int] | None:
             if effect.what == "probe":
                 probes.append(effect.node)
         elif before and effect.what == "leave" and effect.node not in reached:
-            left.add(effect.node)  # the outputs are written at their own time, from inputs that were already taken
+            excluded.add(effect.node)  # the outputs are written at their own time, from inputs that were already taken
         elif effect.node in reached or before:
             return None
-    if left & graph.ancestors(probes):
+    if excluded & graph.ancestors(probes):
         return None
     return frozenset(chosen)

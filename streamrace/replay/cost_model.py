@@ -38,28 +38,28 @@ class CostModel:
     def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
         self._count = count
         by_step: dict[tuple[int, str], list[int]] = {}
-        for node, rank, what in steps:
-            by_step.setdefault((rank, what), []).append(node)
+        for node, rank, step in steps:
+            by_step.setdefault((rank, step), []).append(node)
         self._steps = [(*of, np.array(nodes, dtype=np.int64)) for of, nodes in by_step.items()]
-        self._by_op = {(one.rank, one.op): one for one in costed}
+        self._by_op = {(record.rank, record.op): record for record in costed}
         alike: dict[_Kind, list[Costed]] = {}
-        for one in costed:
-            kind = _Kind(one.rank, one.kernel, one.stream, one.stream_name, bool(one.members))
-            alike.setdefault(kind, []).append(one)
+        for record in costed:
+            kind = _Kind(record.rank, record.kernel, record.stream, record.stream_name, bool(record.members))
+            alike.setdefault(kind, []).append(record)
         self._alike = list(alike.items())
         # Per operation, with operations of the same kind next to each other.
-        of = [one for _, those in self._alike for one in those]
-        self._sizes = np.array([len(those) for _, those in self._alike], dtype=np.int64)
+        of = [record for _, records in self._alike for record in records]
+        self._sizes = np.array([len(records) for _, records in self._alike], dtype=np.int64)
         self._ends = np.cumsum(self._sizes)
-        self._nodes = np.array([one.node for one in of], dtype=np.int64)
-        self._nominal = np.array([one.nominal for one in of], dtype=np.float64)
-        self._ops = np.array([one.op for one in of], dtype=np.uint64)
-        self._ranks = np.array([one.rank for one in of], dtype=np.int64)
-        self._collective = np.array([bool(one.members) for one in of], dtype=np.bool_)
-        self._single = np.array([len(one.members) == 1 for one in of], dtype=np.bool_)
+        self._nodes = np.array([record.node for record in of], dtype=np.int64)
+        self._nominal = np.array([record.nominal for record in of], dtype=np.float64)
+        self._ops = np.array([record.op for record in of], dtype=np.uint64)
+        self._ranks = np.array([record.rank for record in of], dtype=np.int64)
+        self._collective = np.array([bool(record.members) for record in of], dtype=np.bool_)
+        self._single = np.array([len(record.members) == 1 for record in of], dtype=np.bool_)
         kinds = [kind for kind, _ in self._alike]
         self._kinds_of_collectives = np.array([kind.collective for kind in kinds], dtype=np.bool_)
-        of_rank = {kind.rank: np.array([kind.rank == one.rank for one in kinds], dtype=np.bool_) for kind in kinds}
+        of_rank = {kind.rank: np.array([kind.rank == other.rank for other in kinds], dtype=np.bool_) for kind in kinds}
         self._of_rank = list(of_rank.items())
         # Texts that patterns match: the kernel, the stream's number, and the stream's name (of a collective: its link).
         self._named = [
@@ -78,14 +78,14 @@ class CostModel:
         costs = np.zeros(self._count, dtype=np.int64)
         ranks = range(len(timing.costs))
         by_rank = [timing.of_rank(rank) for rank in ranks]
-        for rank, what, nodes in self._steps:
+        for rank, step, nodes in self._steps:
             now = by_rank[rank]
             lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
-            costs[nodes] = lengths_of.get(what, now.query_ns)
+            costs[nodes] = lengths_of.get(step, now.query_ns)
         nominal, factors = self._nominal, np.ones(len(self._alike), dtype=np.float64)
-        for rank, mine in self._of_rank:
+        for rank, mask in self._of_rank:
             for pattern, value in by_rank[rank].slow.items():
-                factors[mine & (self._matching("kernel", pattern) | self._matching("stream", pattern))] *= value
+                factors[mask & (self._matching("kernel", pattern) | self._matching("stream", pattern))] *= value
         if timing.profile is not None:
             nominal, by_clock = self._by_profile([Clock(timing.profile, rank) for rank in ranks])
             factors = by_clock * factors
@@ -97,15 +97,15 @@ class CostModel:
         costs[self._nodes] = lengths.astype(np.int64)
         return costs
 
-    def _matching(self, what: str, pattern: str) -> _Mask:
+    def _matching(self, field: str, pattern: str) -> _Mask:
         """Return a mask over the kinds: True where ``pattern`` matches the kind's ``what``."""
-        found = self._masks.get((what, pattern))
-        if found is None:
+        mask = self._masks.get((field, pattern))
+        if mask is None:
             if len(self._masks) >= _MASKS:
                 self._masks.clear()
-            found = np.array([fnmatchcase(of[what], pattern) for of in self._named], dtype=np.bool_)
-            self._masks[what, pattern] = found
-        return found
+            mask = np.array([fnmatchcase(of[field], pattern) for of in self._named], dtype=np.bool_)
+            self._masks[field, pattern] = mask
+        return mask
 
     def _by_profile(self, clocks: Sequence[Clock]) -> tuple[_Lengths, _Lengths]:
         """Return each operation's unstretched length and each kind's factor (a collective's length includes it)."""
@@ -115,14 +115,14 @@ class CostModel:
             kernel[self._matching("kernel", pattern)] *= value
             name[self._matching("name", pattern)] *= value
         everything = np.ones(kinds, dtype=np.float64)
-        for rank, mine in self._of_rank:
-            everything[mine & ~self._kinds_of_collectives] = clocks[rank].all_kernels
+        for rank, mask in self._of_rank:
+            everything[mask & ~self._kinds_of_collectives] = clocks[rank].all_kernels
         factors = everything * name * kernel
         nominal = self._nominal.copy()
         if timing.jitter:
             for at in np.flatnonzero(self._kinds_of_collectives).tolist():
-                kind, those = self._alike[at]
-                nominal[self._ends[at] - len(those) : self._ends[at]] = _one_by_one(clocks[kind.rank], kind, those)
+                kind, records = self._alike[at]
+                nominal[self._ends[at] - len(records) : self._ends[at]] = _one_by_one(clocks[kind.rank], kind, records)
         elif self._collective.any():
             alone = self._alone_by(clocks)
             stretched = np.rint(alone * np.where(self._single, 1.0, np.repeat(factors, self._sizes)))
@@ -136,11 +136,11 @@ class CostModel:
         machine = timing.profile, timing.nodes_of, timing.scale
         if self._alone is None or self._alone[0] != machine:
             alone = np.zeros(len(self._nominal), dtype=np.float64)
-            for at, (kind, those) in enumerate(self._alike):
+            for at, (kind, records) in enumerate(self._alike):
                 if kind.collective:
                     clock = clocks[kind.rank]
-                    alone[self._ends[at] - len(those) : self._ends[at]] = [
-                        clock.alone(kind.kernel, one.nbytes, one.members, one.origin) for one in those
+                    alone[self._ends[at] - len(records) : self._ends[at]] = [
+                        clock.alone(kind.kernel, record.nbytes, record.members, record.origin) for record in records
                     ]
             self._alone = machine, alone
         return self._alone[1]
@@ -156,28 +156,28 @@ class CostModel:
         """Add the timing's delays to ``costs``; return the first node whose cost changes."""
         first = len(costs)
         for key, (late, long) in timing.delays.items():
-            one = self._by_op.get(key)
-            if one is not None:
-                late *= bool(one.members)
-                costs[one.node] += long
-                costs[one.late] += late
-                first = min(first, one.late if late else one.node)
+            record = self._by_op.get(key)
+            if record is not None:
+                late *= bool(record.members)
+                costs[record.node] += long
+                costs[record.late] += late
+                first = min(first, record.late if late else record.node)
         return first
 
 
-def _one_by_one(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
+def _one_by_one(clock: Clock, kind: _Kind, records: Sequence[Costed]) -> list[int]:
     """Return the nanoseconds that each collective takes on the hardware of ``clock``."""
     link = kind.stream_name
     return [
-        clock.collective(kind.kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)
-        for one in those
+        clock.collective(kind.kernel, work.nbytes, work.members, link, work.group, work.number, origin=work.origin)
+        for work in records
     ]
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Round as ``std::llround`` does, for values that are not negative."""
-    whole = np.floor(values)
-    return whole + (values - whole >= 0.5)
+    floors = np.floor(values)
+    return floors + (values - floors >= 0.5)
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -185,8 +185,8 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    made: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return made
+    mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def _mixed_one(value: int) -> int:

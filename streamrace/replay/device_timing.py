@@ -51,7 +51,7 @@ class DeviceTiming:
                     launch_ns=int(info["costs"]["launch_ns"]),
                     synchronize_ns=int(info["costs"]["synchronize_ns"]),
                     query_ns=int(info["costs"]["query_ns"]),
-                    slow={str(what): float(factor) for what, factor in info["costs"]["slow"].items()},
+                    slow={str(target): float(factor) for target, factor in info["costs"]["slow"].items()},
                 )
                 for info in infos
             )
@@ -66,7 +66,7 @@ class DeviceTiming:
             }
         except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
             raise ReplayError("the recording does not say its timing: it is damaged") from error
-        later = [one for one in recorded if not isinstance(one, Stretch)]  # costs already include the stretches
+        later = [entry for entry in recorded if not isinstance(entry, Stretch)]  # costs already include the stretches
         return cls(costs, began, profile, delays=delays).deviated(later, records)
 
     def deviated(
@@ -79,23 +79,23 @@ class DeviceTiming:
         """
         stretches, jitter, delays = list(self.stretches), self.jitter, dict(self.delays)
         slow = {} if self.profile is None else dict(self.profile.slow)
-        drawn = [one for one in deviations if isinstance(one, Jitter)]
+        drawn = [deviation for deviation in deviations if isinstance(deviation, Jitter)]
         if len(drawn) > 1:
             raise ValueError(f"a timing has one jitter, not {len(drawn)}")
-        for one in deviations:
-            if isinstance(one, Stretch) and self.profile is not None:
-                slow[one.what] = slow.get(one.what, 1.0) * one.factor
-            elif isinstance(one, Stretch):
-                stretches.append(one)
-            elif isinstance(one, Jitter):
-                jitter = one
+        for deviation in deviations:
+            if isinstance(deviation, Stretch) and self.profile is not None:
+                slow[deviation.what] = slow.get(deviation.what, 1.0) * deviation.factor
+            elif isinstance(deviation, Stretch):
+                stretches.append(deviation)
+            elif isinstance(deviation, Jitter):
+                jitter = deviation
             else:
-                if isinstance(one, live.Delay):
-                    place = one.place.rank, _number(one.place, records.get(one.place.rank, ()))
+                if isinstance(deviation, live.Delay):
+                    place = deviation.place.rank, _number(deviation.place, records.get(deviation.place.rank, ()))
                 elif names is not None:
-                    place = one.operation.rank, names.number(one.operation)
+                    place = deviation.operation.rank, names.number(deviation.operation)
                 late, long = delays.get(place, (0, 0))
-                delays[place] = (late + one.ns, long) if one.how == "late" else (late, long + one.ns)
+                delays[place] = (late + deviation.ns, long) if deviation.how == "late" else (late, long + deviation.ns)
         profile = self.profile and replace(self.profile, slow=slow)
         return replace(self, profile=profile, stretches=tuple(stretches), jitter=jitter, delays=delays)
 
@@ -137,12 +137,12 @@ class DeviceTiming:
 
 def _number(place: live.Place, records: Iterable[TraceRecord]) -> int:
     """Return the operation number of the work at ``place``; operations on the host's own stream are not counted."""
-    left = place.occurrence
-    hosts = {one.stream for one in records if isinstance(one, StreamName) and one.name == HOST_STREAM}
+    remaining = place.occurrence
+    hosts = {record.stream for record in records if isinstance(record, StreamName) and record.name == HOST_STREAM}
     for record in records:
         if isinstance(record, (Launch, Collective)) and (record.stream, record.kernel) == (place.stream, place.kernel):
-            left -= record.stream not in hosts
-            if not left:
+            remaining -= record.stream not in hosts
+            if not remaining:
                 return record.op
     raise UnknownOperation(
         f"rank {place.rank} has no {place.occurrence}. '{place.kernel}' on stream {place.stream}: this timing is of "

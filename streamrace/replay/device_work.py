@@ -119,13 +119,13 @@ class Finals:
     def probed(self, probe: Probe) -> Callable[[], int]:
         """Return a function that computes the checksum of the written bytes of the probe's block."""
         block = probe.view[0]
-        whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
-        mask = np.zeros(whole.size, dtype=np.bool_)
+        block_bytes = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
+        mask = np.zeros(block_bytes.size, dtype=np.bool_)
         for access in dict.fromkeys(self._written.get(block, ())):
             self._arena.part_of(mask, 0, access)[...] = True
         if mask.all():
-            return lambda: zlib.crc32(whole.tobytes())
-        return lambda: zlib.crc32(whole[mask].tobytes())
+            return lambda: zlib.crc32(block_bytes.tobytes())
+        return lambda: zlib.crc32(block_bytes[mask].tobytes())
 
 
 def checksum(values: Sequence[Any]) -> int:
@@ -135,8 +135,8 @@ def checksum(values: Sequence[Any]) -> int:
         if isinstance(value, Tensor):
             crc = zlib.crc32(row(value), crc)
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                crc = zlib.crc32(row(one), crc)
+            for item in value:
+                crc = zlib.crc32(row(item), crc)
         elif type(value) in _NUMBERS:
             crc = zlib.crc32(_NUMBERS[type(value)](value), crc)
     return crc

@@ -80,20 +80,20 @@ class ReplayedExchange:
     # -- collectives that move values ---------------------------------------------------------------
 
     def _prepare_broadcast(self) -> None:
-        given = self._alone("inputs", self._inputs, self._rooted())
-        self._pass_on(given, [self._alone("outputs", self._outputs, member) for member in range(self._members)])
+        source = self._alone("inputs", self._inputs, self._rooted())
+        self._pass_on(source, [self._alone("outputs", self._outputs, member) for member in range(self._members)])
 
     def _prepare_send_recv(self) -> None:
         if self._members != 2:
             raise ValueError(f"{self._kernel}: {self._members} members instead of a sender and a receiver.")
         self._pass_on(self._alone("inputs", self._inputs, 0), [None, self._alone("outputs", self._outputs, 1)])
 
-    def _pass_on(self, given: Tensor, outputs: Sequence[Tensor | None]) -> None:
-        staged = self._stage(given.numel())
-        self._reads[self._root if self._kernel == "broadcast" else 0] = _copy([(staged.view(given.shape), given)])
+    def _pass_on(self, source: Tensor, outputs: Sequence[Tensor | None]) -> None:
+        staged = self._stage(source.numel())
+        self._reads[self._root if self._kernel == "broadcast" else 0] = _copy([(staged.view(source.shape), source)])
         for member, output in enumerate(outputs):
             if output is not None:
-                self._same_size(output, given.numel())
+                self._same_size(output, source.numel())
                 self._writes[member] = _copy([(output, staged.view(output.shape))])
 
     def _prepare_all_gather(self) -> None:
@@ -128,16 +128,16 @@ class ReplayedExchange:
 
     def _prepare_all_to_all(self) -> None:
         members = range(self._members)
-        given = [self._pieces(self._alone("inputs", self._inputs, member), member, 1) for member in members]
-        taken = [self._pieces(self._alone("outputs", self._outputs, member), member, 0) for member in members]
+        sent = [self._pieces(self._alone("inputs", self._inputs, member), member, 1) for member in members]
+        received = [self._pieces(self._alone("outputs", self._outputs, member), member, 0) for member in members]
         pairs: list[list[tuple[Tensor, Tensor]]] = [[] for _ in members]
         for member in members:
             output = self._outputs[member][0]
             staged = self._stage(output.numel())
             first = 0
             for sender in members:
-                piece = given[sender][member]
-                if piece.numel() != taken[member][sender].numel():
+                piece = sent[sender][member]
+                if piece.numel() != received[member][sender].numel():
                     raise ValueError(f"all_to_all: members {sender} and {member} differ in what one sends the other.")
                 place = staged[first : first + piece.numel()]
                 pairs[sender].append((place.view(piece.shape), piece))
@@ -180,7 +180,7 @@ class ReplayedExchange:
 
     def _prepare_reduce_scatter(self) -> None:
         """Accept one tensor of all parts or each part as a tensor of its own: both are the same for NCCL."""
-        sizes = {sum(given.numel() for given in inputs) for inputs in self._inputs}
+        sizes = {sum(tensor.numel() for tensor in inputs) for inputs in self._inputs}
         if len(sizes) > 1:
             raise ValueError(f"reduce_scatter: members give {wording.every(sorted(sizes))} elements.")
         (size,) = sizes
@@ -189,8 +189,8 @@ class ReplayedExchange:
         ring = SumRing(size, self._dtype, self._members, self._reduction)
         for member, inputs in enumerate(self._inputs):
             (lane,) = self._typed([ring.lane(member, torch.Size([size]))])
-            pieces = lane.split([given.numel() for given in inputs], dim=1)
-            pairs = [(piece.view(2, *given.shape), given) for piece, given in zip(pieces, inputs, strict=True)]
+            pieces = lane.split([tensor.numel() for tensor in inputs], dim=1)
+            pairs = [(piece.view(2, *tensor.shape), tensor) for piece, tensor in zip(pieces, inputs, strict=True)]
             self._reads[member] = self._noticed(_copy(pairs))
         parts = list(ring.result.view(self._members, -1)) if size else [ring.result] * self._members
         for member, part in enumerate(parts):
@@ -200,9 +200,9 @@ class ReplayedExchange:
 
     def _give(self, ring: SumRing) -> None:
         """Copy each member's only input to the member's lane."""
-        for member, (given,) in enumerate(self._inputs):
-            (place,) = self._typed([ring.lane(member, given.shape)])
-            self._reads[member] = self._noticed(_copy([(place, given)]))
+        for member, (tensor,) in enumerate(self._inputs):
+            (place,) = self._typed([ring.lane(member, tensor.shape)])
+            self._reads[member] = self._noticed(_copy([(place, tensor)]))
 
     def _take(self, member: int, ring: SumRing, output: Tensor, result: Tensor) -> None:
         copy, fresh = _copy([(output, result.view(output.shape))]), self._fresh
@@ -230,9 +230,9 @@ class ReplayedExchange:
 
     # -- checks and staging -------------------------------------------------------------------------
 
-    def _alone(self, what: str, tensors: Sequence[Sequence[Tensor]], member: int) -> Tensor:
+    def _alone(self, direction: str, tensors: Sequence[Sequence[Tensor]], member: int) -> Tensor:
         if len(tensors[member]) != 1:
-            raise ValueError(f"{self._kernel}: member {member} has {len(tensors[member])} {what} instead of one.")
+            raise ValueError(f"{self._kernel}: member {member} has {len(tensors[member])} {direction} instead of one.")
         return tensors[member][0]
 
     def _same_size(self, tensor: Tensor, count: int) -> None:
@@ -257,8 +257,8 @@ class ReplayedExchange:
     def _stage_inputs(self) -> Tensor:
         """Stage one row for each member's input."""
         staged = self._stage(self._members, self._size_of_all())
-        for member, (given,) in enumerate(self._inputs):
-            self._reads[member] = _copy([(staged[member].view(given.shape), given)])
+        for member, (tensor,) in enumerate(self._inputs):
+            self._reads[member] = _copy([(staged[member].view(tensor.shape), tensor)])
         return staged
 
     def _from_parts(self, staged: Tensor, outputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -84,48 +84,48 @@ class Footprints:
 
     def of(self, effect: Effect) -> Footprint:
         """Return the effect's footprint. Raises the same errors on a damaged recording as binding the effect does."""
-        key, rank, made = (effect.rank, effect.item), effect.rank, Footprint()
+        key, rank, footprint = (effect.rank, effect.item), effect.rank, Footprint()
         if effect.what in ("kernel", "read"):
-            self._call(rank, self._calls[key], made, known=effect.what == "kernel")
+            self._call(rank, self._calls[key], footprint, known=effect.what == "kernel")
         elif effect.what == "arrive":
             for view in self._transfers[key].inputs:
-                made.read(region_of(rank, view))
+                footprint.read(region_of(rank, view))
         elif effect.what == "leave":
             for view in self._transfers[key].outputs:
-                made.write(region_of(rank, view), whole=_dense(view))
+                footprint.write(region_of(rank, view), whole=_dense(view))
         elif effect.what == "probe":
-            self._probe(rank, self._probes[key], made)
+            self._probe(rank, self._probes[key], footprint)
         if effect.what in ("kernel", "read", "host"):
             launch = self._launches[key]
             call = self._calls.get(key)
             for access in launch.reads:
-                made.read(_accessed(rank, access))
+                footprint.read(_accessed(rank, access))
             for access in launch.writes:
                 host = effect.what == "host" or (call is not None and call.function == WROTE)
-                made.write(_accessed(rank, access), whole=host and access[3] is None)
-        return made
+                footprint.write(_accessed(rank, access), whole=host and access[3] is None)
+        return footprint
 
-    def _call(self, rank: int, call: Call, made: Footprint, *, known: bool) -> None:
+    def _call(self, rank: int, call: Call, footprint: Footprint, *, known: bool) -> None:
         """Add what the call touches. ``known``: the outputs have the recorded shapes."""
         fills = call.function in _FILLS and all(_dense(view) for view in _views(call.args[:1]))
         for view in _views((*call.args[fills:], *call.kwargs.values())):
-            made.read(region_of(rank, view))
+            footprint.read(region_of(rank, view))
         if call.function == LOOK:
             return
         for at, name in _in_place(call.function):
-            given = call.args[at] if at < len(call.args) else call.kwargs.get(name)
-            for view in _views([given]):
-                made.write(region_of(rank, view), whole=fills)
+            argument = call.args[at] if at < len(call.args) else call.kwargs.get(name)
+            for view in _views([argument]):
+                footprint.write(region_of(rank, view), whole=fills)
         for view in call.outputs:
-            made.write(region_of(rank, view), whole=known and _dense(view))
+            footprint.write(region_of(rank, view), whole=known and _dense(view))
 
-    def _probe(self, rank: int, probe: Probe, made: Footprint) -> None:
+    def _probe(self, rank: int, probe: Probe, footprint: Footprint) -> None:
         if probe.kind == "final" and probe.view[1] == "uint8":  # covers the bytes of the block that were ever written
             lo, hi = self._extents.get((rank, probe.view[0]), (0, 0))
             if hi > lo:
-                made.read(Region(rank, probe.view[0], lo, hi))
+                footprint.read(Region(rank, probe.view[0], lo, hi))
             return
-        made.read(region_of(rank, probe.view))
+        footprint.read(region_of(rank, probe.view))
 
     def _extend(self, rank: int, writes: Sequence[Access]) -> None:
         for block, lo, hi, _ in writes:
@@ -138,7 +138,7 @@ def _in_place(function: str) -> tuple[tuple[int, str], ...]:
     """Return the arguments (index, name) that an operator writes. Overloads for plain numbers have the same ones."""
     schema = operator(function)._schema.arguments
     return tuple(
-        (at, one.name) for at, one in enumerate(schema) if one.alias_info is not None and one.alias_info.is_write
+        (at, item.name) for at, item in enumerate(schema) if item.alias_info is not None and item.alias_info.is_write
     )
 
 
@@ -170,9 +170,9 @@ def _dense(view: View) -> bool:
 
 def _views(arguments: Iterable[Any]) -> Iterator[View]:
     """Yield the views of all tensors among the encoded arguments (:func:`streamrace.device.values.encoded`)."""
-    for one in arguments:
-        if isinstance(one, (list, tuple)) and len(one) == 2:
-            if one[0] == "tensor":
-                yield tuple(one[1])
-            elif one[0] == "list":
-                yield from _views(one[1])
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)) and len(argument) == 2:
+            if argument[0] == "tensor":
+                yield tuple(argument[1])
+            elif argument[0] == "list":
+                yield from _views(argument[1])

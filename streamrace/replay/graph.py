@@ -137,21 +137,21 @@ class Graph:
             new[node] = number
         self.preds = [tuple(new[pred] for pred in nodes.preds[node]) for node in order]
         self.threads = [nodes.threads[node] for node in order]
-        steps = [(new[node], rank, what) for node, rank, what in nodes.steps]
-        costed = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.costed]
+        steps = [(new[node], rank, step) for node, rank, step in nodes.steps]
+        costed = [record._replace(node=new[record.node], late=new[record.late]) for record in nodes.costed]
         self._cost_model = CostModel(len(order), costed, steps)
         return new
 
     # -- effects ----------------------------------------------------------------------------------------
 
-    def place(self, rank: int, what: str, item: int) -> int:
+    def place(self, rank: int, kind: str, item: int) -> int:
         """Return the place of an effect in :attr:`effects`. Raises KeyError."""
-        return self._places[rank, what, item]
+        return self._places[rank, kind, item]
 
     def of_launch(self, rank: int, op: int) -> int | None:
         """Return the place of a launch's effect in :attr:`effects`; None if the launch has no effect of its own."""
-        found = (self._places.get((rank, what, op)) for what in ("kernel", "read", "host"))
-        return next((place for place in found if place is not None), None)
+        places = (self._places.get((rank, kind, op)) for kind in ("kernel", "read", "host"))
+        return next((place for place in places if place is not None), None)
 
     def issue_order(self) -> EffectOrder:
         """Return the order in which every rank does each piece of work when it is issued, as a plain CPU does."""

@@ -160,11 +160,11 @@ class Host:
 
     # -- the host's clock --------------------------------------------------------------------------
 
-    def _step(self, what: str, time: int) -> int:
+    def _step(self, kind: str, time: int) -> int:
         """Add a step of the host that takes time."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
-        self._nodes.steps.append((self._now, self._rank, what))
+        self._nodes.steps.append((self._now, self._rank, kind))
         self._nodes.expected.append((self._now, time))
         return self._now
 
@@ -199,8 +199,8 @@ class Host:
             end = nodes.add(rank, stream, self._tail(stream), self._now)
         else:
             end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
-            what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
-            nodes.costed.append(Costed(end, end, *what, stream_name=self._name(stream)))
+            fields = (rank, record.op, record.kernel, f"{stream}", record.nominal)
+            nodes.costed.append(Costed(end, end, *fields, stream_name=self._name(stream)))
         self._took(record, end, end)
         call = self._calls.get(record.op)
         if self._name(stream) == HOST_STREAM:
@@ -224,8 +224,8 @@ class Host:
         begin = nodes.starts[key]
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
-        what = (rank, record.op, record.kernel, f"{stream}", record.alone)
-        nodes.costed.append(Costed(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
+        fields = (rank, record.op, record.kernel, f"{stream}", record.alone)
+        nodes.costed.append(Costed(end, arrival, *fields, group.ranks, record.link, record.nominal, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
@@ -254,8 +254,8 @@ class Host:
         tails = list(self._tails.values()) if record.stream < 0 else [self._tail(record.stream)]
         self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "probe", record.probe, HOST)
 
-    def _effect(self, node: int, what: str, item: int, stream: int) -> None:
-        self._nodes.effects.append(Effect(self._rank, self._seq, node, what, item, stream))
+    def _effect(self, node: int, kind: str, item: int, stream: int) -> None:
+        self._nodes.effects.append(Effect(self._rank, self._seq, node, kind, item, stream))
 
     # -- order ---------------------------------------------------------------------------------------
 
@@ -304,14 +304,14 @@ class Host:
 def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> HostNodes:
     """Return the nodes of all ranks' hosts. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
     nodes = HostNodes()
-    groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
-    for rank, those in records.items():
-        Host(rank, nodes, groups).follow(those)
+    groups = {record.group: record for trace in records.values() for record in trace if isinstance(record, Group)}
+    for rank, rank_records in records.items():
+        Host(rank, nodes, groups).follow(rank_records)
     for key, arrivals in nodes.arrivals.items():
         missing = sorted(set(groups[key[0]].ranks) - set(arrivals))
         if missing and not mirrored:
             raise ReplayError(
                 f"rank {missing[0]} never comes to a collective that others wait in: the run is not whole"
             )
-        nodes.preds[nodes.starts[key]] = tuple(arrivals[one] for one in groups[key[0]].ranks if one in arrivals)
+        nodes.preds[nodes.starts[key]] = tuple(arrivals[rank] for rank in groups[key[0]].ranks if rank in arrivals)
     return nodes

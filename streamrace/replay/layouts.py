@@ -38,23 +38,23 @@ class Layouts:
         by_rank: dict[int, set[Hold]] = {}
         for rank, hold in late:
             by_rank.setdefault(rank, set()).add(hold)
-        found = self.recorded.copy()
+        addresses = self.recorded.copy()
         for rank, holds in by_rank.items():
             numbers, offsets = self._elsewhere(rank, frozenset(holds))
-            found[numbers] = (rank + 1) * _APART + offsets
-        return found
+            addresses[numbers] = (rank + 1) * _APART + offsets
+        return addresses
 
     def _elsewhere(self, rank: int, holds: frozenset[Hold]) -> tuple[_Numbers, _Numbers]:
         """Return the blocks of a rank that move, and their offsets."""
-        found = self._placed.get((rank, holds))
-        if found is None:
+        moved = self._placed.get((rank, holds))
+        if moved is None:
             if len(self._placed) >= _KEPT:
                 self._placed.popitem(last=False)
             if rank not in self._as_recorded:
                 self._as_recorded[rank] = Placement(self._recording.records[rank])
             offsets = self._as_recorded[rank].elsewhere(holds).offsets
             numbers = [self.numbers[rank, block] for block in offsets]
-            found = np.array(numbers, dtype=np.int64), np.array(list(offsets.values()), dtype=np.int64)
-            self._placed[rank, holds] = found
+            moved = np.array(numbers, dtype=np.int64), np.array(list(offsets.values()), dtype=np.int64)
+            self._placed[rank, holds] = moved
         self._placed.move_to_end((rank, holds))
-        return found
+        return moved

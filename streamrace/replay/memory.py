@@ -39,27 +39,27 @@ class Arena:
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
         self._placements: list[tuple[Placement, int]] = []  # by rank: placement, offset of the rank's memory
-        given: list[tuple[int, bytes]] = []
+        contents: list[tuple[int, bytes]] = []
         size = 0
-        for rank, those in enumerate(records):
-            placement = Placement(those, late.get(rank, ()))
+        for rank, rank_records in enumerate(records):
+            placement = Placement(rank_records, late.get(rank, ()))
             self._placements.append((placement, size))
             blocks: dict[int, tuple[int, int]] = {}
-            for record in those:
+            for record in rank_records:
                 if isinstance(record, Alloc):
                     blocks[record.block] = (size + placement.offsets[record.block], record.nbytes)
             size += placement.size
-            for record in those:
+            for record in rank_records:
                 if isinstance(record, Initial):
                     blocks[record.block] = (size, len(record.data))
-                    given.append((size, record.data))
+                    contents.append((size, record.data))
                     size += -(-len(record.data) // _ALIGNMENT) * _ALIGNMENT
             if not 0 <= size < _LIMIT:
                 raise ReplayError(f"the recording wants {size} bytes of memory: it is damaged")
             self._blocks.append(blocks)
         self._memory = torch.full((size,), _FRESH, dtype=torch.uint8)
         self.bytes = self._memory.numpy()
-        for offset, data in given:
+        for offset, data in contents:
             self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
         self._changing = [(self.bytes, self.bytes.copy())]  # the bytes that reset() writes, and their values
 
@@ -72,13 +72,13 @@ class Arena:
         """Copy the content of each block from ``other``, in which the same blocks lie elsewhere."""
         for rank, blocks in enumerate(self._blocks):
             for block, (offset, nbytes) in blocks.items():  # newer blocks last: they own the memory of their formers
-                there = other._block(rank, block)[0]
-                self.bytes[offset : offset + nbytes] = other.bytes[there : there + nbytes]
+                source = other._block(rank, block)[0]
+                self.bytes[offset : offset + nbytes] = other.bytes[source : source + nbytes]
 
     def settle(self, touched: Iterable[tuple[int, int]]) -> None:
         """Make the current content the one that :meth:`reset` restores; only ``touched`` (rank, block) will change."""
         ranges: list[list[int]] = []
-        for offset, nbytes in sorted(self._block(*one) for one in touched):
+        for offset, nbytes in sorted(self._block(*key) for key in touched):
             if ranges and offset - ranges[-1][1] < _NEAR:
                 ranges[-1][1] = max(ranges[-1][1], offset + nbytes)
             else:
@@ -88,7 +88,7 @@ class Arena:
     @property
     def blocks(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return the offset and size of each block, by rank and block, in the order of allocation."""
-        return {(rank, block): place for rank, those in enumerate(self._blocks) for block, place in those.items()}
+        return {(rank, block): place for rank, places in enumerate(self._blocks) for block, place in places.items()}
 
     def nbytes(self, rank: int, block: int) -> int:
         """Return the size of a block in bytes."""
@@ -106,28 +106,28 @@ class Arena:
     def part_of(memory: npt.NDArray[Any], start: int, access: Access) -> npt.NDArray[Any]:
         """Return the bytes of an access in any memory in which its block begins at ``start``."""
         _, lo, hi, layout = access
-        whole = memory[start + lo : start + hi]
+        block_bytes = memory[start + lo : start + hi]
         if layout is None:
-            return whole
+            return block_bytes
         item, sizes, strides = layout
         shape, steps = (*reversed(sizes), item), (*reversed(strides), 1)
-        if sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) >= whole.size or min(steps) < 0:
+        if sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) >= block_bytes.size or min(steps) < 0:
             raise ReplayError("an access of the recording reaches beyond its memory: it is damaged")
-        return np.lib.stride_tricks.as_strided(whole, shape, steps)
+        return np.lib.stride_tricks.as_strided(block_bytes, shape, steps)
 
     def inherit(self, rank: int, block: int) -> Callable[[], object] | None:
         """Return the action that fills the block with inherited content; None if the content lies in place already."""
         placement, begin = self._placements[rank]
         pieces = []
         for source, target, nbytes in placement.inherited(block):
-            there, here = begin + source, begin + target
-            pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
+            source_at, target_at = begin + source, begin + target
+            pieces.append((self.bytes[target_at : target_at + nbytes], self.bytes[source_at : source_at + nbytes]))
         if not pieces:
             return None
 
         def fill() -> None:
-            for mine, former in pieces:
-                mine[:] = former
+            for piece, former in pieces:
+                piece[:] = former
 
         return fill
 
@@ -135,10 +135,10 @@ class Arena:
         """Return the tensor that a :data:`View` describes. Raises :class:`ReplayError` if the view is damaged."""
         try:
             key = (rank, *view)
-            found = self._views.get(key)
-            if found is None:
-                found = self._views[key] = self._view(rank, *view)
-            return found
+            tensor = self._views.get(key)
+            if tensor is None:
+                tensor = self._views[key] = self._view(rank, *view)
+            return tensor
         except (TypeError, ValueError, RuntimeError, OverflowError, ValueFault) as error:
             raise ReplayError(f"rank {rank}: a tensor of the recording is damaged: {view!r:.100}") from error
 
@@ -172,14 +172,14 @@ class Arena:
 
     def _storage_of(self, rank: int, block: int, start: int, nbytes: int) -> torch.UntypedStorage:
         """Return the block's storage, one per block as on the device: linalg_qr compares its arguments' storages."""
-        found = self._storages.get((rank, block))
-        if found is None:
-            found = torch.from_numpy(self.bytes[start : start + nbytes]).untyped_storage()
-            self._storages[rank, block] = found
-        return found
+        storage = self._storages.get((rank, block))
+        if storage is None:
+            storage = torch.from_numpy(self.bytes[start : start + nbytes]).untyped_storage()
+            self._storages[rank, block] = storage
+        return storage
 
     def _block(self, rank: int, block: int) -> tuple[int, int]:
-        found = self._blocks[rank].get(block)
-        if found is None:
+        place = self._blocks[rank].get(block)
+        if place is None:
             raise ReplayError(f"rank {rank}: the recording has no block {block}: it is damaged")
-        return found
+        return place

@@ -124,26 +124,26 @@ class Names:
         """Compare part by part, from rank to occurrence, and report the first part that does not exist."""
         if name.rank not in self._names:
             return f"there is no rank {name.rank}: the run has rank {_listed(self._names)}"
-        there = self.of_rank(name.rank)
+        names = self.of_rank(name.rank)
         where = f"in {name.phase} of step {name.step}, micro-batch {name.micro_batch} on rank {name.rank}"
-        steps = dict.fromkeys(one.step for one in there)
+        steps = dict.fromkeys(entry.step for entry in names)
         if name.step not in steps:
             return f"there is no operation {where}: that rank has operations in step {_listed(steps)}"
-        there = [one for one in there if one.step == name.step]
-        phases = dict.fromkeys(f"{one.phase} of micro-batch {one.micro_batch}" for one in there)
-        there = [one for one in there if (one.micro_batch, one.phase) == (name.micro_batch, name.phase)]
-        if not there:
+        names = [entry for entry in names if entry.step == name.step]
+        phases = dict.fromkeys(f"{entry.phase} of micro-batch {entry.micro_batch}" for entry in names)
+        names = [entry for entry in names if (entry.micro_batch, entry.phase) == (name.micro_batch, name.phase)]
+        if not names:
             return f"there is no operation {where}: that step has {_listed(phases)}"
-        parameters = dict.fromkeys(one.parameter for one in there)
+        parameters = dict.fromkeys(entry.parameter for entry in names)
         if name.parameter not in parameters:
             if not name.parameter:
                 return f"there is no operation without a parameter {where}"
-            near = get_close_matches(name.parameter, [one for one in parameters if one], n=1, cutoff=0)
+            near = get_close_matches(name.parameter, [text for text in parameters if text], n=1, cutoff=0)
             nearest = f"the nearest is {near[0]!r}" if near else "none there has a parameter"
             return f"there is no operation on {name.parameter!r} {where}: {nearest}"
         on = f"on {name.parameter!r}" if name.parameter else "without a parameter"
-        there = [one for one in there if one.parameter == name.parameter]
-        kernels = Counter(one.kernel for one in there)
+        names = [entry for entry in names if entry.parameter == name.parameter]
+        kernels = Counter(entry.kernel for entry in names)
         if name.kernel not in kernels:
             return f"there is no {name.kernel!r} {on} {where}: there is {_listed(map(repr, kernels))}"
         return (

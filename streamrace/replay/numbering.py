@@ -99,7 +99,7 @@ class Numbering:
                 begins.append(at)
                 at += span.hi - span.lo
             self._outs.append([*begins, at])
-        self._arrive = {(one.exchange, one.member): at for at, one in enumerate(deeds) if one.what == "arrive"}
+        self._arrive = {(deed.exchange, deed.member): at for at, deed in enumerate(deeds) if deed.what == "arrive"}
         self.words = 0
         self.held = 0
         self.forget()
@@ -128,13 +128,13 @@ class Numbering:
         for deed in self._deeds:
             for span in (*deed.reads, *deed.writes):
                 cuts.update((where[span.block] + span.lo, where[span.block] + span.hi))
-            mine = []
-            for one in deed.passed:
-                source, target = where[one.former] + one.start, where[one.block] + one.lo
+            deed_moves = []
+            for handed in deed.passed:
+                source, target = where[handed.former] + handed.start, where[handed.block] + handed.lo
                 if source != target:
-                    mine.append((source, target, one.hi - one.lo))
-            passed.append(mine)
-            moves += mine
+                    deed_moves.append((source, target, handed.hi - handed.lo))
+            passed.append(deed_moves)
+            moves += deed_moves
         for source, target, size in moves:
             cuts.update((source, source + size, target, target + size))
         self._begin(cuts, where)
@@ -150,7 +150,7 @@ class Numbering:
             self._initials(order, where),
             [[atoms(span) for span in deed.reads] for deed in self._deeds],
             [[atoms(span) for span in deed.writes] for deed in self._deeds],
-            [[(at[one], at[one + size], at[to], at[to + size]) for one, to, size in those] for those in passed],
+            [[(at[begin], at[begin + size], at[to], at[to + size]) for begin, to, size in moves] for moves in passed],
         )
 
     def drop(self, layout: int) -> None:
@@ -161,16 +161,16 @@ class Numbering:
         if cuts:
             lowest, highest = min(cuts), max(cuts)
             for base, size in zip(where, self._sizes, strict=True):
-                cuts.update(one for one in (base, base + size) if lowest < one < highest)
+                cuts.update(cut for cut in (base, base + size) if lowest < cut < highest)
 
     @staticmethod
     def _align(cuts: set[int], moves: Sequence[tuple[int, int, int]]) -> None:
         """Mirror each cut of a moved range: the source is cut where the target is, and vice versa."""
-        both = [*moves, *((target, source, size) for source, target, size in moves)]
+        both_ways = [*moves, *((target, source, size) for source, target, size in moves)]
         growing = True
         while growing:
             order, growing = sorted(cuts), False
-            for source, target, size in both:
+            for source, target, size in both_ways:
                 inside = order[bisect_left(order, source) : bisect_left(order, source + size)]
                 more = {cut - source + target for cut in inside} - cuts
                 if more:
@@ -179,13 +179,13 @@ class Numbering:
 
     def _initials(self, order: Sequence[int], where: Sequence[int]) -> list[int]:
         """Return by atom the recorded address of its initial content."""
-        found = [0] * max(0, len(order) - 1)
+        initials = [0] * max(0, len(order) - 1)
         for block, size in enumerate(self._sizes):  # newer blocks last: they own the memory of their formers
             base = where[block]
             for at in range(bisect_left(order, base), bisect_left(order, base + size)):
-                if at < len(found):
-                    found[at] = self._bases[block] + order[at] - base
-        return found
+                if at < len(initials):
+                    initials[at] = self._bases[block] + order[at] - base
+        return initials
 
     # -- numbers ------------------------------------------------------------------------------------------
 
@@ -242,13 +242,13 @@ class Numbering:
             first = False
 
     def _number(self, key: tuple[int, ...]) -> int:
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._keys)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._keys)
             self._keys.append(key)
             self._done.append(False)
             self.words += len(key)
-        return found
+        return number
 
     def place(self, number: int) -> int:
         """Return the place of the computation's effect."""
@@ -276,17 +276,17 @@ class Numbering:
         deed = self._deeds[key[0]]
         at = 1 + (deed.members if deed.what == "leave" else 0)
         for span in deed.reads:
-            here, until = self._bases[span.block] + span.lo, self._bases[span.block] + span.hi
-            while here < until:
+            address, until = self._bases[span.block] + span.lo, self._bases[span.block] + span.hi
+            while address < until:
                 who, offset, size = key[at : at + 3]
                 at += 3
-                left = self._initial if who == INITIAL else self._kept.get(who)
-                if left is None:
+                kept = self._initial if who == INITIAL else self._kept.get(who)
+                if kept is None:
                     return who
                 if who != INITIAL:
                     self._kept.move_to_end(who)
-                memory[here : here + size] = left[offset : offset + size]
-                here += size
+                memory[address : address + size] = kept[offset : offset + size]
+                address += size
         return NONE
 
     def keep(self, number: int, memory: _Bytes) -> None:
@@ -295,11 +295,11 @@ class Numbering:
         outs = self._outs[place]
         if not outs[-1] or number in self._kept:
             return
-        left = np.empty(outs[-1], dtype=np.uint8)
+        kept = np.empty(outs[-1], dtype=np.uint8)
         for span, out in zip(self._deeds[place].writes, outs, strict=False):
-            here = self._bases[span.block] + span.lo
-            left[out : out + span.hi - span.lo] = memory[here : here + span.hi - span.lo]
-        self._kept[number] = left
+            address = self._bases[span.block] + span.lo
+            kept[out : out + span.hi - span.lo] = memory[address : address + span.hi - span.lo]
+        self._kept[number] = kept
         self.held += outs[-1]
         self.bound(self._limit)
 

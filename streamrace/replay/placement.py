@@ -63,16 +63,16 @@ class Placement:
 
         They are the blocks on the islands of the formers: islands are independent of each other.
         """
-        moved = {id(_absolute(self._places[one.former])[0]) for one in late if one.former in self._places}
+        moved = {id(_absolute(self._places[hold.former])[0]) for hold in late if hold.former in self._places}
         if not self._by_island:
             for record in self._allocs:
                 island, _ = _absolute(self._places[record.block])
                 self._by_island.setdefault(id(island), []).append(record)
-        found = Placement([])
-        found._allocs = [record for island in moved for record in self._by_island[island]]
-        found._reuses = self._reuses
-        found._place(late)
-        return found
+        placement = Placement([])
+        placement._allocs = [record for island in moved for record in self._by_island[island]]
+        placement._reuses = self._reuses
+        placement._place(late)
+        return placement
 
     def _place(self, late: Collection[Hold]) -> None:
         self._places: dict[int, _Place] = {}
@@ -86,19 +86,19 @@ class Placement:
     def _allocate(self, record: Alloc, reuses: Sequence[Reuse], late: Collection[Hold]) -> None:
         place = self._places[record.block] = _Place(_Island(), 0, record.nbytes)
         formers: list[_Place] = []
-        for one in reuses:
-            former = self._places.get(one.former)
+        for reuse in reuses:
+            former = self._places.get(reuse.former)
             if former is None:
                 continue
             formers.append(former)
-            self._join(place, former, _absolute(former)[1] + one.start - one.lo)
-            if late and Hold(one.former, record.block) in late:
+            self._join(place, former, _absolute(former)[1] + reuse.start - reuse.lo)
+            if late and Hold(reuse.former, record.block) in late:
                 island, address = _absolute(former)
                 island.held.append((former.plane, address, address + former.nbytes))
         if formers:
             island, address = _absolute(place)
             planes = dict.fromkeys(former.plane for former in formers)
-            free = [one for one in planes if not _taken(island, one, address, address + place.nbytes)]
+            free = [plane for plane in planes if not _taken(island, plane, address, address + place.nbytes)]
             if not free:
                 self._planes += 1
                 free = [self._planes]
@@ -106,22 +106,22 @@ class Placement:
 
     def inherited(self, block: int) -> list[tuple[int, int, int]]:
         """Return the ranges (from, to, bytes) that a block in memory of its own copies from its formers."""
-        mine = self.offsets.get(block, 0)
-        found = []
-        for one in self._reuses.get(block, ()):
-            there = self.offsets.get(one.former)
-            if there is not None and there + one.start != mine + one.lo:
-                found.append((there + one.start, mine + one.lo, one.hi - one.lo))
-        return found
+        offset = self.offsets.get(block, 0)
+        moves = []
+        for reuse in self._reuses.get(block, ()):
+            former_offset = self.offsets.get(reuse.former)
+            if former_offset is not None and former_offset + reuse.start != offset + reuse.lo:
+                moves.append((former_offset + reuse.start, offset + reuse.lo, reuse.hi - reuse.lo))
+        return moves
 
     def _join(self, place: _Place, former: _Place, address: int) -> None:
         """Let ``place`` begin at ``address`` of the island that ``former`` is on."""
-        mine, at = _absolute(place)
+        joined, at = _absolute(place)
         island, _ = _absolute(former)
-        if mine is not island:
-            mine.into, mine.shift = island, address - at
-            shift = mine.shift
-            island.held += [(plane, lo + shift, hi + shift) for plane, lo, hi in mine.held]
+        if joined is not island:
+            joined.into, joined.shift = island, address - at
+            shift = joined.shift
+            island.held += [(plane, lo + shift, hi + shift) for plane, lo, hi in joined.held]
 
     def _lay_out(self) -> None:
         lands: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
@@ -163,17 +163,17 @@ class Holds:
                 if record.former in self.held or record.former in self.heirs:
                     self.heirs.add(record.block)
         self.all = list(dict.fromkeys(self.all))
-        formers = {one.former for one in self.all}
+        formers = {hold.former for hold in self.all}
         self.held = {block: streams for block, streams in self.held.items() if block in formers}
 
 
 def _reuses(records: Sequence[TraceRecord]) -> dict[int, list[Reuse]]:
     """Return the reuses by the new block."""
-    made: dict[int, list[Reuse]] = {}
+    reuses: dict[int, list[Reuse]] = {}
     for record in records:
         if isinstance(record, Reuse):
-            made.setdefault(record.block, []).append(record)
-    return made
+            reuses.setdefault(record.block, []).append(record)
+    return reuses
 
 
 def _absolute(place: _Place) -> tuple[_Island, int]:
@@ -187,4 +187,4 @@ def _absolute(place: _Place) -> tuple[_Island, int]:
 
 
 def _taken(island: _Island, plane: int, lo: int, hi: int) -> bool:
-    return any(one == plane and begin < hi and lo < end for one, begin, end in island.held)
+    return any(held_plane == plane and begin < hi and lo < end for held_plane, begin, end in island.held)

@@ -63,10 +63,10 @@ def record_ranks(program: RankProgram, folder: Path, timing: HardwareTiming) -> 
         if me.world == 1:
             cuda.take_over()
         node = nodes[me.rank]
-        index, here = nodes[: me.rank].count(node), nodes.count(node)
-        launched = {"RANK": me.rank, "WORLD_SIZE": me.world, "LOCAL_RANK": index, "LOCAL_WORLD_SIZE": here}
+        index, local_world = nodes[: me.rank].count(node), nodes.count(node)
+        launched = {"RANK": me.rank, "WORLD_SIZE": me.world, "LOCAL_RANK": index, "LOCAL_WORLD_SIZE": local_world}
         os.environ.update({name: str(value) for name, value in (launched | {"GROUP_RANK": node}).items()})
-        device = Device(timing, rank=me.rank, world=me.world, devices=here, index=index)
+        device = Device(timing, rank=me.rank, world=me.world, devices=local_world, index=index)
         device.begin(file_of(trace, me.rank), {}, record=True)
         if me.world > 1:
             me.join("nccl", patience_s=_PATIENCE_S)

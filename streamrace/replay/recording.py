@@ -35,13 +35,13 @@ class Recording:
 
         Without ``calls`` any whole trace is accepted, also of a dry run: its work can be timed again, not executed.
         """
-        found = {int(name[1]): path for path in folder.glob("rank*.trace") if (name := _FILE.fullmatch(path.name))}
-        if not found:
+        paths = {int(name[1]): path for path in folder.glob("rank*.trace") if (name := _FILE.fullmatch(path.name))}
+        if not paths:
             raise ReplayError(
                 f"there is no recording in {folder}: record a run first, with 'streamrace fuzz' or 'streamrace run'"
             )
         records: dict[int, Sequence[TraceRecord]] = {}
-        for rank, path in sorted(found.items()):
+        for rank, path in sorted(paths.items()):
             reader = None
             try:
                 reader = TraceReader(path)
@@ -62,8 +62,8 @@ class Recording:
         """Build a recording from records in memory. Raises :class:`ReplayError`."""
         info: Mapping[str, Any] = {}
         infos: list[Mapping[str, Any]] = []
-        for rank, those in records.items():
-            begin = those[0] if those else None
+        for rank, rank_records in records.items():
+            begin = rank_records[0] if rank_records else None
             if not isinstance(begin, Begin) or begin.rank != rank:
                 raise ReplayError(f"{where}: the trace of rank {rank} does not begin as one")
             mirrored = bool(begin.info.get("mirrored")) and not calls  # one rank stands for all
@@ -73,9 +73,9 @@ class Recording:
                 raise ReplayError(
                     f"{where} has {len(records)} traces of a run with {begin.world} ranks: it is not whole"
                 )
-            if not any(isinstance(record, End) for record in reversed(those)):
+            if not any(isinstance(record, End) for record in reversed(rank_records)):
                 raise ReplayError(f"{where}: the trace of rank {rank} has no end: the run was cut off, record it again")
-            refused = next((record for record in those if isinstance(record, Unrepeatable)), None)
+            refused = next((record for record in rank_records if isinstance(record, Unrepeatable)), None)
             if refused is not None:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info

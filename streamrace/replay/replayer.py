@@ -101,9 +101,9 @@ class LateHolds:
     """Finds the holds that are not over in time, given an order of all effects."""
 
     def __init__(self, recording: Recording, graph: Graph) -> None:
-        self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
-        backs = [graph.place(rank, "back", one.former) for rank, one in self._all]
-        heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
+        self._all = [(rank, hold) for rank, records in recording.records.items() for hold in Holds(records).all]
+        backs = [graph.place(rank, "back", hold.former) for rank, hold in self._all]
+        heirs = [graph.place(rank, "inherit", hold.block) for rank, hold in self._all]
         self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
 
     def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
@@ -277,7 +277,7 @@ class Replayer:
     def _read(self) -> None:
         """Collect the records that effects are bound from."""
         records = self.recording.records
-        seen: dict[int, int] = {}
+        checksums: dict[int, int] = {}
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
@@ -288,8 +288,8 @@ class Replayer:
                 elif isinstance(record, Collective):
                     begun[record.op] = record
                 elif isinstance(record, Transfer):
-                    one = begun[record.op]
-                    self._parts.setdefault((one.group, one.number), {})[rank] = (one, record)
+                    collective = begun[record.op]
+                    self._parts.setdefault((collective.group, collective.number), {})[rank] = (collective, record)
                 elif isinstance(record, Phase):
                     phase = record
                 elif isinstance(record, Launch):
@@ -300,22 +300,22 @@ class Replayer:
                     self._probes[key] = record
                     self.looks.append(UsedValue(rank, record.probe, *phase, record.kind, record.name))
                 elif isinstance(record, Probed):
-                    seen[last[record.probe]] = record.checksum
+                    checksums[last[record.probe]] = record.checksum
                 elif isinstance(record, Group):
                     self._members[record.group] = record.ranks
-        for number, ((group, _), those) in enumerate(self._parts.items()):
-            for rank, (one, _) in those.items():
-                self._exchanges[rank, one.op] = number, self._members[group]
-        self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
+        for number, ((group, _), parts) in enumerate(self._parts.items()):
+            for rank, (collective, _) in parts.items():
+                self._exchanges[rank, collective.op] = number, self._members[group]
+        self.recorded = self.expected = tuple(checksums[place] for place in range(len(self.looks)))
 
     def _bind(self, arena: Arena) -> list[work.Action]:
         """Return the action of each effect on this memory; settled effects do nothing."""
         records = self.recording.records
         exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
-        for (group, _), those in self._parts.items():
-            exchange = self._exchange(arena, self._members[group], those)
+        for (group, _), parts in self._parts.items():
+            exchange = self._exchange(arena, self._members[group], parts)
             for member, rank in enumerate(self._members[group]):
-                exchanges[rank, those[rank][0].op] = (exchange, member)
+                exchanges[rank, parts[rank][0].op] = (exchange, member)
         finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
 
         def bound(effect: Effect) -> work.Action:
@@ -340,14 +340,14 @@ class Replayer:
         effects = zip(self.graph.effects, self.settled, strict=True)
         return [_nothing if done else bound(effect) for effect, done in effects]
 
-    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
+    def _on_device(self, kind: str, key: tuple[int, int], arena: Arena) -> work.Action:
         """Return the action of an effect of the simulated GPU."""
         place = self._places.get((*key, READ))
         see = self._seeing(place, *key)
-        if what == "host":
+        if kind == "host":
             return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
         call = self._calls[key]
-        if what == "kernel":
+        if kind == "kernel":
             delivered = self._keeping(place) if place is not None and call.function != LOOK else see
             return device_work.device_kernel(call, key[0], arena, delivered)
         return device_work.device_read(call, key[0], arena, see or _nobody)
@@ -365,7 +365,7 @@ class Replayer:
         def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
             return [arena.view(members[place], view) for view in views]
 
-        return DeviceExchange(kernel, [one for _, one in records], tensors, root)
+        return DeviceExchange(kernel, [record for _, record in records], tensors, root)
 
     def _keeping(self, place: int) -> device_work.See:
         def keep(now: int) -> None:

@@ -52,13 +52,13 @@ class Schedule:
         """
         nodes = nodes_of(dict(records), mirrored=self._mirrored)
         took = [0] * len(nodes.preds)
-        for rank, those in records.items():
+        for rank, rank_records in records.items():
             old = iter(self._took[rank])
             new = inserted.get(rank, ())
             for index, (first, last) in enumerate(_ranges(rank, nodes)):
                 if index not in new:
                     took[first:last] = next(old)
-                elif isinstance(those[index], HostWait) and last - first > 1:  # the call itself, then the wait
+                elif isinstance(rank_records[index], HostWait) and last - first > 1:  # the call itself, then the wait
                     took[first] = Costs().synchronize_ns
         times = [0] * len(nodes.preds)
         for node in _order(nodes):
@@ -69,19 +69,19 @@ class Schedule:
 def end_of(records: Records) -> int:
     """Return the time at which a run's last work, or its host, was done, according to its traces."""
     last = 0
-    for those in records.values():
-        for one in those:
-            if isinstance(one, (Launch, Collective)):
-                last = max(last, one.issued, one.end)
-            elif isinstance(one, (HostWait, HostStep)):
-                last = max(last, one.time)
+    for rank_records in records.values():
+        for record in rank_records:
+            if isinstance(record, (Launch, Collective)):
+                last = max(last, record.issued, record.end)
+            elif isinstance(record, (HostWait, HostStep)):
+                last = max(last, record.time)
     return last
 
 
 def _ranges(rank: int, nodes: HostNodes) -> list[tuple[int, int]]:
     """Return the range of nodes of each of a rank's records."""
     firsts = nodes.firsts[rank]
-    following = [*firsts[1:], next((those[0] for other, those in nodes.firsts.items() if other > rank and those), None)]
+    following = [*firsts[1:], next((begin[0] for other, begin in nodes.firsts.items() if other > rank and begin), None)]
     last = len(nodes.preds)
     return [(first, last if then is None else then) for first, then in zip(firsts, following, strict=True)]
 

@@ -205,7 +205,7 @@ class SharingReplayer:
         if self._executed != self.replayer.executed:  # another user changed the memory in between
             self._numbering.unstage()
             self._executed = self.replayer.executed
-        left, numbers = len(self._deeds), computed[fresh]
+        remaining, numbers = len(self._deeds), computed[fresh]
         with self.replayer.as_live():
             while len(numbers):
                 done = self._see(numbers, fresh)
@@ -217,8 +217,8 @@ class SharingReplayer:
                         self._see(*self._one(todo.pop()))
                         continue
                     todo.append(missing)
-                    left -= 1
-                    if left < 0:
+                    remaining -= 1
+                    if remaining < 0:
                         raise _TooMuch
                 numbers, fresh = numbers[1:], fresh[1:]
 
@@ -299,32 +299,32 @@ class SharingReplayer:
         """
         deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
         blocks = {span.block for span in (*deed.reads, *deed.writes)}
-        given = [self._deeds[self._arrive[deed.exchange, member]] for member in range(deed.members)]
-        others = [self._bytes(span) for one in given for span in one.reads]  # the members' inputs
-        whole = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
-        written = [self._bytes(span) for span in deed.writes]
-        made: list[Any] = []
+        arrivals = [self._deeds[self._arrive[deed.exchange, member]] for member in range(deed.members)]
+        others = [self._bytes(span) for arrival in arrivals for span in arrival.reads]  # the members' inputs
+        block_bytes = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
+        outputs = [self._bytes(span) for span in deed.writes]
+        results: list[Any] = []
         for fill in _FILLS:
             self._numbering.stage(number, self._effects, self._memory)
-            for part in (*others, *whole):
+            for part in (*others, *block_bytes):
                 part[:] = fill
             self._numbering.give(number, self._memory)
-            before = [part.copy() for part in whole]
+            before = [part.copy() for part in block_bytes]
             self._hands.effects[place]()
-            left = [part.tobytes() for part in written]
-            made.append((left, None if look is None else seen.checksums[look]))
+            after = [part.tobytes() for part in outputs]
+            results.append((after, None if look is None else seen.checksums[look]))
             for block, part in zip(blocks, before, strict=True):
-                for span, now in zip(deed.writes, written, strict=True):
+                for span, now in zip(deed.writes, outputs, strict=True):
                     if span.block == block:
                         part[span.lo : span.hi] = now
-            if any((then != now).any() for then, now in zip(before, whole, strict=True)):
+            if any((then != now).any() for then, now in zip(before, block_bytes, strict=True)):
                 self.reason = f"effect {place} writes what it is not said to write"
-        if made[0] != made[1]:
+        if results[0] != results[1]:
             self.reason = f"effect {place} reads what it is not said to read"
         self._numbering.keep(number, self._memory)
         self.shared.effects += 1
         self._learn(*self._one(number))
-        for part in (*others, *whole):
+        for part in (*others, *block_bytes):
             part[:] = _FILLS[0]
 
     def _bytes(self, span: Span) -> npt.NDArray[np.uint8]:
@@ -341,16 +341,16 @@ class SharingReplayer:
         self._expected = self.replayer.expected
 
     def _layout(self, late: frozenset[tuple[int, Hold]]) -> int:
-        found = self._laid.get(late)
-        if found is None:
-            found = len(self._laid)
-            if found >= _LAYOUTS:
-                _, found = self._laid.popitem(last=False)
-                self._numbering.drop(found)
-            self._numbering.lay_out(found, self._layouts.bases(late))
-            self._laid[late] = found
+        layout = self._laid.get(late)
+        if layout is None:
+            layout = len(self._laid)
+            if layout >= _LAYOUTS:
+                _, layout = self._laid.popitem(last=False)
+                self._numbering.drop(layout)
+            self._numbering.lay_out(layout, self._layouts.bases(late))
+            self._laid[late] = layout
         self._laid.move_to_end(late)
-        return found
+        return layout
 
     def _unsettled(self) -> Iterable[int]:
         return np.flatnonzero(~self.replayer.settled).tolist()
@@ -371,13 +371,15 @@ class SharingReplayer:
         footprints = Footprints(replayer.recording)
         passed: dict[tuple[int, int], list[HandedOn]] = {}
         for rank, records in replayer.recording.records.items():
-            for one in records:
-                if isinstance(one, Reuse) and (rank, one.block) in numbers and (rank, one.former) in numbers:
-                    mine, former = numbers[rank, one.block], numbers[rank, one.former]
-                    passed.setdefault((rank, one.block), []).append(HandedOn(mine, former, one.lo, one.hi, one.start))
+            for record in records:
+                if isinstance(record, Reuse) and (rank, record.block) in numbers and (rank, record.former) in numbers:
+                    heir, former = numbers[rank, record.block], numbers[rank, record.former]
+                    passed.setdefault((rank, record.block), []).append(
+                        HandedOn(heir, former, record.lo, record.hi, record.start)
+                    )
 
         def spans(regions: Iterable[Region]) -> tuple[Span, ...]:
-            return tuple(Span(numbers[one.rank, one.block], one.lo, one.hi) for one in regions)
+            return tuple(Span(numbers[region.rank, region.block], region.lo, region.hi) for region in regions)
 
         deeds = [NOTHING] * len(replayer.graph.effects)
         for place in self._unsettled():
@@ -389,9 +391,9 @@ class SharingReplayer:
                 deeds[place] = Deed("inherit", passed=tuple(passed.get(key, ())))
                 continue
             foot = footprints.of(effect)
-            what = effect.what if effect.what in ("arrive", "leave") else "work"
-            exchange, member, members = replayer.exchange(*key) if what != "work" else (NONE, 0, 0)
-            deeds[place] = Deed(what, spans(foot.reads), spans(foot.writes), exchange, member, members)
+            kind = effect.what if effect.what in ("arrive", "leave") else "work"
+            exchange, member, members = replayer.exchange(*key) if kind != "work" else (NONE, 0, 0)
+            deeds[place] = Deed(kind, spans(foot.reads), spans(foot.writes), exchange, member, members)
         return deeds
 
     def _check(self, deeds: Sequence[Deed]) -> None:
@@ -400,8 +402,8 @@ class SharingReplayer:
         for place, deed in enumerate(deeds):
             spans = (*deed.reads, *deed.writes)
             bounds = [(span.lo, span.hi, sizes[span.block]) for span in spans]
-            bounds += [(one.lo, one.hi, sizes[one.block]) for one in deed.passed]
-            bounds += [(one.start, one.start + one.hi - one.lo, sizes[one.former]) for one in deed.passed]
+            bounds += [(move.lo, move.hi, sizes[move.block]) for move in deed.passed]
+            bounds += [(move.start, move.start + move.hi - move.lo, sizes[move.former]) for move in deed.passed]
             if not all(0 <= lo <= hi <= size for lo, hi, size in bounds):
                 self.reason = f"effect {place} touches what is not there"
             until = 0

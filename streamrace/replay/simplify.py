@@ -14,14 +14,16 @@ def simplify(nodes: HostNodes) -> set[int]:
     is kept as a predecessor. Returns the nodes left out, which have no predecessors and no successors any more.
     ``nodes``: as created by the hosts, each host's nodes in its order.
     """
-    kept = (
-        {node for node, _, _ in nodes.steps} | {one.node for one in nodes.costed} | {one.late for one in nodes.costed}
+    kept_nodes = (
+        {node for node, _, _ in nodes.steps}
+        | {work.node for work in nodes.costed}
+        | {work.late for work in nodes.costed}
     )
-    kept.update(effect.node for effect in nodes.effects)
-    kept.update(node for node, _ in nodes.expected)
-    kept.update(nodes.starts.values())
-    kept.update(moment for _, moment in nodes.asks)
-    kept.update(host for ranks in nodes.begun.values() for _, host in ranks.values())
+    kept_nodes.update(effect.node for effect in nodes.effects)
+    kept_nodes.update(node for node, _ in nodes.expected)
+    kept_nodes.update(nodes.starts.values())
+    kept_nodes.update(moment for _, moment in nodes.asks)
+    kept_nodes.update(host for ranks in nodes.begun.values() for _, host in ranks.values())
     passed_on: dict[int, tuple[int, ...]] = {}
     left: set[int] = set()
 
@@ -29,12 +31,12 @@ def simplify(nodes: HostNodes) -> set[int]:
         hosts: dict[int, int] = {}
         others: dict[int, None] = {}
         for pred in preds:
-            for one in passed_on.get(pred, (pred,)):
-                rank, stream = nodes.threads[one]
+            for source in passed_on.get(pred, (pred,)):
+                rank, stream = nodes.threads[source]
                 if stream == HOST:
-                    hosts[rank] = max(one, hosts.get(rank, one))
+                    hosts[rank] = max(source, hosts.get(rank, source))
                 else:
-                    others[one] = None
+                    others[source] = None
         return (*others, *hosts.values())
 
     starts = set(nodes.starts.values())  # they wait for arrivals that were added later, and these are kept
@@ -42,7 +44,7 @@ def simplify(nodes: HostNodes) -> set[int]:
         if node in starts or not preds:
             continue
         simple = latest(preds)
-        if node in kept or len(simple) > _MOST:
+        if node in kept_nodes or len(simple) > _MOST:
             nodes.preds[node] = simple
         else:
             passed_on[node] = simple

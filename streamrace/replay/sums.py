@@ -65,8 +65,8 @@ class SumRing:
             for step in range(members)
         ]
         self._sums = self._allocate_sums(number)
-        whole = self._sums[-1].view(-1) if self._sums else self._staged[0]
-        self._whole = whole[:count]
+        total = self._sums[-1].view(-1) if self._sums else self._staged[0]
+        self._whole = total[:count]
         self._settle = _SETTLED.get(dtype, _keep) if reduction in ("SUM", "AVG", "PRODUCT") else _keep
         self._divisor = members if average else 0
         self.result = self._whole.view(dtype)
@@ -107,8 +107,8 @@ class SumRingInPlace(SumRing):
     def __init__(self, count: int, dtype: torch.dtype, members: int, reduction: str) -> None:
         super().__init__(count, dtype, members, reduction)
         chunk, width = self._chunk, members * self._chunk
-        left = torch.zeros(members, width, dtype=self._staged.dtype)
-        self._left = left[:, :count]
+        buffer = torch.zeros(members, width, dtype=self._staged.dtype)
+        self._left = buffer[:, :count]
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._late: list[tuple[Tensor, Tensor, Tensor]] = []
         for member in range(members if count else 0):
@@ -116,11 +116,11 @@ class SumRingInPlace(SumRing):
                 span = slice(index * chunk, (index + 1) * chunk)
                 step = (index - 1 - member) % members
                 source = self._sums[step - 1][index] if step else self._staged[member, span]
-                self._copies.append((left[member, span], source))
+                self._copies.append((buffer[member, span], source))
             first = (member + 1) % members * chunk
             late = slice(first, min(count, first + self._segment * (self._segments - 2)))
             if members > 1 and late.start < late.stop:
-                self._late.append((self._staged[member, late], self._whole[late], left[member, late]))
+                self._late.append((self._staged[member, late], self._whole[late], buffer[member, late]))
 
     def left(self, member: int) -> Tensor:
         """Return the final content of ``member`` if it is not the root."""

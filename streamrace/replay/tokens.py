@@ -138,8 +138,8 @@ def _written(deviation: Deviation) -> str:
 def _read(part: str) -> Deviation:
     if (common := tokens.read_common(part)) is not None:
         return common
-    if found := _DELAY.fullmatch(part):
-        rank, step, micro_batch, phase, parameter, kernel, occurrence, sign, count, unit = found.groups()
+    if match := _DELAY.fullmatch(part):
+        rank, step, micro_batch, phase, parameter, kernel, occurrence, sign, count, unit = match.groups()
         operation = OperationName(
             number(rank),
             number(step),

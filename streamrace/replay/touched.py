@@ -61,7 +61,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
             if call is not None and call.host:  # the host's own output is no access of the launch
                 for block in outputs:
                     note(rank, block, HOST, whole=False)
-    return {block for block, those in streams.items() if len(those) > 1 or not begins[block] or HOST in those}
+    return {block for block, users in streams.items() if len(users) > 1 or not begins[block] or HOST in users}
 
 
 def _all(access: Access, nbytes: int) -> bool:

@@ -31,15 +31,15 @@ class _Member:
     def of(cls, kernel: str, reads: list[Tensor], writes: list[Tensor], *, root: bool, own: bool) -> _Member:
         """Create a member. ``own``: the transfer may not use the recorded memory itself."""
         if kernel == "all_to_all":  # gloo exchanges bytes, and one tensor per member
-            reads, writes = [_bytes(one) for one in reads], [_bytes(one) for one in writes]
-            given, taken = ([torch.empty(sum(map(len, those)), dtype=torch.uint8)] for those in (reads, writes))
-            return cls(reads, writes, given, taken)
-        reads, writes = [_numbers(one) for one in reads], [_numbers(one) for one in writes]
-        given = [torch.empty_like(one) for one in reads] if own else reads
-        taken = [torch.empty_like(one) for one in writes] if own else writes
+            reads, writes = [_bytes(tensor) for tensor in reads], [_bytes(tensor) for tensor in writes]
+            inputs, outputs = ([torch.empty(sum(map(len, tensors)), dtype=torch.uint8)] for tensors in (reads, writes))
+            return cls(reads, writes, inputs, outputs)
+        reads, writes = [_numbers(tensor) for tensor in reads], [_numbers(tensor) for tensor in writes]
+        inputs = [torch.empty_like(tensor) for tensor in reads] if own else reads
+        outputs = [torch.empty_like(tensor) for tensor in writes] if own else writes
         if (kernel == "broadcast" and root) or (kernel == "reduce" and not root):
-            taken = [torch.empty_like(one) for one in given]
-        return cls(reads, writes, given, taken)
+            outputs = [torch.empty_like(tensor) for tensor in inputs]
+        return cls(reads, writes, inputs, outputs)
 
 
 class DeviceExchange:
@@ -58,23 +58,23 @@ class DeviceExchange:
         self._divisor = len(transfers) if first.reduction == "AVG" else 0
         own = self._scale is not None or bool(self._divisor)
         self._members = [
-            _Member.of(kernel, tensors(at, one.inputs), tensors(at, one.outputs), root=at == root, own=own)
-            for at, one in enumerate(transfers)
+            _Member.of(kernel, tensors(at, transfer.inputs), tensors(at, transfer.outputs), root=at == root, own=own)
+            for at, transfer in enumerate(transfers)
         ]
         reduction = "SUM" if first.reduction == "AVG" else first.reduction
         splits = None
-        if any(one.splits is not None for one in transfers):
-            splits = [one.splits or ((), ()) for one in transfers]
-        given, taken = [one.given for one in self._members], [one.taken for one in self._members]
-        self._exchange = ReplayedExchange(kernel, given, taken, reduction=reduction, root=root, splits=splits)
+        if any(transfer.splits is not None for transfer in transfers):
+            splits = [transfer.splits or ((), ()) for transfer in transfers]
+        inputs, outputs = [member.given for member in self._members], [member.taken for member in self._members]
+        self._exchange = ReplayedExchange(kernel, inputs, outputs, reduction=reduction, root=root, splits=splits)
 
     def read(self, member: int) -> Action:
         """Return the effect at the member's start."""
-        one, take = self._members[member], self._exchange.read(member)
-        pairs, scale = _pairs(one.given, one.reads), self._scale
+        buffers, take = self._members[member], self._exchange.read(member)
+        pairs, scale = _pairs(buffers.given, buffers.reads), self._scale
         if not pairs:
             return take
-        factor = torch.tensor(scale, dtype=one.given[0].dtype) if scale is not None else None
+        factor = torch.tensor(scale, dtype=buffers.given[0].dtype) if scale is not None else None
 
         def read() -> None:
             for place, source in pairs:
@@ -85,15 +85,15 @@ class DeviceExchange:
 
     def write(self, member: int) -> Action:
         """Return the effect at the member's end."""
-        one, give = self._members[member], self._exchange.write(member)
-        pairs, divisor = _pairs(one.taken, one.writes), self._divisor
+        buffers, give = self._members[member], self._exchange.write(member)
+        pairs, divisor = _pairs(buffers.taken, buffers.writes), self._divisor
         if not pairs:
             return give
 
         def write() -> None:
             give()
-            for made, place in pairs:
-                place.copy_(torch.div(made, divisor, rounding_mode="trunc") if divisor else made)
+            for result, place in pairs:
+                place.copy_(torch.div(result, divisor, rounding_mode="trunc") if divisor else result)
 
         return write
 
@@ -104,7 +104,7 @@ def _pairs(inner: list[Tensor], recorded: list[Tensor]) -> list[tuple[Tensor, Te
         return []
     if len(inner) == len(recorded):
         return list(zip(inner, recorded, strict=True))
-    return list(zip(inner[0].split([len(one) for one in recorded]), recorded, strict=True))
+    return list(zip(inner[0].split([len(piece) for piece in recorded]), recorded, strict=True))
 
 
 def _numbers(tensor: Tensor) -> Tensor:

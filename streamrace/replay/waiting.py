@@ -24,22 +24,22 @@ class Waiting:
         self._preds = preds
         self._at = np.fromiter(accumulate(map(len, preds), initial=0), dtype=np.int64)
         self._flat = np.fromiter(chain.from_iterable(preds), dtype=np.int32)
-        few = [those if len(those) < 4 else () for those in preds]
-        self._few = [[those[at] if at < len(those) else -1 for those in few] for at in range(3)]
+        few = [node_preds if len(node_preds) < 4 else () for node_preds in preds]
+        self._few = [[node_preds[at] if at < len(node_preds) else -1 for node_preds in few] for at in range(3)]
 
     def times(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
         """Return the time of each node; times before node ``begin`` are taken from ``before``."""
         if not native():
             return self.in_python(costs, begin, before)
-        made = before.copy()
-        engine.times(self._at, self._flat, costs, begin, made)
-        return made
+        result = before.copy()
+        engine.times(self._at, self._flat, costs, begin, result)
+        return result
 
     def in_python(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
         """Compute :meth:`times` in Python, even if the native engine is available."""
         times: list[int] = before[:begin].tolist()
         add, preds = times.append, self._preds
-        first, second, third = (those[begin:] for those in self._few)
+        first, second, third = (column[begin:] for column in self._few)
         for one, two, three, cost in zip(
             first, second, third, costs[begin:].tolist(), strict=True
         ):  # max() costs three times as much

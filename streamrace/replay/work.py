@@ -73,7 +73,7 @@ def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
     """Return the call as the host makes it: its value is the call's result."""
     func, args, kwargs, generator = _bound(call, rank, arena)
     run: Callable[[], Any] = partial(func, *args, **kwargs)
-    if any(word_of(one) == "scratch" for one in (*call.args, *call.kwargs.values())):
+    if any(word_of(argument) == "scratch" for argument in (*call.args, *call.kwargs.values())):
         run = partial(_afresh, func, call, rank, arena)
     if call.random is not None:
         run = _drawing(run, call.random, generator, given=_given(generator, args, kwargs))
@@ -123,8 +123,8 @@ def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[st
     generator = torch.Generator() if call.random is not None else torch.default_generator
     try:
         func = taking_numbers(operator(call.function), call.args, call.kwargs)
-        args = [decoded(one, partial(arena.view, rank), generator) for one in call.args]
-        kwargs = {str(name): decoded(one, partial(arena.view, rank), generator) for name, one in call.kwargs.items()}
+        args = [decoded(item, partial(arena.view, rank), generator) for item in call.args]
+        kwargs = {str(name): decoded(item, partial(arena.view, rank), generator) for name, item in call.kwargs.items()}
     except ValueFault as error:
         raise ReplayError(f"rank {rank}, operation {call.op}: {error}") from error
     return wider_types.called(func, args, kwargs), args, kwargs, generator
@@ -161,7 +161,7 @@ def _several(
 
 def _given(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Check whether the call passes a generator; otherwise the operator draws from torch's own."""
-    return any(one is generator for one in (*args, *kwargs.values()))
+    return any(argument is generator for argument in (*args, *kwargs.values()))
 
 
 def _drawing(run: Action, state: bytes, generator: torch.Generator, *, given: bool) -> Action:

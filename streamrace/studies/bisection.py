@@ -54,11 +54,11 @@ class Found:
     def sentence(self, package: str, releases: Sequence[str]) -> str:
         """Describe the result in a sentence or two."""
         if self.first:
-            one, other = self.tried[self.before], self.tried[self.first]
-            told = f"{package} {self.first} is the first that differs: {other}, and {one} in {self.before} before it."
+            base, other = self.tried[self.before], self.tried[self.first]
+            text = f"{package} {self.first} is the first that differs: {other}, and {base} in {self.before} before it."
             last = releases[-1]
             again = self.tried[last] != other
-            return told + (f" It is not the last: {last} is {self.tried[last]}." if again else "")
+            return text + (f" It is not the last: {last} is {self.tried[last]}." if again else "")
         if self.broken:
             return f"{package} {self.broken} {self.tried[self.broken]}. {self._narrower(releases)}"
         return (
@@ -78,8 +78,8 @@ class Found:
             parts.append(f"--from {low} --to {releases[at - 1]}")
         if releases[at + 1] != high:
             parts.append(f"--from {releases[at + 1]} --to {high}")
-        told = f"The change lies between {low} and {high}"
-        return f"{told}. Go on with {', or '.join(parts)}." if parts else f"{told}, its only neighbours."
+        sentence = f"The change lies between {low} and {high}"
+        return f"{sentence}. Go on with {', or '.join(parts)}." if parts else f"{sentence}, its only neighbours."
 
 
 def bisect(releases: Sequence[str], run: Callable[[str], Showing]) -> Found:
@@ -88,24 +88,24 @@ def bisect(releases: Sequence[str], run: Callable[[str], Showing]) -> Found:
     ``run`` is called at most once for each release, for 2 + log2(count) of them. If the outcome changes several times,
     one of the changes is found.
     """
-    tried: dict[str, Showing] = {}
+    showings: dict[str, Showing] = {}
 
     def show(release: str) -> Showing:
-        if release not in tried:
-            tried[release] = run(release)
-        return tried[release]
+        if release not in showings:
+            showings[release] = run(release)
+        return showings[release]
 
     low, high = 0, len(releases) - 1
     for end in (low, high):
         if show(releases[end]).failure:
-            return Found(tried, broken=releases[end])
-    start = tried[releases[low]]
-    if tried[releases[high]] == start:
-        return Found(tried)
+            return Found(showings, broken=releases[end])
+    start = showings[releases[low]]
+    if showings[releases[high]] == start:
+        return Found(showings)
     while high - low > 1:
         middle = (low + high) // 2
         now = show(releases[middle])
         if now.failure:
-            return Found(tried, broken=releases[middle], open=(releases[low], releases[high]))
+            return Found(showings, broken=releases[middle], open=(releases[low], releases[high]))
         low, high = (middle, high) if now == start else (low, middle)
-    return Found(tried, before=releases[low], first=releases[high])
+    return Found(showings, before=releases[low], first=releases[high])

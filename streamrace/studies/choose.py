@@ -142,7 +142,7 @@ def question(
     )
 
 
-def study(asked: ShardingQuestion) -> pd.DataFrame:
+def study(question: ShardingQuestion) -> pd.DataFrame:
     """Return one row for each strategy: those that fit first, the fastest at the top.
 
     Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and in
@@ -154,11 +154,11 @@ def study(asked: ShardingQuestion) -> pd.DataFrame:
 
     Raises :class:`ShardingError` when no strategy fits.
     """
-    frame = pd.DataFrame([_row(asked, one) for one in asked.schemes])
-    reference = _row(asked, scheme("ZeRO-3"))["step_s"]
+    frame = pd.DataFrame([_row(question, sharding) for sharding in question.schemes])
+    reference = _row(question, scheme("ZeRO-3"))["step_s"]
     frame["relative"] = reference / frame.step_s
     if not frame.fits.any():
-        raise ShardingError(_nothing_fits(asked, frame))
+        raise ShardingError(_nothing_fits(question, frame))
     # Round: sums of the same terms in another order differ in the last bit.
     keys = frame.assign(
         misses=~frame.fits, **{name: frame[name].map(_rounded) for name in ("step_s", "communication_s")}
@@ -168,53 +168,53 @@ def study(asked: ShardingQuestion) -> pd.DataFrame:
     return frame.loc[order, list(COLUMNS)].reset_index(drop=True)
 
 
-def _row(asked: ShardingQuestion, one: Scheme) -> dict[str, Any]:
-    cluster, rates = asked.cluster, asked.rates
-    held = memory(one, asked.size, cluster, precision=asked.precision)
-    found = exchanges(one, asked.size, cluster, accumulation=asked.accumulation, precision=asked.precision)
-    communicating = communication(found, cluster, rates)
-    computing = computation(asked.size, tokens=asked.tokens, flops=asked.flops)
-    step, bytes_sent = max(communicating, computing), sent(found, cluster)
+def _row(question: ShardingQuestion, sharding: Scheme) -> dict[str, Any]:
+    cluster, rates = question.cluster, question.rates
+    memory_use = memory(sharding, question.size, cluster, precision=question.precision)
+    plan = exchanges(sharding, question.size, cluster, accumulation=question.accumulation, precision=question.precision)
+    communicating = communication(plan, cluster, rates)
+    computing = computation(question.size, tokens=question.tokens, flops=question.flops)
+    step, bytes_sent = max(communicating, computing), sent(plan, cluster)
     return {
-        "strategy": str(one),
-        "title": one.title,
-        **held._asdict(),
-        "total": held.total,
-        "fits": held.total <= asked.room,
-        "over": max(0.0, held.total - asked.room),
+        "strategy": str(sharding),
+        "title": sharding.title,
+        **memory_use._asdict(),
+        "total": memory_use.total,
+        "fits": memory_use.total <= question.room,
+        "over": max(0.0, memory_use.total - question.room),
         "communication_s": communicating,
         "computation_s": computing,
         "step_s": step,
-        "tokens_per_s": asked.tokens * cluster.ranks / step,
-        "often": _often(found, asked),
+        "tokens_per_s": question.tokens * cluster.ranks / step,
+        "often": _often(plan, question),
         "sent_within": bytes_sent.within,
         "sent_between": bytes_sent.between,
         "crossing": bytes_sent.crossing,
     }
 
 
-def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
+def _often(plan: Sequence[PlannedExchange], question: ShardingQuestion) -> str:
     """Name the exchanges that go between groups in every micro-batch."""
-    if asked.cluster.groups == 1:
+    if question.cluster.groups == 1:
         return ""
     phases = [
         exchange.phase
-        for exchange in found
+        for exchange in plan
         if exchange.phase in (StepPhase.PARAMETERS, StepPhase.GRADIENTS)
         and exchange.where is not RingPlace.WITHIN
-        and exchange.times >= asked.accumulation
+        and exchange.times >= question.accumulation
     ]
     return " and ".join(phases)
 
 
-def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
+def _nothing_fits(question: ShardingQuestion, frame: pd.DataFrame) -> str:
     """Return a sentence: the smallest need, and the number of GPUs that would be enough."""
     least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # ties: the finest, which profits from more GPUs
-    room = f"{asked.memory / GB:g} GB" + (
-        f" with {asked.activations / GB:g} GB for activations" if asked.activations else ""
+    room = f"{question.memory / GB:g} GB" + (
+        f" with {question.activations / GB:g} GB for activations" if question.activations else ""
     )
-    enough = fewest(asked)
-    what = (
+    enough = fewest(question)
+    need = (
         "no way to shard fits"
         if len(frame) == len(schemes())
         else f"none of the {len(frame)} ways to shard that were asked for fits"
@@ -222,33 +222,33 @@ def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
         else "it does not fit"
     )
     more = (
-        f"{enough} GPUs would do ({enough // asked.cluster.gpus} nodes of {asked.cluster.gpus})"
+        f"{enough} GPUs would do ({enough // question.cluster.gpus} nodes of {question.cluster.gpus})"
         if enough
         else "no number of GPUs would do, as a part of it is on every GPU or in every group: shard it over all"
     )
     return (
-        f"{asked.model} on {asked.cluster.ranks} GPUs: {what} {room}; {least.title} needs least, "
+        f"{question.model} on {question.cluster.ranks} GPUs: {need} {room}; {least.title} needs least, "
         f"{least.total / GB:.1f} GB of model states; {more}"
     )
 
 
-def fewest(asked: ShardingQuestion) -> int | None:
+def fewest(question: ShardingQuestion) -> int | None:
     """Return the smallest number of GPUs, in whole nodes and groups, on which a strategy fits, or None."""
-    unit = math.lcm(asked.cluster.gpus, asked.cluster.group)
+    unit = math.lcm(question.cluster.gpus, question.cluster.group)
 
     def least(ranks: int) -> float:
-        cluster = replace(asked.cluster, ranks=ranks)
-        return min(memory(one, asked.size, cluster, precision=asked.precision).total for one in asked.schemes)
+        cluster = replace(question.cluster, ranks=ranks)
+        return min(memory(way, question.size, cluster, precision=question.precision).total for way in question.schemes)
 
     enough = 1  # number of units
-    while least(enough * unit) > asked.room:
+    while least(enough * unit) > question.room:
         enough *= 2
-        if enough * unit > asked.size.parameters:  # a rank has a single element: sharding cannot be finer
+        if enough * unit > question.size.parameters:  # a rank has a single element: sharding cannot be finer
             return None
     too_few = enough // 2
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
-        enough, too_few = (middle, too_few) if least(middle * unit) <= asked.room else (enough, middle)
+        enough, too_few = (middle, too_few) if least(middle * unit) <= question.room else (enough, middle)
     return enough * unit
 
 
@@ -272,12 +272,12 @@ def _fraction(text: str) -> Fraction:
     if text.lower() == "peft":
         return PEFT
     try:
-        found = Fraction(text)
+        fraction = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        found = Fraction(0)
-    if not 0 < found <= 1:
+        fraction = Fraction(0)
+    if not 0 < fraction <= 1:
         raise ScenarioError(f"--trainable takes a part of all parameters, for example 1, 1/16 or peft, not '{text}'")
-    return found
+    return fraction
 
 
 def _replaced(rates: Rates, cluster: Cluster, within: float | None, between: float | None) -> Rates:

@@ -46,8 +46,8 @@ class RankClass:
     @property
     def second(self) -> int | None:
         """Return a member other than the first, drawn at random from a fixed seed; None if there is none."""
-        rest = self.members[1:]
-        return random.Random(f"{self.what}/{len(rest)}").choice(rest) if rest else None
+        others = self.members[1:]
+        return random.Random(f"{self.what}/{len(others)}").choice(others) if others else None
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,17 @@ class CheckedClasses:
     @property
     def compared(self) -> int:
         """Return the number of second members that were compared with their representatives."""
-        return sum(one.ranks.second is not None for one in self.classes)
+        return sum(checked.ranks.second is not None for checked in self.classes)
 
     @property
     def unequal(self) -> tuple[CheckedClass, ...]:
         """Return the classes whose members differ."""
-        return tuple(one for one in self.classes if not one.equal)
+        return tuple(checked for checked in self.classes if not checked.equal)
 
     @property
     def slowest(self) -> CheckedClass:
         """Return the class with the longest step of its own: the others wait for it."""
-        return max(self.classes, key=lambda one: one.step_ns)
+        return max(self.classes, key=lambda checked: checked.step_ns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
@@ -99,16 +99,16 @@ class CheckedClasses:
             "compared": self.compared,
             "classes": [
                 {
-                    "what": one.ranks.what,
-                    "ranks": len(one.ranks.members),
-                    "representative": one.ranks.members[0],
-                    "second": one.ranks.second,
-                    "difference": one.difference,
-                    "from_rank_0": one.from_first,
-                    "step_ns": one.step_ns,
-                    "peak": one.peak,
+                    "what": checked.ranks.what,
+                    "ranks": len(checked.ranks.members),
+                    "representative": checked.ranks.members[0],
+                    "second": checked.ranks.second,
+                    "difference": checked.difference,
+                    "from_rank_0": checked.from_first,
+                    "step_ns": checked.step_ns,
+                    "peak": checked.peak,
                 }
-                for one in self.classes
+                for checked in self.classes
             ],
         }
 
@@ -117,7 +117,7 @@ def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
     """Return the classes of ``job``'s ranks, by their first members. ``sizes``: elements of each of its parameters."""
     group = job.sharding_group if job.sharding else job.hpz
     slow = {key for key in job.slow if key.startswith(("rank:", "host:"))}
-    found: dict[tuple[Any, ...], list[int]] = {}
+    ranks_of: dict[tuple[Any, ...], list[int]] = {}
     for rank in range(job.ranks):
         places = [_place("world", rank, job.ranks), _place("node", rank % job.gpus, job.gpus)]
         if 1 < group < job.ranks and group != job.gpus:
@@ -126,8 +126,8 @@ def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
         if 1 < group < job.ranks:
             shards += [_held(size, rank % group, group) for size in sizes]
         straggles = tuple(sorted(key for key in slow if key.partition(":")[2] == str(rank)))
-        found.setdefault((tuple(places), tuple(shards), straggles), []).append(rank)
-    return [RankClass(_said(*key), tuple(members)) for key, members in found.items()]
+        ranks_of.setdefault((tuple(places), tuple(shards), straggles), []).append(rank)
+    return [RankClass(_said(*key), tuple(members)) for key, members in ranks_of.items()]
 
 
 def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text: None) -> CheckedClasses:
@@ -146,8 +146,8 @@ class Comparison:
     """
 
     def __init__(self, job: Job, folder: Path, tell: Tell = lambda text: None) -> None:
-        named = ":" not in job.model or Path(job.model).exists()
-        self.job, self.folder, self.layers = job, folder, LAYERS if named else None
+        builtin_model = ":" not in job.model or Path(job.model).exists()
+        self.job, self.folder, self.layers = job, folder, LAYERS if builtin_model else None
         self.read: dict[int, RankRead] = {}
         self._tell = tell
         self._rehearsed = partial(_rehearsed, job, folder, self.layers)
@@ -166,8 +166,8 @@ class Comparison:
 
         def others(_: int, first: RankRead) -> None:
             self.read[0] = first
-            rest = self._missing(classes(self.job, first.sizes))
-            pool.begin(self._rehearsed, rest, then=self.read.__setitem__)
+            missing = self._missing(classes(self.job, first.sizes))
+            pool.begin(self._rehearsed, missing, then=self.read.__setitem__)
 
         if 0 in self.read:
             others(0, self.read[0])
@@ -183,7 +183,7 @@ class Comparison:
             self.read[0] = self._rehearsed(0)
         self.read |= side_by_side(self._rehearsed, self._missing(of))
         nodes_of = self.job.timing().nodes_of
-        return CheckedClasses(tuple(_checked(one, self.read, nodes_of) for one in of), self.layers)
+        return CheckedClasses(tuple(_checked(group, self.read, nodes_of) for group in of), self.layers)
 
     def _missing(self, of: Sequence[RankClass]) -> list[int]:
         return [rank for rank in _wanted(of) if rank not in self.read]
@@ -191,7 +191,7 @@ class Comparison:
 
 def _wanted(of: Sequence[RankClass]) -> list[int]:
     """Return the ranks that are compared."""
-    return sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
+    return sorted({rank for group in of for rank in (group.members[0], group.second) if rank is not None})
 
 
 def _rehearsed(job: Job, folder: Path, layers: int | None, rank: int) -> RankRead:
@@ -217,27 +217,27 @@ class RankRead:
             records = list(reader.read())
         finally:
             reader.close()
-        for one in (alike, but_roots, busy, memory):
-            one.feed(records)
+        for metric in (alike, but_roots, busy, memory):
+            metric.feed(records)
         self.likeness = {True: alike.result(), False: but_roots.result()}
         self.step_ns = busy.result().steps[-1].time
         self.peak = memory.result().peak
 
 
-def _checked(one: RankClass, read: dict[int, RankRead], nodes_of: Sequence[int]) -> CheckedClass:
-    first = one.members[0]
-    mine = read[first]
-    difference = "" if one.second is None else _difference(read, first, one.second, nodes_of)
-    from_first = _difference(read, 0, first, nodes_of, roots=False)
-    return CheckedClass(one, difference, from_first, mine.step_ns, mine.peak)
+def _checked(rank_class: RankClass, reads: dict[int, RankRead], nodes_of: Sequence[int]) -> CheckedClass:
+    first = rank_class.members[0]
+    first_read = reads[first]
+    difference = "" if rank_class.second is None else _difference(reads, first, rank_class.second, nodes_of)
+    from_first = _difference(reads, 0, first, nodes_of, roots=False)
+    return CheckedClass(rank_class, difference, from_first, first_read.step_ns, first_read.peak)
 
 
-def _difference(read: dict[int, RankRead], one: int, other: int, nodes_of: Sequence[int], *, roots: bool = True) -> str:
-    at = read[one].likeness[roots].parts_from(read[other].likeness[roots])
+def _difference(reads: dict[int, RankRead], a: int, b: int, nodes_of: Sequence[int], *, roots: bool = True) -> str:
+    at = reads[a].likeness[roots].parts_from(reads[b].likeness[roots])
     if at is None:
         return ""
-    does = [described(read[rank].path, nodes_of, at, roots=roots) for rank in (one, other)]
-    return f"rank {one}: {does[0]}; rank {other}: {does[1]}"
+    does = [described(reads[rank].path, nodes_of, at, roots=roots) for rank in (a, b)]
+    return f"rank {a}: {does[0]}; rank {b}: {does[1]}"
 
 
 def _place(of: str, index: int, count: int) -> str:
@@ -249,13 +249,13 @@ def _place(of: str, index: int, count: int) -> str:
 def _held(size: int, rank: int, ranks: int) -> int | str:
     """Return how much of a parameter the rank really holds: all of its shard, nothing, or a number of elements."""
     shard = -(-size // ranks)
-    held = min(max(size - rank * shard, 0), shard)
-    return "all" if held == shard else "nothing" if held == 0 else held
+    elements = min(max(size - rank * shard, 0), shard)
+    return "all" if elements == shard else "nothing" if elements == 0 else elements
 
 
 def _said(places: Sequence[str], shards: Sequence[int | str], straggles: Sequence[str]) -> str:
-    said = [place.replace("its world", "all") for place in places if place] or ["between others"]
-    if any(held != "all" for held in shards):
-        padded = any(isinstance(held, int) for held in shards)
-        said.append("with padding in its shards" if padded else "without a shard of small parameters")
-    return ", ".join([*said, *(f"slow ({key})" for key in straggles)])
+    parts = [place.replace("its world", "all") for place in places if place] or ["between others"]
+    if any(share != "all" for share in shards):
+        padded = any(isinstance(share, int) for share in shards)
+        parts.append("with padding in its shards" if padded else "without a shard of small parameters")
+    return ", ".join([*parts, *(f"slow ({key})" for key in straggles)])

@@ -178,8 +178,8 @@ def rehearse(
             readers.append(TraceReader(path))
         for reader in readers:
             records = list(reader.read())
-            for one in using:
-                one.feed(rank, records)
+            for watcher in using:
+                watcher.feed(rank, records)
             for metric in (memory, traffic, busy):
                 metric.feed(records)
 
@@ -211,8 +211,8 @@ def rehearse(
     finally:
         for reader in readers:
             reader.close()
-    for one in using:
-        one.finish()
+    for watcher in using:
+        watcher.finish()
     steps = busy.result().steps
     return Rehearsed(
         job=job,

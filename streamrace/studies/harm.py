@@ -60,13 +60,13 @@ def pairs_of(races: Sequence[Race], records: Iterable[TraceRecord]) -> list[Pair
 
     A free has no place in time, and is left out.
     """
-    found = [
-        (number, one)
+    examples = [
+        (number, example)
         for number, race in enumerate(races)
-        for one in race.examples
-        if one.first.op is not None and one.second.op is not None
+        for example in race.examples
+        if example.first.op is not None and example.second.op is not None
     ]
-    blocks = {one.block for _, one in found}
+    blocks = {example.block for _, example in examples}
     writes: dict[int, list[_Write]] = {}
     labels: dict[int, list[Label]] = {}
     step = 1
@@ -80,23 +80,23 @@ def pairs_of(races: Sequence[Race], records: Iterable[TraceRecord]) -> list[Pair
         elif isinstance(record, Label) and record.block in blocks:
             labels.setdefault(record.block, []).append(record)
     pairs = []
-    for number, one in found:
-        label = next((label for label in labels.get(one.block, ()) if label.lo <= one.lo < label.hi), None)
-        before = tuple(_before(one, writes.get(one.block, [])))
-        pairs.append(Pair(number, one, label.name if label else "", before))
+    for number, example in examples:
+        label = next((label for label in labels.get(example.block, ()) if label.lo <= example.lo < label.hi), None)
+        before = tuple(_before(example, writes.get(example.block, [])))
+        pairs.append(Pair(number, example, label.name if label else "", before))
     return pairs
 
 
-def _before(one: Occurrence, writes: Sequence[_Write]) -> Iterator[Earlier]:
+def _before(occurrence: Occurrence, writes: Sequence[_Write]) -> Iterator[Earlier]:
     """Yield the writes to these bytes before ``one.first`` wrote, the latest first."""
-    here = [write for write in writes if write.lo < one.hi and write.hi > one.lo]
-    at = next((place for place, write in enumerate(here) if write.op == one.first.op), None)
+    overlapping = [write for write in writes if write.lo < occurrence.hi and write.hi > occurrence.lo]
+    at = next((place for place, write in enumerate(overlapping) if write.op == occurrence.first.op), None)
     if at is None:  # the first access is a read: any later write that comes too early changes its value
         return
-    copy = here[at]
-    for write in reversed(here[:at]):
-        whole = write.lo <= one.lo and one.hi <= write.hi
-        yield Earlier(write.op, whole and (write.kernel, write.step) == (copy.kernel, copy.step))
+    copy = overlapping[at]
+    for write in reversed(overlapping[:at]):
+        covers = write.lo <= occurrence.lo and occurrence.hi <= write.hi
+        yield Earlier(write.op, covers and (write.kernel, write.step) == (copy.kernel, copy.step))
 
 
 def _plain(accesses: Iterable[Access]) -> Iterable[Access]:

@@ -41,13 +41,13 @@ def study(file: Path = PUBLISHED) -> pd.DataFrame:
     models = {gpu: Kernels.of(load_profile(name)) for gpu, name in PROFILES.items()}
     by = frame["source"].str.partition("-")[0]  # the publisher
     shortest = frame.groupby(by)["us"].min()
-    ours = []
+    modelled = []
     for row, who in zip(frame.itertuples(), by, strict=True):
         kernels = models[str(row.gpu)]
         assert kernels is not None
         beside = shortest[who] - kernels.gpu.floor_ns / 1000 if who in _LAUNCHES else 0.0
-        ours.append(kernels.nanoseconds(signature(row)) / 1000 + beside)
-    frame = frame.rename(columns={"us": "theirs_us"}).assign(ours_us=ours)
+        modelled.append(kernels.nanoseconds(signature(row)) / 1000 + beside)
+    frame = frame.rename(columns={"us": "theirs_us"}).assign(ours_us=modelled)
     frame["measured"] = frame["source"].map(SOURCES)
     frame["error"] = frame["ours_us"] / frame["theirs_us"] - 1
     return frame[list(COLUMNS)]
@@ -79,5 +79,5 @@ def signature(row: Any) -> Signature:
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise by GPU, kernel and source: the number of rows, the mean absolute error, and the worst."""
     sized = frame.assign(absolute=frame["error"].abs())
-    found = sized.groupby(["gpu", "kernel", "source"], sort=False)["absolute"].agg(["size", "mean", "max"])
-    return found.rename(columns={"size": "rows", "mean": "mean_error", "max": "worst"}).reset_index()
+    errors = sized.groupby(["gpu", "kernel", "source"], sort=False)["absolute"].agg(["size", "mean", "max"])
+    return errors.rename(columns={"size": "rows", "mean": "mean_error", "max": "worst"}).reset_index()

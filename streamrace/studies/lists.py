@@ -18,25 +18,25 @@ def words(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def among(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Split at commas; all words must be in ``known``. Raises :class:`ScenarioError`."""
-    found = words(text)
-    choices = ", ".join(known[:_SHOWN])
-    if wrong := [part for part in found if part not in known]:
+def among(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    """Split at commas; all words must be in ``allowed``. Raises :class:`ScenarioError`."""
+    parts = words(text)
+    choices = ", ".join(allowed[:_SHOWN])
+    if wrong := [part for part in parts if part not in allowed]:
         raise ScenarioError(f"{option} does not know '{wrong[0]}': choose from {choices}")
-    if not found:
+    if not parts:
         raise ScenarioError(f"{option} names none: choose from {choices}")
-    return found
+    return parts
 
 
 def fixes(text: str) -> list[Fix]:
     """Parse comma-separated names of fixes. Raises :class:`ScenarioError`."""
-    found = words(text)
-    if unknown := [word for word in found if word not in set(Fix)]:
+    names = words(text)
+    if unknown := [word for word in names if word not in set(Fix)]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
-    if not found:
+    if not names:
         raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
-    return [fix for word in found for fix in Fix if fix == word]
+    return [fix for word in names for fix in Fix if fix == word]
 
 
 def numbers(
@@ -44,9 +44,9 @@ def numbers(
 ) -> list[Number]:
     """Parse comma-separated finite numbers; sort, without duplicates. Raises :class:`ScenarioError`."""
     try:
-        found = sorted({kind(word) for word in words(text)})
+        parsed = sorted({kind(word) for word in words(text)})
     except ValueError:
-        found = []
-    if not found or not all(above < number <= _MOST for number in found):
+        parsed = []
+    if not parsed or not all(above < number <= _MOST for number in parsed):
         raise ScenarioError(f"{option} takes {what} with commas between them, not '{text}'")
-    return found
+    return parsed

@@ -78,8 +78,8 @@ def cases(
     todo: dict[MemoryCase, None] = {}
     for model in models or MODELS:
         todo[MemoryCase(model, 1, False)] = None
-        mine = groups or (GROUPS if not models and model in ALL_GROUPS else (GROUP,))
-        for group in sorted(set(mine) - {1}):
+        own_groups = groups or (GROUPS if not models and model in ALL_GROUPS else (GROUP,))
+        for group in sorted(set(own_groups) - {1}):
             if not groups and ranks % group:
                 continue
             if not qwz:
@@ -117,7 +117,7 @@ def study(
 
 
 def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    made: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
+    case_job: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.configuration}".replace(" ", "")
     metric, path = MemoryMetrics(), file_of(folder / name / "trace", 0)
     readers: list[TraceReader] = []
@@ -133,7 +133,7 @@ def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str
             metric.feed(reader.read())
 
     try:
-        rehearsal.run(made, folder=folder / name, receive=receive)
+        rehearsal.run(case_job, folder=folder / name, receive=receive)
         receive(None)
     except RankFailed as error:
         raise ScenarioError(f"the dry run of {name} broke: {error}") from None
@@ -141,19 +141,19 @@ def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str
         for reader in readers:
             reader.close()
     shutil.rmtree(folder / name)
-    found = metric.result()
-    assert found.moment is not None
+    result = metric.result()
+    assert result.moment is not None
     formula = 2 * parameters / case.group if case.group > 1 else 0.0
-    secondary = found.kind_peaks.get("secondary", 0)
+    secondary = result.kind_peaks.get("secondary", 0)
     return {
         **case._asdict(),
         "parameters": parameters,
         "secondary": secondary,
         "formula": formula,
         "error": secondary / formula - 1 if formula else float("nan"),
-        "peak": found.peak,
-        "phase": found.moment.phase,
-        **{name: found.kinds.get(kind, 0) for name, kind in zip(AT_PEAK, KINDS, strict=True)},
+        "peak": result.peak,
+        "phase": result.moment.phase,
+        **{name: result.kinds.get(kind, 0) for name, kind in zip(AT_PEAK, KINDS, strict=True)},
     }
 
 
@@ -165,7 +165,7 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
     ``beyond`` the measurements: then it is extrapolated from the nearest model with the slope of all (least squares),
     else interpolated between ``fits`` and ``fails``.
     """
-    found = []
+    table = []
     for (group, qwz), rows in frame.groupby(["group", "qwz"]):
         rows = rows.sort_values("peak")
         if rows.parameters.nunique() < 2:
@@ -176,7 +176,7 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
             points = rows if beyond else pd.concat([fitting.tail(1), failing.head(1)])
             slope, _ = np.polyfit(points.peak / GIB, points.parameters, 1)
             nearest = failing.iloc[0] if fitting.empty else fitting.iloc[-1]
-            found.append(
+            table.append(
                 {
                     "group": group,
                     "qwz": qwz,
@@ -187,4 +187,4 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
                     "beyond": beyond,
                 }
             )
-    return pd.DataFrame(found, columns=["group", "qwz", "card", "fits", "fails", "parameters", "beyond"])
+    return pd.DataFrame(table, columns=["group", "qwz", "card", "fits", "fails", "parameters", "beyond"])

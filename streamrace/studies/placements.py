@@ -80,8 +80,8 @@ def study(
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
-        what = f"{case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, {row['step_s']:.4f} s a step"
-        progress(number, len(todo), what)
+        message = f"{case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, {row['step_s']:.4f} s a step"
+        progress(number, len(todo), message)
     frame = pd.DataFrame([rows[case] for case in todo], columns=[name for name in COLUMNS if name != "slowdown"])
     best = frame[frame.race_free].groupby(["model", "gbits"]).step_s.min().rename("best").reset_index()
     fastest = frame.merge(best, on=["model", "gbits"], how="left").best
@@ -112,31 +112,31 @@ def job_of(case: PlacementCase, **options: Any) -> Job:
 
 
 def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    made = job_of(case, **options)
+    job = job_of(case, **options)
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.gbits:g}-{case.fix}"
     try:
-        found = rehearse(made, folder / name)
+        rehearsed = rehearse(job, folder / name)
     except RankFailed as error:
         raise ScenarioError(f"the dry run of {name} broke: {error}") from None
-    waits, waited = _waits(found)
-    found.trace.unlink()  # there is one trace per run, and each is large
+    waits, waited = _waits(rehearsed)
+    rehearsed.trace.unlink()  # there is one trace per run, and each is large
     return {
         "model": case.model,
         "gbits": case.gbits,
         "fix": str(case.fix),
         "where": str(case.fix.where or ""),
         "what": case.fix.what,
-        "race_free": not found.races,
-        "races": sum(race.occurrences for race in found.races),
-        "manifested": sum(race.manifested for race in found.races),
-        "pairs": "; ".join(map(pair, found.races)),
-        "memory": "; ".join(_memory(race) for race in found.races),
-        "example": "; ".join(map(_example, found.races)),
-        "step_s": found.step_s,
-        "host_blocked_s": found.step.blocked / 1e9,
+        "race_free": not rehearsed.races,
+        "races": sum(race.occurrences for race in rehearsed.races),
+        "manifested": sum(race.manifested for race in rehearsed.races),
+        "pairs": "; ".join(map(pair, rehearsed.races)),
+        "memory": "; ".join(_memory(race) for race in rehearsed.races),
+        "example": "; ".join(map(_example, rehearsed.races)),
+        "step_s": rehearsed.step_s,
+        "host_blocked_s": rehearsed.step.blocked / 1e9,
         "waits": waits,
         "waited_s": waited,
-        "unexercised": "; ".join(found.unexercised),
+        "unexercised": "; ".join(rehearsed.unexercised),
     }
 
 
@@ -166,7 +166,7 @@ def _example(race: Race) -> str:
     )
 
 
-def _waits(found: Rehearsed) -> tuple[int, float]:
+def _waits(rehearsed: Rehearsed) -> tuple[int, float]:
     """Count the waits of the host at the fix in the last step, and their seconds.
 
     A fix of ours waits in :mod:`streamrace.frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``.
@@ -174,7 +174,7 @@ def _waits(found: Rehearsed) -> tuple[int, float]:
     """
     at: set[int] = set()
     count = waited = step = 0
-    reader = TraceReader(found.trace)
+    reader = TraceReader(rehearsed.trace)
     for record in reader.read():
         if isinstance(record, Stack):
             inner = record.frames[0] if record.frames else None
@@ -182,7 +182,7 @@ def _waits(found: Rehearsed) -> tuple[int, float]:
                 at.add(record.id)
         elif isinstance(record, Phase):
             step = record.step
-        elif isinstance(record, HostWait) and record.stack in at and step == found.step.step:
+        elif isinstance(record, HostWait) and record.stack in at and step == rehearsed.step.step:
             count += 1
             waited += record.time - record.began
     reader.close()

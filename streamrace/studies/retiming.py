@@ -62,12 +62,12 @@ class Retimed:
     @property
     def harmful(self) -> tuple[TimedPair, ...]:
         """Return the pairs whose other order changes a value, whatever order this timing has."""
-        return tuple(one for one in self.pairs if one.pair.harmful or one.harms)
+        return tuple(timed for timed in self.pairs if timed.pair.harmful or timed.harms)
 
     @property
     def harmful_slack_ns(self) -> int | None:
         """Return the slack of the closest harmful pair, without reversed pairs that read the right value, or None."""
-        return min((one.slack_ns for one in self.harmful if one.harms or one.slack_ns >= 0), default=None)
+        return min((timed.slack_ns for timed in self.harmful if timed.harms or timed.slack_ns >= 0), default=None)
 
 
 class Retimer:
@@ -92,7 +92,7 @@ class Retimer:
         pairs = tuple(self._timed(pair, times) for pair in self._pairs)
         races = []
         for number, race in enumerate(self._races):
-            slacks = [one.slack_ns for one in pairs if one.pair.race == number]
+            slacks = [timed.slack_ns for timed in pairs if timed.pair.race == number]
             if slacks:
                 manifested = sum(slack < 0 for slack in slacks)
                 races.append(replace(race, manifested=manifested, slack_ns=min(slacks), occurrences=len(slacks)))
@@ -132,10 +132,10 @@ class Retimer:
         return self._graph.launches[0, first], [self._graph.ends[0, op] for op in before]
 
     def _timed(self, pair: Pair, times: Sequence[int]) -> TimedPair:
-        race, one = self._races[pair.race], pair.occurrence
-        second = self._effect(one.second, race.second.access, times)
-        slack = second - self._effect(one.first, race.first.access, times)
-        read = next((one for one in pair.before if times[self._graph.ends[0, one.op]] <= second), None)
+        race, occurrence = self._races[pair.race], pair.occurrence
+        second = self._effect(occurrence.second, race.second.access, times)
+        slack = second - self._effect(occurrence.first, race.first.access, times)
+        read = next((earlier for earlier in pair.before if times[self._graph.ends[0, earlier.op]] <= second), None)
         return TimedPair(pair, slack, slack < 0 and (read is None or not read.same))
 
     def _effect(self, moment: Moment, access: str, times: Sequence[int]) -> int:

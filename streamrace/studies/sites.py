@@ -56,15 +56,15 @@ class SiteOutcome(NamedTuple):
     broke: str = ""
 
 
-def reference(made: Scenario, folder: Path) -> Values:
+def reference(scenario: Scenario, folder: Path) -> Values:
     """Run the same program on the CPU with gloo. Raises :class:`streamrace.device.ranks.cluster.RankFailed`."""
     values = Values()
-    parts = made.hpz if made.hpz > 1 else made.ranks
-    program.run(made, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
+    parts = scenario.hpz if scenario.hpz > 1 else scenario.ranks
+    program.run(scenario, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
     return values
 
 
-def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> SiteOutcome:
+def live(scenario: Scenario, folder: Path, expected: Values, without: Site | None = None) -> SiteOutcome:
     """Run the scenario on the simulated device, without the synchronisation ``without``."""
     values = Values()
     sites: dict[Site, int] = {}
@@ -72,12 +72,12 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     overrides = [] if without is None else [_override(without)]
     try:
         program.run(
-            made, simulated=True, folder=folder, receive=_receiving(values, sites), overrides=overrides, calls=True
+            scenario, simulated=True, folder=folder, receive=_receiving(values, sites), overrides=overrides, calls=True
         )
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
     detector = RaceDetector()
-    for rank in range(made.ranks):
+    for rank in range(scenario.ranks):
         file = file_of(folder / "trace", rank)
         if file.exists():
             detector.feed(rank, TraceReader(file).read())
@@ -85,8 +85,8 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     divergence = compare(expected, values)
     first = ""
     if divergence.parameter is not None:
-        one = divergence.parameter
-        first = f"{one.name} in {one.phase} of step {one.step}, micro-batch {one.micro_batch}"
+        parameter = divergence.parameter
+        first = f"{parameter.name} in {parameter.phase} of step {parameter.step}, micro-batch {parameter.micro_batch}"
     elif divergence.loss is not None:
         first = f"the loss of step {divergence.loss.step}, micro-batch {divergence.loss.micro_batch}"
     elif divergence.final:
@@ -94,13 +94,13 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     return SiteOutcome(tuple(detector.races), first, sites, broke)
 
 
-def verdict(found: SiteOutcome) -> str:
+def verdict(outcome: SiteOutcome) -> str:
     """Return the verdict on a synchronisation, from a run without it, in this configuration and this timing."""
-    if found.broke:
+    if outcome.broke:
         return BREAKS
-    if found.diverged:
-        return CARRIES if found.races else ORDERLESS
-    return UNSHOWN if found.races else REDUNDANT
+    if outcome.diverged:
+        return CARRIES if outcome.races else ORDERLESS
+    return UNSHOWN if outcome.races else REDUNDANT
 
 
 def study(folder: Path, progress: OnProgress = quiet, **options: Any) -> pd.DataFrame:
@@ -114,10 +114,10 @@ def study(folder: Path, progress: OnProgress = quiet, **options: Any) -> pd.Data
     :func:`streamrace.scenarios.program.preload` must have been called. Raises :class:`ScenarioError` when the stock run
     is not clean, as then its parts cannot be judged.
     """
-    made = scenario(**{**SCENARIO, **options})
-    made.check()
-    expected = reference(made, folder / "reference")
-    stock = live(made, folder / "stock", expected)
+    tested = scenario(**{**SCENARIO, **options})
+    tested.check()
+    expected = reference(tested, folder / "reference")
+    stock = live(tested, folder / "stock", expected)
     if stock.races or stock.diverged or stock.broke:
         raise ScenarioError(
             "stock DeepSpeed is not clean in this scenario, so its synchronisations cannot be judged one by one: "
@@ -126,20 +126,20 @@ def study(folder: Path, progress: OnProgress = quiet, **options: Any) -> pd.Data
     counted = {site: count for site, count in stock.sites.items() if count}
     rows = []
     for number, (site, count) in enumerate(counted.items(), 1):
-        found = live(made, folder / f"without-{number}", expected, site)
-        if not found.broke and site in found.sites:
+        outcome = live(tested, folder / f"without-{number}", expected, site)
+        if not outcome.broke and site in outcome.sites:
             raise ScenarioError(f"{name_of(site)} could not be taken away: it is still in the trace")
-        said = verdict(found)
-        progress(number, len(counted), f"without {name_of(site)}: {said}")
+        word = verdict(outcome)
+        progress(number, len(counted), f"without {name_of(site)}: {word}")
         rows.append(
             {
                 **site._asdict(),
                 "count": count,
-                "race": bool(found.races),
-                "pairs": "; ".join(Counter(map(pair, found.races))),
-                "diverges": bool(found.diverged),
-                "verdict": said,
-                "note": found.broke or found.diverged,
+                "race": bool(outcome.races),
+                "pairs": "; ".join(Counter(map(pair, outcome.races))),
+                "diverges": bool(outcome.diverged),
+                "verdict": word,
+                "note": outcome.broke or outcome.diverged,
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -156,8 +156,8 @@ def _nothing(stream: object) -> None:
 def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:
     def receive(rank: int, report: Report) -> None:
         if isinstance(report, CallsCounted) and rank == 0 and sites is not None:
-            found = {Site(*call[:-1]): call[-1] for call in report.calls}
-            sites.update((site, count) for site, count in found.items() if site.file.startswith("deepspeed/"))
+            calls = {Site(*call[:-1]): call[-1] for call in report.calls}
+            sites.update((site, count) for site, count in calls.items() if site.file.startswith("deepspeed/"))
         elif isinstance(report, StepDone):
             values.add(rank, report.losses, report.parameters)
         elif isinstance(report, TrainingEnded):

@@ -130,6 +130,6 @@ def slack(microseconds: float) -> str:
     if not math.isfinite(microseconds):
         return ""
     units = ((1e6, "s"), (1e3, "ms"), (1, "us"), (1e-3, "ns"))
-    size, unit = next((one for one in units if abs(microseconds) >= one[0]), units[-1])
+    size, unit = next((pair for pair in units if abs(microseconds) >= pair[0]), units[-1])
     text = f"{abs(microseconds) / size:.4g} {unit}"
     return f"reversed by {text}" if microseconds < 0 else f"{text} apart"

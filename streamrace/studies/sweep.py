@@ -61,14 +61,14 @@ def points(job: Job, micro_batches: Sequence[int] = MICRO_BATCHES, fixes: Sequen
 
     ``job.hpz`` is the group size. Of a release other than the pinned one: only hpZ as released.
     """
-    found = []
+    result = []
     for micro_batch in sorted(micro_batches, reverse=True):
         if job.deepspeed != PINNED:
-            found.append(Point(released(job.deepspeed), _changed(job, micro_batch=micro_batch)))
+            result.append(Point(released(job.deepspeed), _changed(job, micro_batch=micro_batch)))
             continue
-        found += [Point(f"hpZ {fix}", _changed(job, micro_batch=micro_batch, fix=fix)) for fix in fixes]
-        found.append(Point(ZERO3, _changed(job, micro_batch=micro_batch, hpz=1, fix=Fix.STREAM_SYNC)))
-    return found
+        result += [Point(f"hpZ {fix}", _changed(job, micro_batch=micro_batch, fix=fix)) for fix in fixes]
+        result.append(Point(ZERO3, _changed(job, micro_batch=micro_batch, hpz=1, fix=Fix.STREAM_SYNC)))
+    return result
 
 
 def sweep(
@@ -96,8 +96,8 @@ def sweep(
     todo = points(job, micro_batches, fixes)
     rows: list[dict[str, Any]] = []
     done = side_by_side(partial(rows_of, networks=tuple(networks), folder=folder), todo, workers=workers)
-    for number, (point, found) in enumerate(done, 1):
-        rows += found
+    for number, (point, point_rows) in enumerate(done, 1):
+        rows += point_rows
         progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
     return ordered(pd.DataFrame(rows, columns=list(COLUMNS)), [point.configuration for point in todo])
 
@@ -107,7 +107,7 @@ def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
     order = {configuration: at for at, configuration in enumerate(dict.fromkeys(configurations))}
     frame = frame.sort_values(
         ["configuration", "micro_batch", "network"],
-        key=lambda one: one.map(order) if one.name == "configuration" else one,
+        key=lambda column: column.map(order) if column.name == "configuration" else column,
     )
     return frame.reset_index(drop=True)
 
@@ -118,42 +118,42 @@ def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
     Between two networks of the sweep the slack is assumed linear in the logarithm of the bandwidth. 0 if a pair is
     reversed on all networks of the sweep, NaN if none is on the fastest.
     """
-    found = {}
+    thresholds = {}
     for micro_batch, group in frame[frame.configuration == configuration].groupby("micro_batch"):
         group = group.sort_values("network")
         hidden = [at for at, shown in enumerate(group.harmful_manifested > 0) if not shown]
         if not hidden:
-            found[micro_batch] = 0.0
+            thresholds[micro_batch] = 0.0
         else:
-            found[micro_batch] = _crossing(list(group.network), list(group.harmful_slack_us), hidden[-1])
-    return pd.Series(found, name="gbit_per_s", dtype=float)
+            thresholds[micro_batch] = _crossing(list(group.network), list(group.harmful_slack_us), hidden[-1])
+    return pd.Series(thresholds, name="gbit_per_s", dtype=float)
 
 
-def _crossing(networks: Sequence[float], values: Sequence[float], left: int, level: float = 0.0) -> float:
-    """Return the bandwidth between networks ``left`` and ``left`` + 1 at which the values cross ``level``; NaN for the
-    last network.
+def _crossing(networks: Sequence[float], values: Sequence[float], index: int, level: float = 0.0) -> float:
+    """Return the bandwidth between networks ``index`` and ``index`` + 1 at which the values cross ``level``; NaN for
+    the last network.
     """
     import numpy as np
 
-    if left + 1 == len(networks):
+    if index + 1 == len(networks):
         return math.nan
-    part = (values[left] - level) / (values[left] - values[left + 1])
-    return float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
+    part = (values[index] - level) / (values[index] - values[index + 1])
+    return float(np.exp(np.interp(part, [0, 1], np.log(networks[index : index + 2]))))
 
 
 def rows_of(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
     """Return the rows of one configuration: see :func:`sweep`."""
-    mine = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
-    found = rehearse(point.job, mine, answers=False, examples=None)
-    retimer = Retimer(mine / "trace", found.races)
-    rows = [_row(point, found, retimer, network) for network in networks]
-    shutil.rmtree(mine)
+    point_folder = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
+    rehearsed = rehearse(point.job, point_folder, answers=False, examples=None)
+    retimer = Retimer(point_folder / "trace", rehearsed.races)
+    rows = [_row(point, rehearsed, retimer, network) for network in networks]
+    shutil.rmtree(point_folder)
     return rows
 
 
-def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
+def _row(point: Point, rehearsed: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
     timed = retimer.at(network=network)
-    as_timed = replace(found, step=replace(found.step, time=timed.step_ns))
+    as_timed = replace(rehearsed, step=replace(rehearsed.step, time=timed.step_ns))
     slack = timed.slack_ns
     return {
         "configuration": point.configuration,
@@ -167,12 +167,12 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
         "manifested": timed.manifested,
         "slack_us": None if slack is None else slack / 1000,
         "harmful": len(timed.harmful),
-        "harmful_manifested": sum(one.harms for one in timed.harmful),
+        "harmful_manifested": sum(pair.harms for pair in timed.harmful),
         "harmful_slack_us": None if timed.harmful_slack_ns is None else timed.harmful_slack_ns / 1000,
-        "memory_gib": found.memory.peak / (1 << 30),
-        "fits": found.fits,
+        "memory_gib": rehearsed.memory.peak / (1 << 30),
+        "fits": rehearsed.fits,
         "asking_us": timed.asking_ns / 1000,
-        "unexercised": "; ".join(found.unexercised),
+        "unexercised": "; ".join(rehearsed.unexercised),
     }
 
 
@@ -193,11 +193,11 @@ def stops_paying(frame: pd.DataFrame, configuration: str = STOCK) -> pd.Series[f
     Between two networks of the sweep the gain is assumed linear in the logarithm of the bandwidth. NaN if hpZ pays up
     to the fastest network, or nowhere.
     """
-    found = {}
+    thresholds = {}
     for micro_batch, row in gain(frame, configuration).iterrows():
         paying = [at for at, value in enumerate(row) if value >= PAYS]
-        found[micro_batch] = _crossing(list(row.index), list(row), paying[-1], PAYS) if paying else math.nan
-    return pd.Series(found, name="gbit_per_s", dtype=float)
+        thresholds[micro_batch] = _crossing(list(row.index), list(row), paying[-1], PAYS) if paying else math.nan
+    return pd.Series(thresholds, name="gbit_per_s", dtype=float)
 
 
 def _changed(job: Job, **fields: Any) -> Job:

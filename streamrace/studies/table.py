@@ -42,9 +42,9 @@ class Column(str):
     right: bool
 
     def __new__(cls, name: str, form: str = "", *, right: bool = False) -> Column:
-        made = super().__new__(cls, name)
-        made.form, made.right = form, right or bool(form)
-        return made
+        cell = super().__new__(cls, name)
+        cell.form, cell.right = form, right or bool(form)
+        return cell
 
     @property
     def name(self) -> str:
@@ -69,12 +69,12 @@ class Table:
 
     @property
     def head(self) -> list[Column]:
-        return [one if isinstance(one, Column) else Column(one) for one in self.columns]
+        return [column if isinstance(column, Column) else Column(column) for column in self.columns]
 
     @property
     def cells(self) -> list[list[Cell]]:
         """The rows as they are shown."""
-        return [[_cell(value, one) for value, one in zip(row, self.head, strict=True)] for row in self.rows]
+        return [[_cell(value, column) for value, column in zip(row, self.head, strict=True)] for row in self.rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn = self._rich(1)

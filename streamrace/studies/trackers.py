@@ -49,7 +49,7 @@ def cases() -> list[TrackedCase]:
     ways = product(("bf16", "fp32"), ("eager", "sdpa"), (False, True))
     return [
         replace(plain, layers=None, checkpointing=True, micro_batch=1),
-        *(replace(plain, precision=one, attention=two, checkpointing=three) for one, two, three in ways),
+        *(replace(plain, precision=kind, attention=form, checkpointing=on) for kind, form, on in ways),
         replace(plain, model="falcon-7b"),
         replace(plain, checkpointing=True, ranks=8),
     ]
@@ -73,40 +73,40 @@ def study(
 
 def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
     at, case = numbered
-    told = json.dumps(asdict(case))
+    argument = json.dumps(asdict(case))
     trace = folder / f"tracked-{at}.trace"
     folder.mkdir(parents=True, exist_ok=True)
     dry = ["--dry", "--gpus", str(case.ranks)]
-    _run([*dry, "--trace", str(trace), "-m", "streamrace.scenarios.tracked_program", told], case)
+    _run([*dry, "--trace", str(trace), "-m", "streamrace.scenarios.tracked_program", argument], case)
     metric, reader = MemoryMetrics(), TraceReader(trace)
     try:
         metric.feed(reader.read())
     finally:
         reader.close()
     trace.unlink()
-    ours = metric.result().peak
-    theirs = _run(
-        [*(dry if case.ranks > 1 else []), "-m", "streamrace.scenarios.tracked_program", "--tracked", told], case
+    our_peak = metric.result().peak
+    tracker_peak = _run(
+        [*(dry if case.ranks > 1 else []), "-m", "streamrace.scenarios.tracked_program", "--tracked", argument], case
     )["Total"]
     fields = {**asdict(case), "layers": case.layers or 0}
-    return {**fields, "ours": ours, "theirs": theirs, "error": ours / theirs - 1}
+    return {**fields, "ours": our_peak, "theirs": tracker_peak, "error": our_peak / tracker_peak - 1}
 
 
 def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
     """Run the program and return its last report, which follows the complete trace; the exit status is ignored."""
-    here = str(checkout.IMPORTED_FROM)
-    path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
-    whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}
+    checkout_path = str(checkout.IMPORTED_FROM)
+    path = os.pathsep.join(part for part in (checkout_path, os.environ.get("PYTHONPATH", "")) if part)
+    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STREAMRACE_MEMORY": "1000GiB"}
     command = lifetime.module("streamrace.device", *words)
     try:
         done = subprocess.run(
-            lifetime.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+            lifetime.command(command), env=variables, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
         )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"the tracked step of {case.model} did not end within {_LIMIT_S} s") from None
-    said = [line[len(SAID) :] for line in done.stdout.splitlines() if line.startswith(SAID)]
-    if not said:
+    lines = [line[len(SAID) :] for line in done.stdout.splitlines() if line.startswith(SAID)]
+    if not lines:
         last = done.stderr.strip().rpartition("\n")[2]
         raise ScenarioError(f"the tracked step of {case.model} ended with {done.returncode}: {last}")
-    found: dict[str, int] = json.loads(said[-1])
-    return found
+    result: dict[str, int] = json.loads(lines[-1])
+    return result

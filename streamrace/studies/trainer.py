@@ -33,17 +33,17 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
     """
     command = lifetime.module("streamrace.device", "--ranks", str(RANKS), "--timing", TIMING)
     command += ["-m", "streamrace.scenarios.trainer_program", str(steps)]
-    here = str(checkout.IMPORTED_FROM)
+    checkout_path = str(checkout.IMPORTED_FROM)
     behind = environment.get("PYTHONPATH", "")
-    whole = {
+    variables = {
         **environment,
-        "PYTHONPATH": os.pathsep.join(part for part in (behind, here) if part),
+        "PYTHONPATH": os.pathsep.join(part for part in (behind, checkout_path) if part),
         "DS_ACCELERATOR": "cuda",
         "OMP_NUM_THREADS": "1",
     }
     try:
         done = subprocess.run(
-            lifetime.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+            lifetime.command(command), env=variables, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
         )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"Trainer under DeepSpeed {release} did not end within {_LIMIT_S} s") from None

@@ -89,16 +89,16 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
     """
     base = reported(release, **options)
     if release not in (AFFECTED, PINNED):
-        found = [Flip("release", _named(base), base)]
+        variants = [Flip("release", _named(base), base)]
         if release == "0.13.5":
             stock = _changed(base, fix=Fix.STREAM_SYNC)
-            found.append(Flip("release", _named(stock), stock))
-        return found
-    found = [Flip(BASE, _named(base), base)]
+            variants.append(Flip("release", _named(stock), stock))
+        return variants
+    variants = [Flip(BASE, _named(base), base)]
     if release == PINNED:
         stock = _changed(base, fix=Fix.STREAM_SYNC)
-        found.append(Flip("release", _named(stock), stock))
-    found += [Flip("another release's way", graft.what, _changed(base, graft=graft)) for graft in Graft
+        variants.append(Flip("release", _named(stock), stock))
+    variants += [Flip("another release's way", graft.what, _changed(base, graft=graft)) for graft in Graft
               if release in graft.into]  # fmt: skip
     for assumption, setting, values in (
         ("prefetch bucket", "stage3_prefetch_bucket_size", (0, 15_099_494, 200_000_000)),
@@ -110,14 +110,14 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
             auto = value in (15_099_494, 40_960)
             path = _configuration(folder / f"{setting}-{value}.json", base, {setting: value})
             text = f"{value:,} elements" + (" (transformers' auto)" if auto else "")
-            found.append(Flip(assumption, text, _changed(base, config=str(path))))
-    one = _changed(base, micro_batch=1)
-    found += [
+            variants.append(Flip(assumption, text, _changed(base, config=str(path))))
+    small_batch = _changed(base, micro_batch=1)
+    variants += [
         Flip("loop", "reads nothing", _changed(base, loop="plain")),
         Flip("checkpointing", "not re-entrant", _changed(base, reentrant=False)),
-        Flip("checkpointing", "off, micro-batch 1", _changed(one, checkpointing=False, reentrant=False)),
+        Flip("checkpointing", "off, micro-batch 1", _changed(small_batch, checkpointing=False, reentrant=False)),
         Flip("attention", "eager, without flash", _changed(base, attention="eager")),
-        Flip("micro-batch", "1", one),
+        Flip("micro-batch", "1", small_batch),
         Flip("micro-batch", "4", _changed(base, micro_batch=4)),
         Flip("accumulation", "4 micro-batches a step", _changed(base, accumulation=4)),
         Flip("nodes", "8", _changed(base, nodes=8)),
@@ -133,8 +133,8 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
         Flip("network cards", "one for each GPU", base, machine=_card_each),
         Flip("within the node", "PCIe 4 instead of NVLink", base, machine=_on_pcie),
     ]  # fmt: skip
-    found += [Flip("network", f"{one:g} Gbit/s", base, network=one) for one in NETWORKS if one != 12.5]
-    return found
+    variants += [Flip("network", f"{rate:g} Gbit/s", base, network=rate) for rate in NETWORKS if rate != 12.5]
+    return variants
 
 
 def why(
@@ -158,20 +158,20 @@ def why(
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [
+    chosen = [
         (number, flip)
-        for number, flip in enumerate(flip for one in releases for flip in flips(one, folder, **options))
+        for number, flip in enumerate(flip for release in releases for flip in flips(release, folder, **options))
         if not only or flip.assumption in (*only, BASE)
     ]
     runs: dict[tuple[str, bool], list[tuple[int, Flip]]] = {}
-    for number, flip in wanted:
+    for number, flip in chosen:
         runs.setdefault((flip.job.model_dump_json(), flip.direct), []).append((number, flip))
     rows: list[tuple[int, dict[str, Any]]] = []
     done = side_by_side(partial(_rows, folder=folder), list(runs.values()), workers=workers)
-    for number, (group, found) in enumerate(done, 1):
-        rows += found
+    for number, (group, group_rows) in enumerate(done, 1):
+        rows += group_rows
         progress(number, len(runs), f"{group[0][1].assumption}: {group[0][1].value}")
-    return judged(pd.DataFrame([row for _, row in sorted(rows, key=lambda one: one[0])]))
+    return judged(pd.DataFrame([row for _, row in sorted(rows, key=lambda pair: pair[0])]))
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
@@ -188,19 +188,19 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(group: Sequence[tuple[int, Flip]], *, folder: Path) -> list[tuple[int, dict[str, Any]]]:
     number, first = group[0]
-    mine = folder / f"{first.job.deepspeed}-{number}"
-    found = rehearse(first.job, mine, answers=first.direct, examples=None)
-    retimer = Retimer(mine / "trace", found.races)
-    rows = [(number, _row(flip, found, retimer)) for number, flip in group]
-    shutil.rmtree(mine)
+    group_folder = folder / f"{first.job.deepspeed}-{number}"
+    rehearsed = rehearse(first.job, group_folder, answers=first.direct, examples=None)
+    retimer = Retimer(group_folder / "trace", rehearsed.races)
+    rows = [(number, _row(flip, rehearsed, retimer)) for number, flip in group]
+    shutil.rmtree(group_folder)
     return rows
 
 
-def _row(flip: Flip, found: Rehearsed, retimer: Retimer) -> dict[str, Any]:
+def _row(flip: Flip, rehearsed: Rehearsed, retimer: Retimer) -> dict[str, Any]:
     at = partial(retimer.at, machine=flip.machine, slow=flip.slow)
     timed = at(network=flip.network)
-    bad = [one for one in timed.harmful if one.harms]
-    inside = [one for one in bad if one.pair.within_forward]
+    bad = [pair for pair in timed.harmful if pair.harms]
+    inside = [pair for pair in bad if pair.pair.within_forward]
     slack = timed.harmful_slack_ns
     return {
         "release": flip.job.deepspeed,
@@ -213,11 +213,11 @@ def _row(flip: Flip, found: Rehearsed, retimer: Retimer) -> dict[str, Any]:
         "reversed": len(bad),
         "within_forward": len(inside),
         "slack_ms": None if slack is None else slack / 1e6,
-        "worst_ms": min((one.slack_ns for one in inside), default=0) / 1e6 if inside else None,
+        "worst_ms": min((pair.slack_ns for pair in inside), default=0) / 1e6 if inside else None,
         "parameters": named(inside or bad),
         "from_gbits": None if flip.direct else matters_from(lambda network: at(network=network)),
-        "fits": found.fits,
-        "unexercised": "; ".join(found.unexercised),
+        "fits": rehearsed.fits,
+        "unexercised": "; ".join(rehearsed.unexercised),
     }
 
 
@@ -228,7 +228,7 @@ def matters_from(at: Callable[[float], Retimed], networks: Sequence[float] = NET
     """
 
     def shows(network: float) -> bool:
-        return any(one.harms for one in at(network).harmful)
+        return any(pair.harms for pair in at(network).harmful)
 
     hidden = next((number for number in reversed(range(len(networks))) if not shows(networks[number])), None)
     if hidden is None:
@@ -245,8 +245,8 @@ def matters_from(at: Callable[[float], Retimed], networks: Sequence[float] = NET
 def named(pairs: Iterable[TimedPair]) -> str:
     """Name the parameters of the pairs: ``layers.27 q, v, o, gate``; more than three layers by number."""
     layers: dict[str, list[str]] = {}
-    for one in pairs:
-        parts = one.pair.name.removesuffix(".weight").removeprefix("model.").split(".")
+    for pair in pairs:
+        parts = pair.pair.name.removesuffix(".weight").removeprefix("model.").split(".")
         layer, last = (".".join(parts[:2]), parts[-1]) if parts[0] == "layers" else ("", parts[-1])
         names = layers.setdefault(layer, [])
         if (short := last.removesuffix("_proj")) not in names:
@@ -264,9 +264,9 @@ def _configuration(path: Path, base: Job, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-def _named(one: Job) -> str:
-    return one.ordered_by.removeprefix("DeepSpeed ") if one.deepspeed != PINNED else (
-        f"{PINNED} without its synchronisation" if one.fix is Fix.NONE else f"{PINNED} as released"
+def _named(job: Job) -> str:
+    return job.ordered_by.removeprefix("DeepSpeed ") if job.deepspeed != PINNED else (
+        f"{PINNED} without its synchronisation" if job.fix is Fix.NONE else f"{PINNED} as released"
     )  # fmt: skip
 
 
@@ -282,5 +282,5 @@ def _on_pcie(profile: Profile) -> Profile:
     return replace(profile, intra_node_gbits_per_s=fact("streamrace.studies.why.pcie"), network=network)
 
 
-def _changed(one: Job, **fields: Any) -> Job:
-    return Job(**{**one.model_dump(), **fields})
+def _changed(job: Job, **fields: Any) -> Job:
+    return Job(**{**job.model_dump(), **fields})

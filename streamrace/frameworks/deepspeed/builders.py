@@ -43,13 +43,13 @@ class StandIn:
         self._op, self._module = op, module
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name, None)
-        if found is None:
+        value = getattr(self._module, name, None)
+        if value is None:
             raise AttributeError(
                 f"streamrace: the function '{name}' of DeepSpeed's extension '{self._op}' has no stand-in on the "
                 "simulated GPU: use torch's operators for it"
             )
-        return found
+        return value
 
 
 def supply(accelerator: type[Any]) -> None:

@@ -76,14 +76,14 @@ def _checked(name: str, tensors: Sequence[Sequence[Tensor]], kinds: int) -> list
     if len(tensors) != kinds or len({len(kind) for kind in tensors}) != 1 or not tensors[0]:
         raise ValueError(f"{name}: {kinds} lists of as many tensors each are needed, at least one")
     first = tensors[0][0]
-    for each in zip(*tensors, strict=True):
-        if len({one.numel() for one in each}) != 1:
+    for group in zip(*tensors, strict=True):
+        if len({tensor.numel() for tensor in group}) != 1:
             raise ValueError(f"{name}: a gradient, its parameter and their state are of one size")
-        for one in each:
-            if one.dtype != first.dtype or one.device != first.device or not one.is_contiguous():
+        for tensor in group:
+            if tensor.dtype != first.dtype or tensor.device != first.device or not tensor.is_contiguous():
                 raise ValueError(
                     f"{name}: the compiled kernel reads all tensors as dense ones of {first.dtype} on {first.device}, "
-                    f"and this one is {one.dtype} on {one.device}"
+                    f"and this one is {tensor.dtype} on {tensor.device}"
                 )
     return [list(kind) for kind in tensors]
 
@@ -96,7 +96,7 @@ def _adam(
     correction1 = single(1 - beta1**step) if bias_correction else 1.0
     correction2 = single(1 - beta2**step) if bias_correction else 1.0
     for gradient, parameter, mean, square in zip(gradients, parameters, means, squares, strict=True):
-        g, p, m, v = (wide(one) for one in (gradient, parameter, mean, square))
+        g, p, m, v = (wide(tensor) for tensor in (gradient, parameter, mean, square))
         if not decoupled:
             g = g + decay * p
         m = beta1 * m + single(1 - beta1) * g
@@ -115,7 +115,7 @@ def _lion(
 ) -> None:  # fmt: skip
     lr, beta1, beta2, decay = map(single, (lr, beta1, beta2, decay))
     for gradient, parameter, mean in zip(gradients, parameters, means, strict=True):
-        g, p, m = (wide(one) for one in (gradient, parameter, mean))
+        g, p, m = (wide(tensor) for tensor in (gradient, parameter, mean))
         towards = beta1 * m + single(1 - beta1) * g
         parameter.copy_(p * single(1 - single(lr * decay)) + torch.where(towards > 0, -lr, lr))
         mean.copy_(beta2 * m + single(1 - beta2) * g)

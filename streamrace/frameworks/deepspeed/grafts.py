@@ -76,13 +76,13 @@ def _count_at_backward() -> None:
     def end(optimizer: Any) -> None:
         setattr(optimizer.parameter_offload.get_param_coordinator(), _COUNT, 0)
 
-    kept: list[int] = []
+    counts: list[int] = []
     listen(DeepSpeedZeroOptimizer_Stage3, "backward_epilogue", before=end)
     listen(
         PartitionedParameterCoordinator,
         "reset_step",
-        before=lambda coordinator: kept.append(getattr(coordinator, _COUNT)),
-        after=lambda _, coordinator: setattr(coordinator, _COUNT, kept.pop()),
+        before=lambda coordinator: counts.append(getattr(coordinator, _COUNT)),
+        after=lambda _, coordinator: setattr(coordinator, _COUNT, counts.pop()),
     )
 
 

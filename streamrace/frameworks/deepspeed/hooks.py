@@ -43,7 +43,7 @@ def put(fix: Fix, device: Device) -> None:
         copied = Override("stream.synchronize", "_partition_param_sec", "partition_parameters.py", ordering.after_copy)
         device.overrides.append(copied)
 
-    def fetching(coordinator: Any, parameters: Any, *rest: Any, **more: Any) -> None:
+    def fetching(coordinator: Any, parameters: Any, *arguments: Any, **more: Any) -> None:
         read = [
             parameter
             for parameter in parameters
@@ -53,7 +53,7 @@ def put(fix: Fix, device: Device) -> None:
             ordering.at_fetch(read)
 
     if ordering.overrides("after_partition"):
-        listen(Init, "_partition_param_sec", after=lambda _, init, one, *__, **___: ordering.after_partition(one))
+        listen(Init, "_partition_param_sec", after=lambda _, init, param, *__, **___: ordering.after_partition(param))
     if ordering.overrides("after_release"):
         listen(PartitionedParameterCoordinator, "release_sub_module", after=lambda *_, **__: ordering.after_release())
     if ordering.overrides("at_turn"):
@@ -71,7 +71,7 @@ def watch_parameters(engine: Any, probe: Probe) -> None:
     """
     names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
 
-    def fetched(_: Any, coordinator: Any, current_submodule: nn.Module, *rest: Any, **more: Any) -> None:
+    def fetched(_: Any, coordinator: Any, current_submodule: nn.Module, *arguments: Any, **more: Any) -> None:
         for parameter in current_submodule.parameters(recurse=False):
             name = names.get(id(parameter))
             if name is not None:

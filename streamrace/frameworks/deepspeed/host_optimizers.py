@@ -86,7 +86,7 @@ def adam_rollback(
     square: Tensor,
 ) -> int:
     """Undo AdamW's step ``step``, in place; fp32 only (``adamw_rollback_inplace``). -1: other dtypes."""
-    if any(one.dtype != torch.float32 for one in (parameter, gradient, mean, square)):
+    if any(tensor.dtype != torch.float32 for tensor in (parameter, gradient, mean, square)):
         return -1
     lr, beta1, beta2, eps, decay = map(single, (lr, beta1, beta2, eps, weight_decay))
     m_hat, v_hat = mean / single(1 - single(beta1**step)), square / single(1 - single(beta2**step))

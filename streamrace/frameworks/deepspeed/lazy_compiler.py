@@ -30,8 +30,8 @@ class Postponed(Loader):
     def exec_module(self, module: ModuleType) -> None:
         registered: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-        def register(*given: Any, **named: Any) -> None:
-            registered.append((given, named))
+        def register(*args: Any, **kwargs: Any) -> None:
+            registered.append((args, kwargs))
 
         def execute() -> None:
             del module.__dict__[_REGISTER]
@@ -40,8 +40,8 @@ class Postponed(Loader):
             except BaseException:
                 module.__dict__[_REGISTER] = register
                 raise
-            for given, named in registered:
-                getattr(module, _REGISTER)(*given, **named)
+            for args, kwargs in registered:
+                getattr(module, _REGISTER)(*args, **kwargs)
 
         module.__dict__.update({_REGISTER: register, "_postponed": execute, "_executing": threading.RLock()})
         module.__class__ = _Unused

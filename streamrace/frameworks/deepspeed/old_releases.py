@@ -83,15 +83,15 @@ def constructors(accelerator: type[Any]) -> list[str]:
     """
     import torch
 
-    given = []
+    names = []
     for name, dtype in _TYPES.items():
         now = getattr(accelerator, name, None)
         if isinstance(now, property) and now.fget and now.fget(None) is getattr(torch.cuda, name):
             setattr(
                 accelerator, name, _giving(functools.partial(torch.tensor, dtype=getattr(torch, dtype), device="cuda"))
             )
-            given.append(name)
-    return given
+            names.append(name)
+    return names
 
 
 def _giving(value: Any) -> property:
@@ -100,7 +100,7 @@ def _giving(value: Any) -> property:
 
 def supply(version: str, *, cpu: bool = True) -> list[str]:
     """Supply release ``version``'s needs, and return them. ``cpu``: its CPU accelerator will be imported."""
-    given = [need for need in NEEDS if Version(version) <= Version(need.last) and (cpu or not need.cpu)]
-    for need in given:
+    needs = [need for need in NEEDS if Version(version) <= Version(need.last) and (cpu or not need.cpu)]
+    for need in needs:
         need.supply()
-    return [need.what for need in given]
+    return [need.what for need in needs]

@@ -190,11 +190,11 @@ def _blocks(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Quantize float16 (groups, elements) to integers of ``bits`` bits in int8, and the scales (groups,)."""
     most = 1 << (_known(bits) - 1)
     values = values.float()
-    seen = values.abs().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
-    largest = seen.amax(1, keepdim=True)
+    finite = values.abs().nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
+    largest = finite.amax(1, keepdim=True)
     factor = torch.where(largest == 0, 1.0, 2 * most / (2 * largest))
-    whole = (values * factor).nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).round().clamp(-most, most - 1)
-    return whole.to(torch.int8), factor.reciprocal().view(-1)
+    integers = (values * factor).nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).round().clamp(-most, most - 1)
+    return integers.to(torch.int8), factor.reciprocal().view(-1)
 
 
 def _known(bits: int) -> int:
@@ -204,10 +204,10 @@ def _known(bits: int) -> int:
     return bits
 
 
-def _packed(whole: Tensor, bits: int) -> Tensor:
+def _packed(integers: Tensor, bits: int) -> Tensor:
     if bits == 8:
-        return whole
-    pairs = whole.view(whole.shape[0], -1, 2)
+        return integers
+    pairs = integers.view(integers.shape[0], -1, 2)
     return (pairs[..., 0] << 4) | (pairs[..., 1] & 15)
 
 

@@ -84,9 +84,9 @@ class DeepSpeedTrainer:
             device.label(flat.detach(), "master", f"group {number}")
             if flat.grad is not None:
                 device.label(flat.grad, "gradient", f"group {number}")
-            for what, value in optimizer.optimizer.state.get(flat, {}).items():
+            for state_name, value in optimizer.optimizer.state.get(flat, {}).items():
                 if isinstance(value, Tensor):
-                    device.label(value, "optimizer", f"{what} of group {number}")
+                    device.label(value, "optimizer", f"{state_name} of group {number}")
         gradients = getattr(optimizer, "grad_partitions_flat_buffer", None)
         if gradients is not None:
             device.label(gradients, "gradient", "all")
@@ -103,7 +103,7 @@ class DeepSpeedTrainer:
         """
         engine = self.engine
         names = {name: parameter.ds_numel for name, parameter in engine.module.named_parameters() if "emb" not in name}
-        name = max(names, key=lambda one: (names[one] if "lm_head" not in one else 0, one))
+        name = max(names, key=lambda candidate: (names[candidate] if "lm_head" not in candidate else 0, candidate))
         parameter = dict(engine.module.named_parameters())[name]
         with deepspeed.zero.GatheredParameters(parameter):
             probe(name, parameter.data)
@@ -155,13 +155,13 @@ def _label_whole_gradients(engine: Any, device: Device) -> None:
     partition's part; ZeRO-1 all gradients, until the last micro-batch. So whole blocks are labelled.
     """
     optimizer = engine.optimizer
-    kept = [parameter.grad for parameter in engine.module.parameters()]
-    kept += [getattr(parameter, "grad_accum", None) for parameter in engine.module.parameters()]
-    for held in (optimizer.all_grad_tensors, optimizer.averaged_gradients):
-        for group in held.values():
-            kept += group or ()
-    gradients = [gradient for gradient in kept if gradient is not None]
-    for gradient in {one.untyped_storage().data_ptr(): one for one in gradients}.values():
+    tensors = [parameter.grad for parameter in engine.module.parameters()]
+    tensors += [getattr(parameter, "grad_accum", None) for parameter in engine.module.parameters()]
+    for per_group in (optimizer.all_grad_tensors, optimizer.averaged_gradients):
+        for group in per_group.values():
+            tensors += group or ()
+    gradients = [gradient for gradient in tensors if gradient is not None]
+    for gradient in {gradient.untyped_storage().data_ptr(): gradient for gradient in gradients}.values():
         device.label_whole(gradient, "gradient", "all")
 
 

@@ -53,8 +53,8 @@ def _explore(trace: Path, shares: Sequence[Share]) -> Iterator[tuple[Share, Tria
                 yield queue.get(timeout=_POLL_S if running else 0.0)
             except queues.Empty:
                 done, running = ray.wait(running, num_returns=len(running), timeout=0)
-                for one in done:
-                    ray.get(one)
+                for task in done:
+                    ray.get(task)
     except (ray.exceptions.RayError, RuntimeError) as error:
         raise EngineError(f"a worker of the Ray cluster failed: {str(error).strip().splitlines()[-1]}") from error
     finally:
@@ -71,7 +71,7 @@ def _ray() -> Any:
 def _work(files: Mapping[str, bytes], share: Share, queue: Any) -> None:
     key = sha256(b"".join(files[name] for name in sorted(files))).hexdigest()
     subject = _subject(_Recording(key, files))
-    explore(subject, share, lambda tried: queue.put((share, tried)))
+    explore(subject, share, lambda trial: queue.put((share, trial)))
 
 
 class _Recording:

@@ -31,23 +31,23 @@ def draw(random: Random, run: RecordedRun) -> Timing:
     if not works:
         return Timing()
     longest = (max(work.end for work in works) // _US).bit_length() + _BEYOND
-    found: dict[object, Deviation] = {}
+    chosen: dict[object, Deviation] = {}
     for _ in range(random.randint(1, _MOST)):
         kind = random.choice(_KINDS)
         place = random.choice(works).place
-        one: Deviation
+        delay: Deviation
         if kind in ("long", "late"):
             late = kind == "late" and place.kernel.startswith("nccl::")
-            one = Delay(place, "late" if late else "long", _US << random.randint(0, longest))
-            found[place, late] = one
+            delay = Delay(place, "late" if late else "long", _US << random.randint(0, longest))
+            chosen[place, late] = delay
         elif kind == "jitter":
-            found[kind] = Jitter(1 << random.randint(1, _MOST_PERCENT), random.randrange(_SEEDS))
+            chosen[kind] = Jitter(1 << random.randint(1, _MOST_PERCENT), random.randrange(_SEEDS))
         else:
-            what = {
+            target = {
                 "stream": f"stream:{place.stream}",
                 "kernel": f"kernel:{place.kernel}",
                 "host": f"host:{place.rank}",
                 "rank": f"rank:{place.rank}",
             }[kind]
-            found[what] = Stretch(what, 1 << random.randint(1, _STRONGEST))
-    return Timing(tuple(found.values()))
+            chosen[target] = Stretch(target, 1 << random.randint(1, _STRONGEST))
+    return Timing(tuple(chosen.values()))

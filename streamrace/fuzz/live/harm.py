@@ -109,7 +109,7 @@ def examine(
         return []
     timing = timing or Timing()
     judged = load(folder, kept=True)
-    thinned = any(one.thinned for one in judged.values())
+    thinned = any(witness.thinned for witness in judged.values())
     with contextlib.ExitStack() as stack:
         program = LiveProgram(command, runner or stack.enter_context(Runner()), patience_s)
         control = program.run(timing)
@@ -125,8 +125,8 @@ def examine(
             if not begins(judged, first.run):
                 why = "a second run in the same timing is another from its beginning on"
                 return [_unconfirmed(race, why) for race in races]
-        made = Examination(first, control, program, timing, again, folder, beside or races)
-        return made.all(races, limit, look=look or _past)
+        examination = Examination(first, control, program, timing, again, folder, beside or races)
+        return examination.all(races, limit, look=look or _past)
 
 
 class Examination:
@@ -171,32 +171,32 @@ class Examination:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
         self._wanted = [identity(race) for race in races[:limit]]
-        made: list[LiveWitness] = []
+        witnesses: list[LiveWitness] = []
         for race in races[:limit]:
-            one = self._examined(race)
+            witness = self._examined(race)
             if look is not None:
-                look(one)
-                one = replace(one, outcomes=None)
-            made.append(one)
+                look(witness)
+                witness = replace(witness, outcomes=None)
+            witnesses.append(witness)
         beyond = f"not examined, as only {wording.count(limit, 'race is', 'races are')}"
-        return made + [_unconfirmed(race, beyond) for race in races[limit:]]
+        return witnesses + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
         """Return the first harmful occurrence; else a benign verdict on those tried; else why none was reversed."""
-        one = self._tried(race, race.examples[0])  # usually sufficient, and the others need not be found
-        if one.verdict == "harmful":
-            return one
-        tried = [one]
+        witness = self._tried(race, race.examples[0])  # usually sufficient, and the others need not be found
+        if witness.verdict == "harmful":
+            return witness
+        witnesses = [witness]
         for occurrence in self._spread(race)[1:]:
-            one = self._tried(race, occurrence)
-            if one.verdict == "harmful":
-                return one
-            tried.append(one)
-        benign = [one for one in tried if one.verdict == "benign"]
+            witness = self._tried(race, occurrence)
+            if witness.verdict == "harmful":
+                return witness
+            witnesses.append(witness)
+        benign = [witness for witness in witnesses if witness.verdict == "benign"]
         if not benign or race.occurrences == 1:
-            return tried[0]
-        says = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
-        return replace(benign[0], says=f"{says}, one at a time, {_NOTHING}")
+            return witnesses[0]
+        sentence = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        return replace(benign[0], says=f"{sentence}, one at a time, {_NOTHING}")
 
     def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
         pair = self._pair(race, occurrence)
@@ -225,19 +225,21 @@ class Examination:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
-        one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
-        return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
+        witness = (
+            self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
+        )
+        return self._in_quiet(race, pair) or witness if witness.verdict == "benign" and self._shown else witness
 
     def _late(self, race: Race, pair: RacingPair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
         """Delay the first access, which comes ``gap`` before the second in ``control``, the run in ``timing``."""
-        found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
-        if isinstance(found, str):
-            return _unconfirmed(race, found)
+        trial = self._delayed(timing, pair, pair.first, pair.first_touch, gap, holds=lambda now: now < 0)
+        if isinstance(trial, str):
+            return _unconfirmed(race, trial)
 
-        def judge(found: _Found) -> LiveWitness:
-            return self._judged_by(race, *found, control, timing)
+        def judge(trial: _Found) -> LiveWitness:
+            return self._judged_by(race, *trial, control, timing)
 
-        return self._alone(pair, control, found, lambda now: now < 0, judge)
+        return self._alone(pair, control, trial, lambda now: now < 0, judge)
 
     def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
         """Return a witness if reversing the pair alone, all else in the program's order, is harmful; else None.
@@ -250,26 +252,26 @@ class Examination:
         gap = pair.gap(self._quiet.run)
         if gap is None or gap < 0:
             return None
-        one = self._late(race, pair, gap, quiet, self._quiet)
-        return one if one.verdict == "harmful" else None
+        witness = self._late(race, pair, gap, quiet, self._quiet)
+        return witness if witness.verdict == "harmful" else None
 
     def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
         """Use the run itself as the witness, as it has the pair reversed; compare with the program's order."""
         late = (pair.second, pair.second_touch, -gap)
-        found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
-        if isinstance(found, str):
+        trial = self._delayed(self._timing, pair, *late, holds=lambda now: now >= 0)
+        if isinstance(trial, str):
             if self._at_once is None:
                 self._at_once = self._run(self._timing, at_once=True)
             now = pair.gap(self._at_once.run)
             if now is None or now < 0:
-                return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
-            one = self._judged_by(race, self._timing, self._control, self._at_once, None)
-            return self._naming(one, self._turned(pair, self._control, self._at_once))
+                return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {trial}")
+            witness = self._judged_by(race, self._timing, self._control, self._at_once, None)
+            return self._naming(witness, self._turned(pair, self._control, self._at_once))
 
-        def judge(found: _Found) -> LiveWitness:
-            return self._judged_by(race, self._timing, self._control, found[1], found[0])
+        def judge(trial: _Found) -> LiveWitness:
+            return self._judged_by(race, self._timing, self._control, trial[1], trial[0])
 
-        return self._alone(pair, self._control, found, lambda now: now >= 0, judge)
+        return self._alone(pair, self._control, trial, lambda now: now >= 0, judge)
 
     # -- other races ----------------------------------------------------------------------------------------
 
@@ -277,24 +279,24 @@ class Examination:
         self,
         pair: RacingPair,
         base: LiveOutcome,
-        found: _Found,
-        wanted: _Wanted,
+        trial: _Found,
+        holds: _Wanted,
         judge: Callable[[_Found], LiveWitness],
     ) -> LiveWitness:
-        """Judge ``found``, which has the pair as ``wanted``, with all other races as in ``base`` if possible."""
-        one = judge(found)
-        if one.verdict != "harmful" or not (turned := self._turned(pair, base, found[1])):
-            return one
+        """Judge ``trial``, for whose gap ``holds``, with all other races as in ``base`` if possible."""
+        witness = judge(trial)
+        if witness.verdict != "harmful" or not (turned := self._turned(pair, base, trial[1])):
+            return witness
         for _ in range(_APART):
-            _, its, before, now = turned[0]
-            back = (its.first, its.first_touch) if before < 0 else (its.second, its.second_touch)
-            next_ = self._delayed(found[0], its, *back, abs(now), wanted=lambda now, was=before < 0: (now < 0) == was)  # type: ignore[misc]
-            if isinstance(next_, str) or (gap := pair.gap(next_[1].run)) is None or not wanted(gap):
+            _, other, before, now = turned[0]
+            back = (other.first, other.first_touch) if before < 0 else (other.second, other.second_touch)
+            next_ = self._delayed(trial[0], other, *back, abs(now), holds=lambda now, was=before < 0: (now < 0) == was)  # type: ignore[misc]
+            if isinstance(next_, str) or (gap := pair.gap(next_[1].run)) is None or not holds(gap):
                 break
-            found, turned = next_, self._turned(pair, base, next_[1])
+            trial, turned = next_, self._turned(pair, base, next_[1])
             if not turned:
                 break
-        return self._naming(judge(found), turned)
+        return self._naming(judge(trial), turned)
 
     def _turned(
         self, pair: RacingPair, base: LiveOutcome, other: LiveOutcome
@@ -303,28 +305,28 @@ class Examination:
 
         Pairs that share a piece of work with ``pair`` are left out: the same delay moves both.
         """
-        found = []
+        turned = []
         for race in self._races:
             for occurrence in race.examples:
-                its = self._pair(race, occurrence)
-                if its is None or {its.first, its.second} & {pair.first, pair.second}:
+                other_pair = self._pair(race, occurrence)
+                if other_pair is None or {other_pair.first, other_pair.second} & {pair.first, pair.second}:
                     continue
-                before, now = its.gap(base.run), its.gap(other.run)
+                before, now = other_pair.gap(base.run), other_pair.gap(other.run)
                 if before is not None and now is not None and (before < 0) != (now < 0):
-                    found.append((race, its, before, now))
-        return found
+                    turned.append((race, other_pair, before, now))
+        return turned
 
-    def _naming(self, one: LiveWitness, turned: Sequence[tuple[Race, RacingPair, int, int]]) -> LiveWitness:
+    def _naming(self, witness: LiveWitness, turned: Sequence[tuple[Race, RacingPair, int, int]]) -> LiveWitness:
         numbers = sorted({at for at, race in enumerate(self._races, 1) for other, *_ in turned if other is race})
-        if one.verdict != "harmful" or not numbers:
-            return one
-        named = f"{wording.plural_of(len(numbers), 'race')} {wording.every(numbers)}"
-        return replace(one, says=f"{one.says}; {named} could not be kept as in the other run, and may be why")
+        if witness.verdict != "harmful" or not numbers:
+            return witness
+        races = f"{wording.plural_of(len(numbers), 'race')} {wording.every(numbers)}"
+        return replace(witness, says=f"{witness.says}; {races} could not be kept as in the other run, and may be why")
 
     def _delayed(
-        self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, holds: _Wanted
     ) -> _Found | str:
-        """Delay one side until ``wanted`` holds for the gap; return the timing and its run, or why there is none."""
+        """Delay one side until ``holds`` is true of the gap; return the timing and its run, or why there is none."""
         needed = gap + 1
         last: int | None = None
         while needed <= _MOST:
@@ -335,7 +337,7 @@ class Examination:
             now = pair.gap(outcome.run)
             if now is None:
                 return f"with {_short(place)} delayed the program does not come to both"
-            if wanted(now):
+            if holds(now):
                 return timing, outcome
             if abs(now) >= gap or now == last:  # the other side waits for the delayed one
                 other = pair.second if place == pair.first else pair.first

@@ -33,10 +33,10 @@ class Spill:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it stays open
                 weakref.finalize(self, self._file.close)
-            at, left = self._end, memoryview(data)
-            while left:
-                done = os.pwrite(self._file.fileno(), left, self._end)
-                self._end, left = self._end + done, left[done:]
+            at, remaining = self._end, memoryview(data)
+            while remaining:
+                done = os.pwrite(self._file.fileno(), remaining, self._end)
+                self._end, remaining = self._end + done, remaining[done:]
         return at
 
     def read(self, at: int, count: int) -> bytes:
@@ -73,7 +73,7 @@ class Rows(Sequence[Row], Generic[Row]):
         self._last = bytearray()
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._worded = [at for at, one in enumerate(get_type_hints(kind).values()) if one is str]
+        self._worded = [at for at, annotation in enumerate(get_type_hints(kind).values()) if annotation is str]
 
     def add(self, *fields: Any) -> None:
         if self._worded:
@@ -94,17 +94,17 @@ class Rows(Sequence[Row], Generic[Row]):
         of, width = [self._column(field) for field in fields], len(self._kind.__annotations__)
         for part, data in enumerate(self._parts()):
             numbers = array("q", data)
-            yield part * _BLOCK, [numbers[one::width] for one in of]
+            yield part * _BLOCK, [numbers[column::width] for column in of]
 
-    def first(self, **wanted: int | str) -> int | None:
+    def first(self, **conditions: int | str) -> int | None:
         """Return the index of the first row with these fields; None if there is none."""
         sought: list[int] = []
-        for value in wanted.values():
+        for value in conditions.values():
             number = self._numbers.get(value) if isinstance(value, str) else value
             if number is None:
                 return None
             sought.append(number)
-        for before, (column, *others) in self.columns(*wanted):
+        for before, (column, *others) in self.columns(*conditions):
             at = -1
             while True:
                 try:
@@ -128,7 +128,7 @@ class Rows(Sequence[Row], Generic[Row]):
     def __getitem__(self, at: slice) -> list[Row]: ...
     def __getitem__(self, at: int | slice) -> Row | list[Row]:
         if isinstance(at, slice):
-            return [self[one] for one in range(len(self))[at]]
+            return [self[index] for index in range(len(self))[at]]
         return self._row(self._numbers_at(range(len(self))[at]))
 
     def __iter__(self) -> Iterator[Row]:
@@ -156,6 +156,6 @@ class Rows(Sequence[Row], Generic[Row]):
 
     def _row(self, numbers: tuple[int, ...]) -> Row:
         values: list[Any] = [*numbers]
-        for one in self._worded:
-            values[one] = self._words[values[one]]
+        for column in self._worded:
+            values[column] = self._words[values[column]]
         return self._kind(*values)

@@ -131,8 +131,8 @@ class Works(Mapping[int, RecordedWork]):
     def during(self, start: int, end: int) -> Iterator[tuple[int, RecordedWork]]:
         """Yield the work that was under way in that time, with its number."""
         for before, (ops, starts, ends) in self._rows.columns("op", "start", "end"):
-            for at, (op, one, other) in enumerate(zip(ops, starts, ends, strict=True), before):
-                if start <= other and one <= end:
+            for at, (op, work_start, work_end) in enumerate(zip(ops, starts, ends, strict=True), before):
+                if start <= work_end and work_start <= end:
                     yield op, self._work(self._rows[at])
 
     def _work(self, row: _Work) -> RecordedWork:
@@ -144,7 +144,7 @@ class Works(Mapping[int, RecordedWork]):
             if at == len(self) or self._rows.number(at, "op") != op:
                 raise KeyError(op)
             return at
-        at = max((at for at, one in enumerate(self) if one == op), default=-1)
+        at = max((at for at, number in enumerate(self) if number == op), default=-1)
         if at < 0:
             raise KeyError(op)
         return at
@@ -179,41 +179,41 @@ class Recorded:
     @classmethod
     def of(cls, rank: int, records: Iterable[TraceRecord], spill: Spill | None = None) -> Recorded:
         """Read one rank's trace."""
-        made = cls(rank, spill=spill)
+        recorded = cls(rank, spill=spill)
         freed: list[int] = []
         probe: Probe | None = None
         looks: dict[int, int] = {}
         for record in records:
             if isinstance(record, (Launch, Collective)):
-                made.works.add(record)
+                recorded.works.add(record)
                 while freed:
-                    made._reused.add(freed.pop(), record.op)
+                    recorded._reused.add(freed.pop(), record.op)
             elif isinstance(record, HostWait):
                 if 0 <= record.began < record.time:
-                    made.waits.add(record.how, record.stack, record.began, record.time)
+                    recorded.waits.add(record.how, record.stack, record.began, record.time)
             elif isinstance(record, Free):
                 freed.append(record.block)
             elif isinstance(record, Probe) and record.kind in (COLLECTIVE, PARAMETER):
-                looks[record.probe] = len(made.looked)
-                made.looked.append(Looked(record.kind, record.name, record.view[2][0]))
+                looks[record.probe] = len(recorded.looked)
+                recorded.looked.append(Looked(record.kind, record.name, record.view[2][0]))
             elif isinstance(record, Probed) and record.probe in looks:
                 at = looks.pop(record.probe)
-                made.looked[at] = made.looked[at]._replace(checksum=record.checksum)
+                recorded.looked[at] = recorded.looked[at]._replace(checksum=record.checksum)
             elif isinstance(record, Probe):
                 probe = record
             elif isinstance(record, Probed) and probe is not None:
                 (nbytes,) = probe.view[2]
                 if probe.kind == "read":
-                    made.reads.add(record.probe, nbytes, record.checksum)
+                    recorded.reads.add(record.probe, nbytes, record.checksum)
                 else:
-                    made.final.add(0, nbytes, record.checksum)
+                    recorded.final.add(0, nbytes, record.checksum)
             elif isinstance(record, Stack):
-                made._stacks[record.id] = record.frames
+                recorded._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
-                made.streams[record.stream] = record.name
+                recorded.streams[record.stream] = record.name
             elif isinstance(record, End):
-                made.ended = True
-        return made
+                recorded.ended = True
+        return recorded
 
     def place(self, moment: Moment, block: int) -> Place | None:
         """Return the place of a race's side; of a free, the first work of the next owner of the memory."""
@@ -259,13 +259,13 @@ RecordedRun = dict[int, Recorded]
 def begins(run: RecordedRun, other: RecordedRun) -> bool:
     """Check whether ``other`` begins as ``run`` does, whose traces were thinned."""
     return run.keys() == other.keys() and all(
-        len(mine.works) <= len(other[rank].works)
+        len(recorded.works) <= len(other[rank].works)
         and all(
             (op, work._replace(stack=0))
             == (again, other_work._replace(stack=0))  # stacks have other numbers in each run
-            for (op, work), (again, other_work) in zip(mine.works.each(), other[rank].works.each(), strict=False)
+            for (op, work), (again, other_work) in zip(recorded.works.each(), other[rank].works.each(), strict=False)
         )
-        for rank, mine in run.items()
+        for rank, recorded in run.items()
     )
 
 
@@ -285,26 +285,26 @@ def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     return run
 
 
-def difference(one: RecordedRun, other: RecordedRun) -> str:
+def difference(run: RecordedRun, other: RecordedRun) -> str:
     """Return what the second run read differently, as the subject of a sentence; empty if nothing differs.
 
     Compared are the host's reads, in the order of the program, then memory at the end, if both runs reached it.
     """
-    for rank in sorted(one):
-        on = f" on rank {rank}" if len(one) > 1 else ""
+    for rank in sorted(run):
+        on = f" on rank {rank}" if len(run) > 1 else ""
         if rank not in other:
             return f"that rank {rank} ran"
-        mine, theirs = one[rank], other[rank]
-        for before, now in zip(mine.reads, theirs.reads, strict=False):
+        recorded, other_recorded = run[rank], other[rank]
+        for before, now in zip(recorded.reads, other_recorded.reads, strict=False):
             if (before.nbytes, before.checksum) != (now.nbytes, now.checksum):
-                return f"what the host reads{on} by {theirs.where(now.op)}"
-    for rank in sorted(one):
-        on = f" on rank {rank}" if len(one) > 1 else ""
-        mine, theirs = one[rank], other[rank]
-        if mine.ended != theirs.ended:
+                return f"what the host reads{on} by {other_recorded.where(now.op)}"
+    for rank in sorted(run):
+        on = f" on rank {rank}" if len(run) > 1 else ""
+        recorded, other_recorded = run[rank], other[rank]
+        if recorded.ended != other_recorded.ended:
             return f"whether the program comes to its end{on}"
-        if len(mine.reads) != len(theirs.reads):
+        if len(recorded.reads) != len(other_recorded.reads):
             return f"how often the host reads{on}"
-        if mine.ended and mine.final != theirs.final:
+        if recorded.ended and recorded.final != other_recorded.final:
             return f"what lies in memory{on} when the program ends"
     return ""

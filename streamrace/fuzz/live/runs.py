@@ -153,5 +153,5 @@ class LiveProgram:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
-    return {name: value for name, value in kept.items() if not name.startswith("TORCHELASTIC_")}
+    variables = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
+    return {name: value for name, value in variables.items() if not name.startswith("TORCHELASTIC_")}

@@ -62,16 +62,16 @@ class AloneRuns:
     def keep(self, timing: Timing, *, at_once: bool = False) -> tuple[LiveOutcome, Path]:
         """Run the program as :meth:`run` does; return also the folder of its traces."""
         self._runs += 1
-        made = self._folder / f"run{self._runs}"
-        traces, work = made / "trace", made / "work"
+        run_folder = self._folder / f"run{self._runs}"
+        traces, work = run_folder / "trace", run_folder / "work"
         traces.mkdir(parents=True)
         work.mkdir()
-        one = self._program
-        place = file_of(traces, 0) if one.ranks is None else traces
+        program = self._program
+        place = file_of(traces, 0) if program.ranks is None else traces
         words = ["--trace", str(place), "--timing", str(timing)]
-        words += [] if one.ranks is None else ["--ranks", str(one.ranks)]
-        words += [str(self._text / one.name), *one.arguments]
-        printed = str(made / "printed")
+        words += [] if program.ranks is None else ["--ranks", str(program.ranks)]
+        words += [str(self._text / program.name), *program.arguments]
+        printed = str(run_folder / "printed")
         status = self._runner.run(words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed)
         try:
             return LiveOutcome(load(traces), status), traces

@@ -52,19 +52,19 @@ def confirm(reads: Sequence[UnwrittenRead], run: Filled, limit: int) -> Confirme
     """
     if not reads:
         return Confirmed()
-    copies = all(one.untouched for one in reads)
+    copies = all(read.untouched for read in reads)
     numbers, nan = run(Poisoned((), copies)), run(Poisoned(None, copies))
-    found = reached(numbers, nan)
-    if found is None:
+    use = reached(numbers, nan)
+    if use is None:
         broken = numbers.status != 0 or not numbers.run
         return Confirmed(notes=(unknown(reads, "it does not end well with other bytes there"),) if broken else ())
     if numbers.status is None or reached(numbers, run(Poisoned((), copies))) is not None:
         return Confirmed(notes=(unknown(reads, "two runs of the program differ by themselves"),))
     if len(reads) == 1:
-        return Confirmed((_proven(reads[0], found),))
-    each = [(one, reached(numbers, run(Poisoned(one.blocks, copies)))) for one in reads[:limit]]
+        return Confirmed((_proven(reads[0], use),))
+    trials = [(read, reached(numbers, run(Poisoned(read.blocks, copies)))) for read in reads[:limit]]
     notes = (unknown(reads[limit:], f"only {limit} places are tried"),) if len(reads) > limit else ()
-    return Confirmed(tuple(_proven(one, its) for one, its in each if its is not None), notes)
+    return Confirmed(tuple(_proven(read, use) for read, use in trials if use is not None), notes)
 
 
 def unknown(reads: Sequence[UnwrittenRead], why: str) -> str:
@@ -73,33 +73,33 @@ def unknown(reads: Sequence[UnwrittenRead], why: str) -> str:
     return f"{reads[0].sentence()}{others}; whether any value depends on that is not known: {why}"
 
 
-def reached(one: LiveOutcome, other: LiveOutcome) -> Reached | None:
+def reached(outcome: LiveOutcome, other: LiveOutcome) -> Reached | None:
     """Return the first difference that the program sees: in the host's reads, then a collective, then a parameter."""
-    found: list[Reached] = []
-    for rank in sorted(one.run):
+    uses: list[Reached] = []
+    for rank in sorted(outcome.run):
         if rank in other.run:
-            on = f" on rank {rank}" if len(one.run) > 1 else ""
-            found += [its._replace(where=its.where + on) for its in _by_rank(one.run[rank], other.run[rank])]
-    if found:
-        return min(found, key=lambda its: ("host", "collective", "parameter").index(its.kind))
-    ends = other.ends(one)
+            on = f" on rank {rank}" if len(outcome.run) > 1 else ""
+            uses += [use._replace(where=use.where + on) for use in _by_rank(outcome.run[rank], other.run[rank])]
+    if uses:
+        return min(uses, key=lambda use: ("host", "collective", "parameter").index(use.kind))
+    ends = other.ends(outcome)
     return Reached("end", ends) if ends else None
 
 
-def _by_rank(mine: Recorded, theirs: Recorded) -> list[Reached]:
-    found = []
-    for before, now in zip(mine.reads, theirs.reads, strict=False):
-        if before.nbytes != now.nbytes or not _same(mine, before, now.checksum):
-            found.append(Reached("host", f"the host, by {mine.where(before.op)}"))
+def _by_rank(recorded: Recorded, other: Recorded) -> list[Reached]:
+    uses = []
+    for before, now in zip(recorded.reads, other.reads, strict=False):
+        if before.nbytes != now.nbytes or not _same(recorded, before, now.checksum):
+            uses.append(Reached("host", f"the host, by {recorded.where(before.op)}"))
             break
-    for look, again in zip(mine.looked, theirs.looked, strict=False):
+    for look, again in zip(recorded.looked, other.looked, strict=False):
         if look[:3] != again[:3] or look.checksum is None or again.checksum is None:
             break
         differ = differing(look.checksum, again.checksum)
         if differ > (_PADDED if look.kind == PARAMETER else _SENT):
-            found.append(Reached(look.kind, f"{'a collective, ' * (look.kind == 'collective')}{look.name}"))
+            uses.append(Reached(look.kind, f"{'a collective, ' * (look.kind == 'collective')}{look.name}"))
             break
-    return found
+    return uses
 
 
 def _same(rank: Recorded, read: ValueRead, checksum: int) -> bool:
@@ -110,5 +110,5 @@ def _same(rank: Recorded, read: ValueRead, checksum: int) -> bool:
     return read.checksum == checksum
 
 
-def _proven(read: UnwrittenRead, its: Reached) -> Uninitialised:
-    return Uninitialised(**vars(read), reached=its.kind, where=its.where)
+def _proven(read: UnwrittenRead, use: Reached) -> Uninitialised:
+    return Uninitialised(**vars(read), reached=use.kind, where=use.where)

@@ -58,8 +58,8 @@ class WaitRemovalRun:
             *(word for place in places for word in ("--without", place)),
             *self.program,
         ]
-        with tempfile.TemporaryDirectory(prefix="without-") as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix="without-") as temporary:
+            folder = Path(temporary)
             place = folder if self.ranks else file_of(folder, 0)
             options = ["--trace", str(place), "--timing", str(self.timing)]
             status = self.runner.run([*options, *command], patience_s=self.patience_s)
@@ -72,11 +72,11 @@ class WaitRemovalRun:
                 return WithoutWaits(status=status, failure=str(problem))
             if why := _not_left_out(waits, places):
                 return WithoutWaits(status=status, failure=why)
-            found = detector.races
-            known = {identity(one) for one in self.base}
-            races = [one for one in found if identity(one) not in known]
-            keys = {identity(one) for one in wanted}
-            again = [one for one in races if identity(one) in keys]
+            all_races = detector.races
+            base_keys = {identity(race) for race in self.base}
+            races = [race for race in all_races if identity(race) not in base_keys]
+            keys = {identity(race) for race in wanted}
+            again = [race for race in races if identity(race) in keys]
             shown = None
             if again and witness:
                 (shown,) = examine(
@@ -92,11 +92,11 @@ class WaitRemovalRun:
 
 def _not_left_out(waits: Waits, places: Sequence[str]) -> str:
     """Return why this was not a run without those waits; empty if it was."""
-    gone = {place_of(one.how, one.frame) for one in waits.left_out}
-    left = {place_of(waits.operations.get(one, ""), one.frame) for one in waits.sites}
+    left_out = {place_of(wait.how, wait.frame) for wait in waits.left_out}
+    remaining = {place_of(waits.operations.get(site, ""), site.frame) for site in waits.sites}
     for place in places:
-        if place in left:
+        if place in remaining:
             return f"{place} could not be left out"
-        if place not in gone:
+        if place not in left_out:
             return f"it does not come by {place}"
     return ""

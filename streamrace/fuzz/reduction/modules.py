@@ -47,28 +47,28 @@ def read(file: Path) -> str:
 
 def imported(script: Path) -> Imported:
     """Return the imports of the script, and of the modules next to it. Raises :class:`NoProgram`."""
-    found = Imported()
+    result = Imported()
     waiting = [script]
     while waiting:
-        for whole in _names(ast.parse(read(waiting.pop()))):
-            name = whole.partition(".")[0]
+        for module in _names(ast.parse(read(waiting.pop()))):
+            name = module.partition(".")[0]
             file, folder = script.parent / f"{name}.py", script.parent / name
             if folder.is_dir() and (any(folder.glob("*.py")) or (folder / "__init__.py").exists()):
-                if name not in found.packages:
-                    found.packages.append(name)
+                if name not in result.packages:
+                    result.packages.append(name)
             elif file.is_file():
-                if file.name not in found.beside and file.name != script.name:
-                    found.beside[file.name] = read(file)
+                if file.name not in result.beside and file.name != script.name:
+                    result.beside[file.name] = read(file)
                     waiting.append(file)
-            elif whole not in found.installed:
-                found.installed.append(whole)
-    return found
+            elif module not in result.installed:
+                result.installed.append(module)
+    return result
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                yield one.name
+            for alias in node.names:
+                yield alias.name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module

@@ -75,8 +75,8 @@ class Shows:
                 races = find_races(traces)
             except TraceError as problem:
                 return f"left no traces: {problem}"
-        known = (self.known or frozenset()) - {self.wanted}
-        wrong = [one for one in races if between(one, places) or lasting(one) not in known]
+        known_keys = (self.known or frozenset()) - {self.wanted}
+        wrong = [race for race in races if between(race, places) or lasting(race) not in known_keys]
         return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
@@ -93,7 +93,7 @@ class Shows:
             except TraceError as problem:
                 return Look(why=str(problem))
             keys = frozenset(map(lasting, races))
-            race = next((one for one in races if lasting(one) == self.wanted), None)
+            race = next((race for race in races if lasting(race) == self.wanted), None)
             if race is None:
                 return Look(keys=keys, why=f"it has {_many(len(races), 'race')}, and not this one")
             if self.known is not None and not keys <= self.known:
@@ -105,11 +105,11 @@ class Shows:
             return Look(race, tuple(races), keys, witness)
 
 
-def _many(count: int, what: str) -> str:
-    return wording.count(count, what) if count else f"no {what}s"
+def _many(count: int, noun: str) -> str:
+    return wording.count(count, noun) if count else f"no {noun}s"
 
 
-def _last(said: str) -> str:
-    lines: Iterable[str] = [line.strip() for line in said.splitlines() if line.strip()]
+def _last(output: str) -> str:
+    lines: Iterable[str] = [line.strip() for line in output.splitlines() if line.strip()]
     last = next((line for line in reversed([*lines]) if not line.startswith("streamrace:")), "")
     return f" ({last[:300]})" if last else ""

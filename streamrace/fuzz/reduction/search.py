@@ -53,7 +53,7 @@ class _Reducing:
         self._known = {self._key(self._files)}
 
     def result(self) -> Reduced:
-        whole = True
+        complete = True
         try:
             # cuts that come early are of parts that nobody has to read, or shorten later trials
             self._each(lambda text: [bare(text.text)])
@@ -67,8 +67,8 @@ class _Reducing:
                 self._each(smaller.unwrapped)
                 self._each(smaller.fewer_items)
         except _Spent:
-            whole = False
-        return Reduced(self._files, self._trials, whole)
+            complete = False
+        return Reduced(self._files, self._trials, complete)
 
     @staticmethod
     def _key(files: Files) -> tuple[tuple[str, str], ...]:
@@ -78,12 +78,12 @@ class _Reducing:
         """Try another text of a file, and adopt it if the program still holds. An empty imported file is removed."""
         first = next(iter(self._files))
         if text.strip() == "" and name != first:
-            made = {one: inner for one, inner in self._files.items() if one != name}
+            changed = {other: inner for other, inner in self._files.items() if other != name}
         elif is_program(text):
-            made = {**self._files, name: text}
+            changed = {**self._files, name: text}
         else:
             return False
-        key = self._key(made)
+        key = self._key(changed)
         if key in self._known:
             return False
         if self._trials >= self._budget:
@@ -91,9 +91,9 @@ class _Reducing:
         self._known.add(key)
         self._told(self._trials, self._files)
         self._trials += 1
-        if not self._holds(made):
+        if not self._holds(changed):
             return False
-        self._files = made
+        self._files = changed
         return True
 
     def _each(self, candidates: Callable[[Text], Sequence[str]]) -> None:
@@ -113,7 +113,7 @@ class _Reducing:
         for name in list(self._files):
             depth = 0
             while name in self._files and depth <= max(
-                (one for one, _ in Text(self._files[name]).statements), default=0
+                (level for level, _ in Text(self._files[name]).statements), default=0
             ):
                 self._level(name, depth)
                 depth += 1
@@ -122,7 +122,7 @@ class _Reducing:
         """Reduce the statements of one level: first in groups of decreasing size, then one by one, from the end."""
 
         def there() -> list[int]:
-            return [at for at, (one, _) in enumerate(Text(self._files[name]).statements) if one == depth]
+            return [at for at, (level, _) in enumerate(Text(self._files[name]).statements) if level == depth]
 
         size = len(there()) // 2 if len(there()) > _MANY else 1
         while size:

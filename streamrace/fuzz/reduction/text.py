@@ -61,36 +61,36 @@ class Text:
 
     def cut(self, cuts: Sequence[Cut]) -> str:
         """Return the text without these cuts, which are disjoint or nested."""
-        left, at = bytearray(), 0
-        for begin, end, instead in sorted(cuts, key=lambda one: (one.begin, -one.end)):
+        result, at = bytearray(), 0
+        for begin, end, instead in sorted(cuts, key=lambda cut: (cut.begin, -cut.end)):
             if begin < at:
                 continue
-            left += self.raw[at:begin] + instead
+            result += self.raw[at:begin] + instead
             at = end
-        left += self.raw[at:]
-        return tidied(bytes(left))
+        result += self.raw[at:]
+        return tidied(bytes(result))
 
     def without(self, statements: Collection[ast.stmt]) -> str:
         """Return the text without these statements. A block left empty goes with its statement, or gets a ``pass``."""
-        gone = set(statements)
-        self._emptied(gone)
+        removed = set(statements)
+        self._emptied(removed)
         cuts: list[Cut] = []
         for body, may_be_empty in _blocks(self.tree):
-            left = [one for one in body if one not in gone]
-            lost = [one for one in body if one in gone]
-            cuts += [self._of(one) for one in lost]
-            if lost and not left and not may_be_empty:
-                cuts = [one for one in cuts if one not in {self._of(each) for each in lost}]
+            remaining = [statement for statement in body if statement not in removed]
+            lost = [statement for statement in body if statement in removed]
+            cuts += [self._of(statement) for statement in lost]
+            if lost and not remaining and not may_be_empty:
+                cuts = [cut for cut in cuts if cut not in {self._of(statement) for statement in lost}]
                 cuts.append(Cut(self.begin(lost[0]), self.end(lost[-1]), b"pass"))
         return self.cut(cuts)
 
-    def _emptied(self, gone: set[ast.stmt]) -> None:
+    def _emptied(self, removed: set[ast.stmt]) -> None:
         """Add statements whose bodies are removed completely."""
-        for _, one in reversed(self.statements):  # inner statements come after outer ones
-            if isinstance(one, _EMPTY_GOES):
-                inner = [each for name in _BODIES for each in getattr(one, name, ())]
-                if inner and all(each in gone for each in inner):
-                    gone.add(one)
+        for _, statement in reversed(self.statements):  # inner statements come after outer ones
+            if isinstance(statement, _EMPTY_GOES):
+                inner = [child for name in _BODIES for child in getattr(statement, name, ())]
+                if inner and all(child in removed for child in inner):
+                    removed.add(statement)
 
     def _of(self, statement: ast.stmt) -> Cut:
         """Return the cut of a statement with its lines, and the comments right above, unless it shares a line."""
@@ -98,11 +98,11 @@ class Text:
         line = self.raw.rfind(b"\n", 0, begin) + 1
         behind = self.raw.find(b"\n", end)
         behind = len(self.raw) if behind < 0 else behind + 1
-        rest = self.raw[end:behind].strip()
-        if self.raw[line:begin].strip() == b"" and (not rest or rest.startswith(b"#")):
+        after = self.raw[end:behind].strip()
+        if self.raw[line:begin].strip() == b"" and (not after or after.startswith(b"#")):
             return Cut(self._above(line, self.raw[line:begin]), behind)
-        if rest.startswith(b";"):
-            following = rest[1:].lstrip()
+        if after.startswith(b";"):
+            following = after[1:].lstrip()
             return Cut(begin, self.raw.index(following, end) if following else end + 1)
         before = self.raw[line:begin].rstrip()
         if before.endswith(b";"):

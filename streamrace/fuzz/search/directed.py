@@ -33,8 +33,8 @@ class Directed:
             if frozenset(deviations) not in done:
                 done[frozenset(deviations)] = None
                 yield Execution(subject.run(deviations), deviations)
-        for one, other in combinations(list(done), 2):
-            both = tuple(sorted({*one, *other}))
+        for first, second in combinations(list(done), 2):
+            both = tuple(sorted({*first, *second}))
             if frozenset(both) not in done and len({deviation[:2] for deviation in both}) == len(both):
                 done[frozenset(both)] = None
                 yield Execution(subject.run(both), both)

@@ -107,11 +107,11 @@ class ScheduleSteps:
         heapify(ready)
         while ready:
             _, thread = heappop(ready)
-            step, end, mine = at[thread], ends[thread], now[thread]
+            step, end, own = at[thread], ends[thread], now[thread]
             displaced = False
             while step < end and not missing[step] and not displaced:
                 if len(done) == next_fall:
-                    mine = now[thread] = falls.pop(next_fall)
+                    own = now[thread] = falls.pop(next_fall)
                     next_fall = min(falls, default=-1)
                     break
                 done.append(step)
@@ -120,11 +120,11 @@ class ScheduleSteps:
                     other = thread_of[waiting]
                     if not missing[waiting] and at[other] == waiting:
                         heappush(ready, (-now[other], other))
-                        displaced = displaced or now[other] > mine
+                        displaced = displaced or now[other] > own
                 step += 1
             at[thread] = step
             if step < end and not missing[step]:
-                heappush(ready, (-mine, thread))
+                heappush(ready, (-own, thread))
         when = np.full(self.count + 1, -1, dtype=np.int64)
         when[done] = np.arange(self.count)
         effects = when[self._last].max(axis=1)
@@ -166,9 +166,9 @@ class ScheduleSteps:
         if not len(threads):
             return []
         steps = np.asarray(self._starts)[threads] + clock[threads] - 1
-        known = self._clocks[np.ix_(steps, threads)]  # by step: the steps of each thread that precede it
-        np.fill_diagonal(known, 0)
-        latest: list[int] = steps[known.max(axis=0) < clock[threads]].tolist()
+        preceding = self._clocks[np.ix_(steps, threads)]  # by step: the steps of each thread that precede it
+        np.fill_diagonal(preceding, 0)
+        latest: list[int] = steps[preceding.max(axis=0) < clock[threads]].tolist()
         return latest
 
 

@@ -79,12 +79,12 @@ def _pairs(subject: Subject) -> _Places:
     """Return pairs of places that touch common bytes on different streams, at least one writing; two columns."""
     if subject not in _PAIRS:
         graph, settled = subject.replayer.graph, steps_of(subject).settled
-        found = [
+        pair_arrays = [
             pairs
             for rank, records in subject.recording.records.items()
-            for pairs in _conflicts([one for one in _touches(graph, rank, records) if not settled[one.place]])
+            for pairs in _conflicts([touch for touch in _touches(graph, rank, records) if not settled[touch.place]])
         ]
-        _PAIRS[subject] = np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *found]), axis=0)
+        _PAIRS[subject] = np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *pair_arrays]), axis=0)
     return _PAIRS[subject]
 
 
@@ -119,15 +119,15 @@ def _conflicts(touches: Sequence[_Touch]) -> Iterator[_Places]:
     """Yield conflicting pairs: each touch with those that begin within it; in parts, as there may be very many."""
     if not touches:
         return
-    place, lo, hi, writes, stream = np.array(sorted(touches, key=lambda one: one.lo), dtype=np.int64).T
+    place, lo, hi, writes, stream = np.array(sorted(touches, key=lambda touch: touch.lo), dtype=np.int64).T
     begins = np.arange(1, len(touches) + 1)
     counts = np.searchsorted(lo, hi) - begins
     at = 0
     while at < len(touches):
         until = max(at + 1, int(np.searchsorted(np.cumsum(counts[at:]), _MOST)) + at)
-        here = counts[at:until]
-        one = np.repeat(np.arange(at, until), here)
-        other = np.arange(here.sum()) - np.repeat(np.cumsum(here) - here, here) + np.repeat(begins[at:until], here)
-        meet = ((writes[one] | writes[other]) != 0) & (stream[one] != stream[other])
-        yield np.sort(np.stack([place[one[meet]], place[other[meet]]], axis=1), axis=1)
+        sizes = counts[at:until]
+        first = np.repeat(np.arange(at, until), sizes)
+        other = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(begins[at:until], sizes)
+        meet = ((writes[first] | writes[other]) != 0) & (stream[first] != stream[other])
+        yield np.sort(np.stack([place[first[meet]], place[other[meet]]], axis=1), axis=1)
         at = until

@@ -110,7 +110,7 @@ def line_of(error: BaseException) -> str:
 
 def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
     """Pack values for a rank's message."""
-    return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
+    return [(row.name, dtype_name(row.tensor.dtype), list(row.tensor.shape), _bytes_of(row.tensor)) for row in values]
 
 
 def unpacked(rank: int, packed: Sequence[Any]) -> list[Value]:

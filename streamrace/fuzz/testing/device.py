@@ -65,10 +65,10 @@ def here() -> bool:
 
 def wanted(config: pytest.Config) -> bool:
     """Check whether the session requests the GPU. Raises :class:`pytest.UsageError` for an unknown device."""
-    named = _flag(config) or str(config.getini(INI)).strip()
-    if named not in ("", CUDA):
-        raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{named}'")
-    return bool(named)
+    setting = _flag(config) or str(config.getini(INI)).strip()
+    if setting not in ("", CUDA):
+        raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{setting}'")
+    return bool(setting)
 
 
 def repeated(config: pytest.Config) -> str:
@@ -76,15 +76,15 @@ def repeated(config: pytest.Config) -> str:
     return f" {FLAG} {CUDA}" if _flag(config) else ""
 
 
-def missed(said: str) -> str | None:
+def missed(message: str) -> str | None:
     """Explain why a file of marked tests cannot be imported; None if the reason is not a missing GPU.
 
     The session's own process imports the file, too, and has no GPU for its modules and unmarked tests.
     """
-    asked = next((one for one in _NO_GPU if one in said), None)
-    if asked is None:
+    request = next((phrase for phrase in _NO_GPU if phrase in message), None)
+    if request is None:
         return None
-    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({asked}): {_ASK}"
+    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({request}): {_ASK}"
 
 
 def _asked(config: pytest.Config) -> str:

@@ -73,11 +73,11 @@ class Done(LiveOutcome):
     def ends(self, reference: LiveOutcome) -> str:
         """Compare the ends; half of a watched value may differ, as in any copy that may include padding."""
         assert isinstance(reference, Done)
-        failed = next((one.failure for one in (reference, self) if one.failure), None)
+        failed = next((outcome.failure for outcome in (reference, self) if outcome.failure), None)
         if (reference.failure is None) != (self.failure is None) and failed is not None:
             return f"what the test asserts: {failed.line}"
         pairs = zip(reference.values, self.values, strict=False)
-        name = next((one.name for one, other in pairs if mostly_other(one.tensor, other.tensor)), None)
+        name = next((value.name for value, other in pairs if mostly_other(value.tensor, other.tensor)), None)
         return super().ends(reference) if name is None else f"the value {name}"
 
     def wrong(self, reference: Done) -> list[str]:
@@ -139,7 +139,7 @@ class Forks:
             run = load(folder)
         except TraceError:  # the run was ended in the middle of a record
             run = {}
-        values = tuple(value for rank, one in reports.items() for value in unpacked(rank, one.values))
+        values = tuple(value for rank, report in reports.items() for value in unpacked(rank, report.values))
         return Done(run, status, values, failure)
 
     def _failure(self, folder: Path, reports: dict[int, BodyRan], failed: list[FirstFailed], status: int) -> Failure:
@@ -195,7 +195,7 @@ class Forks:
             functions().deferred(0)
         if self._hardware is not None:
             costs.use(clocked(self._hardware, rank))
-        seen: list[Any] = []
+        results: list[Any] = []
         failed: list[str] = []
         held: list[object] = []
         try:
@@ -204,14 +204,14 @@ class Forks:
                     self._join(rank, folder)
                 self._execute(held)
                 collectives.drain()  # an error in work that is done only now is also the body's
-                seen = packed([_plain(value) for value in values])
+                results = packed([_plain(value) for value in values])
             if self._ranks > 1:
                 self._leave(rank)
         except BaseException as error:  # pytest.fail() raises a BaseException
             sys.stdout.flush()
             failed = [type(error).__name__, line_of(error), self._tell(error), printed.read_text(errors="replace")]
         imported = [name for name in sys.modules if name.startswith("torch.") and name not in before]
-        (folder / f"rank{rank}.report").write_bytes(encode(BodyRan(seen, failed, imported)))
+        (folder / f"rank{rank}.report").write_bytes(encode(BodyRan(results, failed, imported)))
         return int(bool(failed))
 
     def _join(self, rank: int, folder: Path) -> None:
@@ -223,7 +223,7 @@ class Forks:
     def _leave(self, rank: int) -> None:
         """Wait for all ranks: a rank that exits while another one still connects to it would make that one fail."""
         self._store.set(f"left {rank}", "")
-        self._store.wait([f"left {one}" for one in range(self._ranks)])
+        self._store.wait([f"left {rank}" for rank in range(self._ranks)])
 
     def _execute(self, held: list[object]) -> None:
         """Run the body; ``held`` keeps its objects, so that the memory of the test is not reused before its end."""
@@ -242,7 +242,7 @@ def _import(reports: dict[int, BodyRan]) -> None:
     """Import what torch imported at first use in a fork, which may take seconds, so that later forks inherit it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in dict.fromkeys(name for one in reports.values() for name in one.imported):
+        for name in dict.fromkeys(name for report in reports.values() for name in report.imported):
             with suppress(Exception):  # the module may not be importable by its name
                 import_module(name)
 

@@ -43,7 +43,7 @@ class House:
 
     def arguments(self, config: pytest.Config) -> list[str]:
         """Return the session's command line, with options that keep the second session from repeating side effects."""
-        arguments = [str(one) for one in config.invocation_params.args]
+        arguments = [str(argument) for argument in config.invocation_params.args]
         for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
             if hasattr(config.option, plugin):
                 arguments.append(switched_off)
@@ -95,8 +95,8 @@ def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed
         failed = pytest.TestReport(item.nodeid, item.location, {}, "failed", str(ended), "call")
         item.ihook.pytest_runtest_logreport(report=failed)
     if (broken := _take_down(item, nextitem)) is not None:
-        broken.sections[:0] = [section for one in last if not one.failed for section in one.sections]
-        last = [*(one for one in last if one.failed), broken]
+        broken.sections[:0] = [section for report in last if not report.failed for section in report.sections]
+        last = [*(report for report in last if report.failed), broken]
     for report in last:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -120,7 +120,7 @@ def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHou
     if nextitem is None or is_housed(nextitem) or hasattr(item.config, "workerinput"):  # xdist distributes the tests
         return nextitem if nextitem is not None and is_housed(nextitem) else None
     items = item.session.items
-    return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
+    return next((following for following in items[items.index(item) + 1 :] if is_housed(following)), None)
 
 
 def _as_here(report: pytest.TestReport, item: pytest.Item) -> pytest.TestReport:

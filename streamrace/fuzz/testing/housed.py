@@ -37,9 +37,9 @@ _ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # these plugins save the ses
 class Inside:
     """The plugin that makes this session run the tests it is sent. ``files``: the files whose tests are collected."""
 
-    def __init__(self, files: list[str], asked: Iterator[Any], send: Callable[[Any], None]) -> None:
+    def __init__(self, files: list[str], requests: Iterator[Any], send: Callable[[Any], None]) -> None:
         self._files = frozenset(files)
-        self._asked = asked
+        self._asked = requests
         self._send = send
         self._broken: list[str] = []
         self._config: pytest.Config | None = None
@@ -72,7 +72,7 @@ class Inside:
                 item = items[name]
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=items.get(following))
             else:
-                broken = "".join(f"\n{one}" for one in self._broken)
+                broken = "".join(f"\n{message}" for message in self._broken)
                 self._send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
             self._send({"finished": name})
         gc.freeze()  # or pytest searches all of torch for garbage, five times

@@ -33,17 +33,19 @@ def timing_lines(timing: Timing, run: RecordedRun) -> list[str]:
         return ["the plain timing"]
 
     def stream(number: int) -> str:
-        return stream_named(next((one.streams[number] for one in run.values() if number in one.streams), str(number)))
+        return stream_named(
+            next((rank.streams[number] for rank in run.values() if number in rank.streams), str(number))
+        )
 
     def work(place: Place) -> str:
-        one, where = run.get(place.rank), f" of rank {place.rank}" if len(run) > 1 else ""
-        op = one.works.number(place) if one else None
-        if one is None or op is None:
+        recorded, where = run.get(place.rank), f" of rank {place.rank}" if len(run) > 1 else ""
+        op = recorded.works.number(place) if recorded else None
+        if recorded is None or op is None:
             return f"the {wording.ordinal(place.occurrence)} {place.kernel} on stream {place.stream}{where}"
-        name = stream_named(one.streams.get(place.stream, str(place.stream)))
-        return f"{describe(place.kernel, own(one.frames(op)))} on {name}{where}"
+        name = stream_named(recorded.streams.get(place.stream, str(place.stream)))
+        return f"{describe(place.kernel, own(recorded.frames(op)))} on {name}{where}"
 
-    return [words(one, work=work, stream=stream) for one in timing.deviations]
+    return [words(deviation, work=work, stream=stream) for deviation in timing.deviations]
 
 
 def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]:
@@ -59,8 +61,8 @@ def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]
             again = f" (watched for the {wording.ordinal(time)} time)" if time > 1 else ""
             where = f" on rank {then.rank}" if len(ranks) > 1 else ""
             lines.append(f"{then.name}{again}{where}: {line}")
-    left = len(lines) - _AT_MOST
-    more = [f"and {left} more {wording.plural_of(left, 'value')}"] if left > 0 else []
+    omitted = len(lines) - _AT_MOST
+    more = [f"and {omitted} more {wording.plural_of(omitted, 'value')}"] if omitted > 0 else []
     return lines[:_AT_MOST] + more
 
 

@@ -61,13 +61,13 @@ class LiveTrial:
                 f"the test gives something else when it runs again under the same timing, so runs cannot be compared: "
                 f"{wrong[0]}; its body has to build all that it changes"
             )
-        looks = bool(first.values) or any(one.reads for one in first.run.values())
+        looks = bool(first.values) or any(recorded.reads for recorded in first.run.values())
         unwritten = self._unwritten()
         judged = self._judged(races, first, control, looks)
         failing = None
-        if looks and not any(one.word == "harmful" for one in judged):
+        if looks and not any(race.word == "harmful" for race in judged):
             failing = self._search(control)
-        accused = [one for one in judged if self._options.benign == "fail" or one.word != "benign"]
+        accused = [race for race in judged if self._options.benign == "fail" or race.word != "benign"]
         self._note(races)
         if failing is None and not accused and not unwritten:
             return None
@@ -80,10 +80,10 @@ class LiveTrial:
         A timing of other work is a :class:`Problem`; not ``strict``: it may be of another function of the same test.
         """
         first, _ = self._record()
-        for one in timing.deviations:
-            if isinstance(one, Delay) and not _has(first, one.place):
-                where = f"no {one.place.occurrence}. {one.place.kernel} on stream {one.place.stream}"
-                problem = f"the timing does not fit this test any more: there is {where} of rank {one.place.rank}"
+        for deviation in timing.deviations:
+            if isinstance(deviation, Delay) and not _has(first, deviation.place):
+                where = f"no {deviation.place.occurrence}. {deviation.place.kernel} on stream {deviation.place.stream}"
+                problem = f"the timing does not fit this test any more: there is {where} of rank {deviation.place.rank}"
                 if strict:
                     raise Problem(problem)
                 self.notes.append(f"One of its functions did not run in the timing, as it has {where}.")
@@ -116,7 +116,7 @@ class LiveTrial:
                 raise Problem(first.failure.line.partition(": ")[2])
             skipped = first.failure.kind in NO_FAILURE
             raise BodyFailed(first.failure, "stream races", [] if skipped else races_so_far(races))
-        if not any(one.works for one in first.run.values()):
+        if not any(recorded.works for recorded in first.run.values()):
             raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
         return first, races
 
@@ -125,9 +125,9 @@ class LiveTrial:
         if self._options.uninitialised == "allow":
             return ()
         reads = found_by(self._detectors, UnwrittenRead)
-        found, notes = confirm(reads, lambda filled: self._forks.run(_PLAIN, unwritten=filled), _MOST_RACES)
+        proven, notes = confirm(reads, lambda filled: self._forks.run(_PLAIN, unwritten=filled), _MOST_RACES)
         self.notes += [f"Not known: {sentence}." for sentence in notes]
-        return found
+        return proven
 
     def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[JudgedTest]:
         if not looks:
@@ -135,8 +135,8 @@ class LiveTrial:
         if not races:
             return []
         runs = Examination(first, control, self._forks, _PLAIN, self._command, self._folder / "first")
-        found = runs.all(races, _MOST_RACES)
-        return [self._of(witness, first) for witness in found]
+        witnesses = runs.all(races, _MOST_RACES)
+        return [self._of(witness, first) for witness in witnesses]
 
     def _of(self, witness: LiveWitness, first: Done) -> JudgedTest:
         if witness.outcomes is None:
@@ -149,13 +149,13 @@ class LiveTrial:
 
     def _search(self, control: Done) -> Shown | None:
         """Return the first timing that goes wrong, shrunk, and what goes wrong in it."""
-        seen: dict[str, Done] = {}
+        outcomes: dict[str, Done] = {}
 
         def run(deviations: Sequence[Deviation]) -> Done:
             timing = Timing(tuple(deviations))
-            if str(timing) not in seen:
-                seen[str(timing)] = replace(self._forks.run(timing), run={})  # keeps the test's results only
-            return seen[str(timing)]
+            if str(timing) not in outcomes:
+                outcomes[str(timing)] = replace(self._forks.run(timing), run={})  # keeps the test's results only
+            return outcomes[str(timing)]
 
         def wrong(deviations: Sequence[Deviation]) -> list[str]:
             return run(deviations).wrong(control)
@@ -177,11 +177,11 @@ class LiveTrial:
         self.notes += [f"Not known: {sentence}." for sentence in found_by(self._detectors, Unseen)]
         if races:
             return
-        for one in rests_on(self._folder / "first", self._waits).held:
-            where = ", ".join(map(str, one.sites))
+        for wait in rests_on(self._folder / "first", self._waits).held:
+            where = ", ".join(map(str, wait.sites))
             pairs = [
                 " before ".join(describe(side.kernel, own(side.stack)) for side in (race.first, race.second))
-                for race in one.races
+                for race in wait.races
                 if not (by_pytest(race.first) or by_pytest(race.second))
             ]
             if pairs:

@@ -29,20 +29,20 @@ class Options:
     uninitialised: str = "fail"
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def of(cls, values: Mapping[str, Any]) -> Options:
         """Check the given options, and return them. Raises :class:`Problem`."""
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise Problem(f"stream_race has no option {name!r}: there is {', '.join(known)}")
-        options = cls(**given)
+        names = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise Problem(f"stream_race has no option {name!r}: there is {', '.join(names)}")
+        options = cls(**values)
         for name, least, most in (("examples", 1, 10**6), ("ranks", 1, _MOST_RANKS), ("seed", 0, 10**15)):
             value = getattr(options, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise Problem(f"stream_race: {name} is a number from {least} to {most}, not {value!r}")
         for name in ("benign", "uninitialised"):
-            if (said := getattr(options, name)) not in ("fail", "allow"):
-                raise Problem(f"stream_race: {name} is 'fail' or 'allow', not {said!r}")
+            if (setting := getattr(options, name)) not in ("fail", "allow"):
+                raise Problem(f"stream_race: {name} is 'fail' or 'allow', not {setting!r}")
         if not isinstance(options.profile, str):
             raise Problem(f"stream_race: profile is the name of a hardware profile, not {options.profile!r}")
         try:

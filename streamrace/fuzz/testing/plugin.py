@@ -136,7 +136,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     stash = item.config.stash
     if _HOUSE not in stash:
-        files = dict.fromkeys(str(one.path) for one in item.session.items if _is_housed(one))
+        files = dict.fromkeys(str(other.path) for other in item.session.items if _is_housed(other))
         stash[_HOUSE] = house.House(item.config, [*files])
     house.run(item, stash[_HOUSE], nextitem, _is_housed)
     return True
@@ -184,9 +184,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print notes about tests that passed."""
-    reports = [one for reports in terminalreporter.stats.values() for one in reports]
-    passed = [one for one in reports if getattr(one, "when", "") == "call" and one.passed]
-    notes = [(one.nodeid, note) for one in passed for name, note in one.user_properties if name == _NOTES]
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    passed = [report for report in reports if getattr(report, "when", "") == "call" and report.passed]
+    notes = [(report.nodeid, note) for report in passed for name, note in report.user_properties if name == _NOTES]
     if notes:
         terminalreporter.section("stream races: tests that passed", "-")
     for nodeid, note in notes:
@@ -210,13 +210,13 @@ def stream_race_fixture(request: pytest.FixtureRequest) -> StreamRace:
 
 
 def _check(
-    item: pytest.Item, function: object, body: Callable[[], object], given: Mapping[str, Any], call: int
+    item: pytest.Item, function: object, body: Callable[[], object], arguments: Mapping[str, Any], call: int
 ) -> None:
     """Fail as the test does, or with the findings."""
     __tracebackhide__ = True
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         _fail("stream_race marks plain test functions: async ones have an order of their own")
-    outcome = _outcome(item, body, given, call)
+    outcome = _outcome(item, body, arguments, call)
     if isinstance(outcome, str):
         _fail(outcome)
     if outcome is not None:
@@ -224,7 +224,7 @@ def _check(
 
 
 def _outcome(
-    item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
+    item: pytest.Item, body: Callable[[], object], arguments: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """Return the failure; None if nothing is wrong."""
     if not device.here():
@@ -238,7 +238,7 @@ def _outcome(
         return _lacking(error, "a stream_race test")
 
     try:
-        options = Options.of(given)
+        options = Options.of(arguments)
         with TemporaryDirectory() as folder, steady():
             return _tried(item, body, options, call, Path(folder))
     except Problem as error:
@@ -271,11 +271,11 @@ def _tell(item: pytest.Item, error: BaseException) -> str:
     return str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
 
 
-def _lacking(error: ModuleNotFoundError, what: str) -> str:
+def _lacking(error: ModuleNotFoundError, subject: str) -> str:
     """Return what to install, as the plugin is installed without its dependencies; else raise ``error``."""
     from streamrace.device.extras import lacking
 
-    sentence = lacking(error, what, _EXTRA)
+    sentence = lacking(error, subject, _EXTRA)
     if sentence is None:
         raise error
     return sentence

@@ -79,20 +79,20 @@ def check_program(
 
     if why := _lacking():
         pytest.fail(why, pytrace=False)
-    path = os.pathsep.join(dict.fromkeys(os.path.abspath(one) for one in [*_cpu_torch(), *sys.path]))
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*_cpu_torch(), *sys.path]))
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
     variables |= SAME_ORDER
-    variables |= {one: os.environ.get(one, value) for one, value in KERNELS.items()}
-    one = Alone({name: program, **modules}, tuple(arguments), ranks)
-    with Runner(variables=variables) as runner, standing(one, runner, PATIENCE_S) as runs:
+    variables |= {name: os.environ.get(name, value) for name, value in KERNELS.items()}
+    alone = Alone({name: program, **modules}, tuple(arguments), ranks)
+    with Runner(variables=variables) as runner, standing(alone, runner, PATIENCE_S) as runs:
         try:
-            found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
+            result = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
         except UnwrittenTrace as problem:
-            found = Judgement(f"nothing is known of the race: {problem}")
-    for note in found.notes:
+            result = Judgement(f"nothing is known of the race: {problem}")
+    for note in result.notes:
         warnings.warn(note, StreamRaceWarning, stacklevel=2)
-    if found.problem:
-        pytest.fail(found.problem, pytrace=False)
+    if result.problem:
+        pytest.fail(result.problem, pytrace=False)
 
 
 def judged(
@@ -113,13 +113,13 @@ def judged(
     except TraceError as problem:
         return Judgement(f"nothing is known of the race: {problem}")
     unseen = tuple(map(str, found_by(detectors, Unseen)))
-    gone = [place for place in dict.fromkeys(between) if not comes_by(first, place)]
+    lost = [place for place in dict.fromkeys(between) if not comes_by(first, place)]
 
     def failing(races: Sequence[Race]) -> list[Race]:
         """Return the unknown races, with those between the two places first."""
-        found = [race for race in races if not any(lies_between(race, one) for one in beside)]
-        its = [race for race in races if lies_between(race, between)]
-        return [*its, *(race for race in found if race not in its)]
+        others = [race for race in races if not any(lies_between(race, places) for places in beside)]
+        own = [race for race in races if lies_between(race, between)]
+        return [*own, *(race for race in others if race not in own)]
 
     def run(in_: Timing | None) -> LiveOutcome:
         """Run in a timing, reusing the plain run; None: each launch is waited for at once."""
@@ -127,20 +127,20 @@ def judged(
 
     races = found_by(detectors, Race)
     if wrong := failing(races):
-        told = _told(wrong, between, timing, run(timing).differs(run(reference)), gone)
-        return Judgement("\n".join(told), tuple(wrong), unseen)
+        lines = _told(wrong, between, timing, run(timing).differs(run(reference)), lost)
+        return Judgement("\n".join(lines), tuple(wrong), unseen)
     if unseen:
         return Judgement(f"no race is seen, but not all that the program does was: {'; '.join(unseen)}", unseen=unseen)
-    shown, its = (first, traces) if timing == plain else runs.keep(timing)
+    shown, shown_traces = (first, traces) if timing == plain else runs.keep(timing)
     if why := _failed(shown, runs):
         return Judgement(f"no race is seen, but in the timing {timing} {why}")
-    if again := failing(find_races(its)):  # the program takes other branches in this timing
-        return Judgement("\n".join(_told(again, between, timing, "", gone)), tuple(again))
-    notes = [f"the program does not come by {place} any more: it has no race at all" for place in gone]
-    notes += [f"in the timing {timing} nothing is late: {one}" for one in _strange(shown, timing)]
+    if again := failing(find_races(shown_traces)):  # the program takes other branches in this timing
+        return Judgement("\n".join(_told(again, between, timing, "", lost)), tuple(again))
+    notes = [f"the program does not come by {place} any more: it has no race at all" for place in lost]
+    notes += [f"in the timing {timing} nothing is late: {line}" for line in _strange(shown, timing)]
     if races:
-        known = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
-        return Judgement(notes=(*notes, f"{known}: values were not compared, as it may change them"))
+        sentence = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
+        return Judgement(notes=(*notes, f"{sentence}: values were not compared, as it may change them"))
     notes += _by_chance(traces, waits, between)
     if differs := shown.differs(run(reference)):
         if by_itself := runs.run(timing).differs(shown):
@@ -177,18 +177,18 @@ def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
         return f"the program did not end within {runs.patience_s:.0f} s"
     if outcome.status:
         return f"the program ends with status {outcome.status}\n\n{runs.said()}"
-    if not any(one.works for one in outcome.run.values()):
+    if not any(recorded.works for recorded in outcome.run.values()):
         return "the program gives the device no work"
     return ""
 
 
 def _told(
-    races: Sequence[Race], between: Sequence[str], timing: Timing, differs: str, gone: Sequence[str]
+    races: Sequence[Race], between: Sequence[str], timing: Timing, differs: str, lost: Sequence[str]
 ) -> list[str]:
     first = races[0]
     lines = [f"stream race: {_line(first.second, between)} is not ordered after {_line(first.first, between)}"]
-    if gone:
-        lines.append(f"The program does not come by {wording.every(gone)} any more: what was there may be elsewhere.")
+    if lost:
+        lines.append(f"The program does not come by {wording.every(lost)} any more: what was there may be elsewhere.")
     elif not lies_between(first, between):
         lines.append(f"None is between {wording.every(between)} any more, but this one was not there.")
     lines += ["", *races_so_far(races)]
@@ -201,23 +201,23 @@ def _told(
 
 def _line(side: Side, between: Sequence[str]) -> str:
     """Return an access in short, with the line of the given place."""
-    frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
+    frame = next((frame for frame in side.stack if any(is_there(place, [frame]) for place in between)), None)
     frame = frame or meant(side.stack)
-    what = f"the {of_accesses.access(side)}"
-    return f"{what} at {wording.frame(frame, path=True)}" if frame else what
+    access = f"the {of_accesses.access(side)}"
+    return f"{access} at {wording.frame(frame, path=True)}" if frame else access
 
 
 def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
     """Return the work that the timing delays but the program does not issue."""
-    places = [one.place for one in timing.deviations if isinstance(one, Delay)]
+    places = [deviation.place for deviation in timing.deviations if isinstance(deviation, Delay)]
     return [
-        f"there is no {one.occurrence}. {one.kernel} on stream {one.stream} of rank {one.rank} any more"
-        for one in places
-        if one.rank not in outcome.run or outcome.run[one.rank].works.number(one) is None
+        f"there is no {place.occurrence}. {place.kernel} on stream {place.stream} of rank {place.rank} any more"
+        for place in places
+        if place.rank not in outcome.run or outcome.run[place.rank].works.number(place) is None
     ]
 
 
 def _by_chance(traces: Path, waits: Waits, between: Sequence[str]) -> list[str]:
     """Return the incidental waits that alone order the two accesses."""
-    held = [one for one in rests_on(traces, waits).held if any(lies_between(race, between) for race in one.races)]
-    return [f"only by chance: {', '.join(map(str, one.sites))} orders the two" for one in held]
+    orders = [wait for wait in rests_on(traces, waits).held if any(lies_between(race, between) for race in wait.races)]
+    return [f"only by chance: {', '.join(map(str, wait.sites))} orders the two" for wait in orders]

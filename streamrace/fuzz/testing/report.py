@@ -55,7 +55,7 @@ def report(
 
     ``command``: returns the command for a token.
     """
-    harmful = next((one for one in races if one.word == "harmful"), None)
+    harmful = next((result for result in races if result.word == "harmful"), None)
     if harmful is not None:
         lines = [f"harmful race: {harmful.race.missing_wait}"]
     elif failing is not None:
@@ -64,21 +64,21 @@ def report(
         lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
     else:
         lines = [f"uninitialised: what nobody wrote reaches {unwritten[0].where}"]
-    for number, one in enumerate(sorted(races, key=lambda one: one.word != "harmful"), 1):
-        lines += ["", f"Race {number} of {len(races)}: {one.race.kind}, {one.word}", *race_lines(one.race)]
-        if one.reason:
-            lines.append(f"  No verdict: {one.reason}")
-        if one.witness is not None:
-            lines += indented("Witness, in which the second comes before the first:", one.witness.words)
-            lines += indented("Then:", one.witness.wrong or ["every value is the same"])
-            lines += _again(one.witness.token, command)
+    for number, result in enumerate(sorted(races, key=lambda result: result.word != "harmful"), 1):
+        lines += ["", f"Race {number} of {len(races)}: {result.race.kind}, {result.word}", *race_lines(result.race)]
+        if result.reason:
+            lines.append(f"  No verdict: {result.reason}")
+        if result.witness is not None:
+            lines += indented("Witness, in which the second comes before the first:", result.witness.words)
+            lines += indented("Then:", result.witness.wrong or ["every value is the same"])
+            lines += _again(result.witness.token, command)
     if failing is not None:
         lines += ["", "A timing in which it goes wrong", *indented("Timing:", failing.words)]
         lines += [*indented("Then:", failing.wrong), *_again(failing.token, command)]
         lines += [] if races else [f"  {_NO_RACE}"]
     for read in unwritten:
         lines += ["", f"Uninitialised: {read.sentence()}."]
-    if harmful is None and failing is None and races and all(one.word == "benign" for one in races):
+    if harmful is None and failing is None and races and all(result.word == "benign" for result in races):
         lines += ["", "No value depends on it. To let such races pass: @pytest.mark.stream_race(benign='allow')"]
     return lines
 

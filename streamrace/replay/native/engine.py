@@ -37,9 +37,9 @@ class NativeNumbering:
             _numbers(deed.member for deed in deeds),
             _numbers(deed.members for deed in deeds),
         ]
-        for rows in ([one.reads for one in deeds], [one.writes for one in deeds], [one.passed for one in deeds]):
-            columns.append(_numbers(accumulate((len(those) for those in rows), initial=0)))
-            columns.append(_numbers(number for those in rows for row in those for number in row))
+        for rows in ([deed.reads for deed in deeds], [deed.writes for deed in deeds], [deed.passed for deed in deeds]):
+            columns.append(_numbers(accumulate((len(deed_rows) for deed_rows in rows), initial=0)))
+            columns.append(_numbers(number for deed_rows in rows for row in deed_rows for number in row))
         self._it = self._library.numbering_new(
             self._places, *map(_at, columns), len(sizes), _at(bases), _at(sizes), initial.size, _at(initial), limit
         )
@@ -70,17 +70,17 @@ class NativeNumbering:
         """Follow the effects in ``order``. Raises :class:`streamrace.replay.numbering.OutOfOrder`."""
         order = np.ascontiguousarray(order, dtype=np.int64)
         computed, fresh = np.empty(self._places, dtype=np.int64), np.empty(len(order), dtype=np.int64)
-        found = self._library.numbering_follow(self._it, layout, _at(order), len(order), _at(computed), _at(fresh))
-        if found < 0:
+        count = self._library.numbering_follow(self._it, layout, _at(order), len(order), _at(computed), _at(fresh))
+        if count < 0:
             raise OutOfOrder
-        return computed, fresh[:found]
+        return computed, fresh[:count]
 
     def place(self, number: int) -> int:
         return int(self._library.numbering_place(self._it, number))
 
     def arrivals(self, number: int) -> list[int]:
-        found = (ctypes.c_int64 * self._most)()
-        return list(found[: self._library.numbering_arrivals(self._it, number, found)])
+        buffer = (ctypes.c_int64 * self._most)()
+        return list(buffer[: self._library.numbering_arrivals(self._it, number, buffer)])
 
     def done(self, numbers: _Numbers) -> None:
         numbers = np.ascontiguousarray(numbers, dtype=np.int64)
@@ -113,9 +113,9 @@ class NativeNumbering:
         return effects.ctypes.data
 
 
-def times(preds_at: _Numbers, preds: npt.NDArray[np.int32], costs: _Numbers, begin: int, made: _Numbers) -> None:
-    """Write each node's time from ``begin`` on into ``made``: the latest of its predecessors plus its cost."""
-    load().replay_times(len(made), _at(preds_at), _at(preds), _at(costs), begin, _at(made))
+def times(preds_at: _Numbers, preds: npt.NDArray[np.int32], costs: _Numbers, begin: int, out: _Numbers) -> None:
+    """Write each node's time from ``begin`` on into ``out``: the latest of its predecessors plus its cost."""
+    load().replay_times(len(out), _at(preds_at), _at(preds), _at(costs), begin, _at(out))
 
 
 def sort(when: _Numbers, order: _Numbers) -> None:
@@ -127,8 +127,8 @@ def _at(numbers: npt.NDArray[Any]) -> int:
     return numbers.ctypes.data
 
 
-def _numbers(those: Iterable[int]) -> _Numbers:
-    return np.fromiter(those, dtype=np.int64)
+def _numbers(values: Iterable[int]) -> _Numbers:
+    return np.fromiter(values, dtype=np.int64)
 
 
 @cache

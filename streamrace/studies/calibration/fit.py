@@ -59,57 +59,57 @@ def calibrate(recorded: ProfilerTrace, base: Profile, name: str) -> Calibrated:
     if not recorded.ran:
         raise ScenarioError("none of the trace's kernels belongs to an operator whose work is known: nothing is fitted")
     fitted: dict[str, tuple[float, int]] = {}
-    kept: dict[str, str] = {}
+    unfitted: dict[str, str] = {}
     profile, used = base, dict[str, int]()
     for _ in range(_ROUNDS):
         for figure, (kind, of, why) in _figures().items():
-            found = of(recorded.ran, _kernels(profile))
-            used[kind] = max(used.get(kind, 0), len(found)) if figure != "kernel_us" else used.get(kind, 0)
-            if not found:
-                kept[figure] = why
+            samples = of(recorded.ran, _kernels(profile))
+            used[kind] = max(used.get(kind, 0), len(samples)) if figure != "kernel_us" else used.get(kind, 0)
+            if not samples:
+                unfitted[figure] = why
                 continue
-            kept.pop(figure, None)
-            value = _median(found)
-            fitted[figure] = (value, len(found))
+            unfitted.pop(figure, None)
+            value = _median(samples)
+            fitted[figure] = (value, len(samples))
             changed: dict[str, Any] = {figure: value}
             profile = replace(profile, **changed)
     if recorded.launches:
         fitted["launch_us"] = (float(np.median(recorded.launches)), len(recorded.launches))
         profile = replace(profile, launch_us=fitted["launch_us"][0])
     else:
-        kept["launch_us"] = "the trace has no cudaLaunchKernel"
-    return Calibrated(replace(profile, name=name), fitted, kept, _rows(recorded.ran, base, profile, used))
+        unfitted["launch_us"] = "the trace has no cudaLaunchKernel"
+    return Calibrated(replace(profile, name=name), fitted, unfitted, _rows(recorded.ran, base, profile, used))
 
 
 Found = Sequence[tuple[float, float]]  # the figure implied by a call, and the call's weight
 
 
 def _shortest(ran: Iterable[Ran], kernels: Kernels) -> Found:
-    small = [one for one in ran if one.kind == "memory" and one.signature.nbytes <= _SMALL]
-    beside = [one.us - (kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns) / 1000 for one in small]
+    small = [call for call in ran if call.kind == "memory" and call.signature.nbytes <= _SMALL]
+    beside = [call.us - (kernels.nanoseconds(call.signature) - kernels.gpu.floor_ns) / 1000 for call in small]
     return [(max(us, 0.1), 1.0) for us in beside]
 
 
 def _memory(ran: Iterable[Ran], kernels: Kernels) -> Found:
     return _ratio(
-        [one for one in ran if one.kind == "memory" and one.signature.nbytes >= _LARGE], kernels, kernels.gpu.memory
+        [call for call in ran if call.kind == "memory" and call.signature.nbytes >= _LARGE], kernels, kernels.gpu.memory
     )
 
 
 def _host(ran: Iterable[Ran], kernels: Kernels) -> Found:
-    large = [one for one in ran if one.kind == "host" and one.signature.nbytes >= _LARGE // 4]
+    large = [call for call in ran if call.kind == "host" and call.signature.nbytes >= _LARGE // 4]
     return _ratio(large, kernels, kernels.gpu.host_bytes_per_ns)
 
 
 def _arithmetic(kind: str, figure: Callable[[Kernels], float]) -> Callable[[Iterable[Ran], Kernels], Found]:
     def of(ran: Iterable[Ran], kernels: Kernels) -> Found:
         bound = []
-        for one in ran:
-            if one.kind == kind:
-                whole, part = kernels.nanoseconds(one.signature), kernels.arithmetic(one.signature)
-                memory = kernels.bytes_alone(one.signature)
-                if part > _BOUND * memory and whole > _STARTS * kernels.gpu.floor_ns:
-                    bound.append(one)
+        for call in ran:
+            if call.kind == kind:
+                total, part = kernels.nanoseconds(call.signature), kernels.arithmetic(call.signature)
+                memory = kernels.bytes_alone(call.signature)
+                if part > _BOUND * memory and total > _STARTS * kernels.gpu.floor_ns:
+                    bound.append(call)
         return _ratio(bound, kernels, figure(kernels))
 
     return of
@@ -117,20 +117,20 @@ def _arithmetic(kind: str, figure: Callable[[Kernels], float]) -> Callable[[Iter
 
 def _ratio(ran: Iterable[Ran], kernels: Kernels, now: float) -> Found:
     """Return the rate for each call at which the model would predict the call's duration beyond its start."""
-    found = []
-    for one in ran:
-        theirs = one.us * 1000 - kernels.gpu.floor_ns
-        ours = kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns
-        if theirs > 0:
-            found.append((now * ours / theirs, ours))  # by our duration: a delayed call weighs no more
-    return found
+    samples = []
+    for call in ran:
+        measured = call.us * 1000 - kernels.gpu.floor_ns
+        modelled = kernels.nanoseconds(call.signature) - kernels.gpu.floor_ns
+        if measured > 0:
+            samples.append((now * modelled / measured, modelled))  # by our duration: a delayed call weighs no more
+    return samples
 
 
 def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Found], str]]:
     mask = "whose mask is told (Concrete Inputs)"
-    forward = _arithmetic("attention", lambda one: one.gpu.attention)
-    backward = _arithmetic("attention backward", lambda one: one.gpu.attention_backward)
-    product = _arithmetic("matmul", lambda one: one.gpu.matmul)
+    forward = _arithmetic("attention", lambda kernels: kernels.gpu.attention)
+    backward = _arithmetic("attention backward", lambda kernels: kernels.gpu.attention_backward)
+    product = _arithmetic("matmul", lambda kernels: kernels.gpu.matmul)
     return {
         "kernel_us": ("memory", _shortest, "no elementwise kernel of at most 32 KiB"),
         "memory_fraction": ("memory", _memory, "no elementwise kernel or copy of at least 4 MiB"),
@@ -141,38 +141,38 @@ def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Fou
     }
 
 
-def _median(found: Found) -> float:
+def _median(samples: Found) -> float:
     """Return the weighted median."""
-    values, weights = (np.array(column) for column in zip(*found, strict=True))
+    values, weights = (np.array(column) for column in zip(*samples, strict=True))
     order = np.argsort(values, kind="stable")
     passed = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(passed, passed[-1] / 2)])
 
 
 def _kernels(profile: Profile) -> Kernels:
-    made = Kernels.of(profile)
-    assert made is not None
-    return made
+    kernels = Kernels.of(profile)
+    assert kernels is not None
+    return kernels
 
 
 def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str, int]) -> tuple[KindOfKernel, ...]:
     rows = []
     before, after = _kernels(base), _kernels(profile)
-    for kind in sorted({one.kind for one in ran}):
-        those = [one for one in ran if one.kind == kind]
-        theirs = np.array([one.us for one in those])
-        ours = np.array([after.nanoseconds(one.signature) / 1000 for one in those])
-        first = sum(before.nanoseconds(one.signature) for one in those) / 1e6
-        whole, error = float(theirs.sum()), np.abs(ours / np.maximum(theirs, 1e-3) - 1)
+    for kind in sorted({call.kind for call in ran}):
+        calls = [call for call in ran if call.kind == kind]
+        measured = np.array([call.us for call in calls])
+        modelled = np.array([after.nanoseconds(call.signature) / 1000 for call in calls])
+        first = sum(before.nanoseconds(call.signature) for call in calls) / 1e6
+        total, error = float(measured.sum()), np.abs(modelled / np.maximum(measured, 1e-3) - 1)
         rows.append(
             KindOfKernel(
                 kind,
-                len(those),
+                len(calls),
                 used.get(kind, 0),
-                whole / 1000,
+                total / 1000,
                 first,
-                ours.sum() / 1000,
-                ours.sum() / whole - 1 if whole else 0.0,
+                modelled.sum() / 1000,
+                modelled.sum() / total - 1 if total else 0.0,
                 float(np.median(error)),
             )
         )

@@ -42,8 +42,8 @@ class ProfilerTrace(NamedTuple):
 
 def read(path: Path) -> ProfilerTrace:
     """Read the trace ``path`` (JSON, may be gzipped). Raises ScenarioError for a file without usable kernels."""
-    made = _json(path)
-    events = [event for event in made["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
+    trace = _json(path)
+    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
     kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
     operations = [event for event in events if event.get("cat") == "cpu_op"]
     if not kernels and operations:
@@ -55,17 +55,17 @@ def read(path: Path) -> ProfilerTrace:
     if not any(_args(event).get("Input Dims") for event in operations):
         raise ScenarioError(f"{path} does not say the shapes that operators worked on: {_CAPTURE}")
     launches = [event for event in events if event.get("cat") == "cuda_runtime"]
-    left: dict[str, int] = {}
+    skipped: dict[str, int] = {}
     together: dict[tuple[Any, ...], tuple[operators.Placed, float]] = {}
     around = _Around(operations, launches)
     for number, event in enumerate(kernels):
         took = _number(event.get("dur"))
         if took is None:
-            left["no duration"] = left.get("no duration", 0) + 1
+            skipped["no duration"] = skipped.get("no duration", 0) + 1
             continue
         placed = operators.copied(event) or _first(around.of(event), str(event.get("name", "")))
         if isinstance(placed, str):
-            left[placed] = left.get(placed, 0) + 1
+            skipped[placed] = skipped.get(placed, 0) + 1
             continue
         key = (number,) if placed.key is None else (placed.key,)
         before = together.get(key)
@@ -74,7 +74,7 @@ def read(path: Path) -> ProfilerTrace:
         together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
     launched = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
-    return ProfilerTrace(ran, left, tuple(one for one in launched if one), _device(made), len(kernels))
+    return ProfilerTrace(ran, skipped, tuple(launch for launch in launched if launch), _device(trace), len(kernels))
 
 
 def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
@@ -97,12 +97,12 @@ class _Around:
         self._chains = {id(event): chain for event, chain in _nested([*operations, *launches])}
 
     def of(self, kernel: Event) -> list[Event]:
-        named = self._by_number.get(_number_of(kernel, "External id"))
+        parent = self._by_number.get(_number_of(kernel, "External id"))
         launch = self._launches.get(_number_of(kernel, "correlation"))
         chain = self._chains.get(id(launch), []) if launch is not None else []
-        if chain or named is None:
+        if chain or parent is None:
             return chain
-        return [named, *self._chains.get(id(named), [])]
+        return [parent, *self._chains.get(id(parent), [])]
 
 
 def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
@@ -113,28 +113,28 @@ def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
         if start is not None and took is not None:
             thread = str(event.get("pid")), str(event.get("tid"))
             threads.setdefault(thread, []).append((start, -took, number, event))
-    for those in threads.values():
+    for spans in threads.values():
         open_now: list[tuple[float, Event]] = []
-        for start, less, _, event in sorted(those):
+        for start, less, _, event in sorted(spans):
             while open_now and open_now[-1][0] < start - less:
                 open_now.pop()
-            yield event, [one for _, one in reversed(open_now)]
+            yield event, [outer for _, outer in reversed(open_now)]
             if event.get("cat") == "cpu_op":
                 open_now.append((start - less, event))
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        made = untrusted.read_json(path, largest=_LARGEST, finite=False, unzip=True)
+        trace = untrusted.read_json(path, largest=_LARGEST, finite=False, unzip=True)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror or error}") from None
     except untrusted.Unreadable as error:
         raise ScenarioError(f"{path} is no trace: {error}; {_CAPTURE}") from None
-    if isinstance(made, list):
-        made = {"traceEvents": made}
-    if not isinstance(made, dict) or not isinstance(made.get("traceEvents"), list):
+    if isinstance(trace, list):
+        trace = {"traceEvents": trace}
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise ScenarioError(f"{path} is no trace: it has no traceEvents; {_CAPTURE}")
-    return made
+    return trace
 
 
 def _args(event: Event) -> Mapping[str, Any]:
@@ -144,12 +144,12 @@ def _args(event: Event) -> Mapping[str, Any]:
 
 def _number_of(event: Event, name: str) -> str | None:
     """Return the number that links events to each other, as text; None if the event has none."""
-    found = _args(event).get(name)
-    return None if found is None else str(found)
+    number = _args(event).get(name)
+    return None if number is None else str(number)
 
 
 def _by(events: Iterable[Event], name: str) -> dict[str | None, Event]:
-    return {number: one for one in events if (number := _number_of(one, name)) is not None}
+    return {number: event for event in events if (number := _number_of(event, name)) is not None}
 
 
 def _number(value: Any) -> float | None:
@@ -157,7 +157,7 @@ def _number(value: Any) -> float | None:
     return float(value) if good else None
 
 
-def _device(made: Mapping[str, Any]) -> str:
-    known = made.get("deviceProperties")
-    first = known[0] if isinstance(known, list) and known else {}
+def _device(trace: Mapping[str, Any]) -> str:
+    devices = trace.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else {}
     return str(first.get("name", "")) if isinstance(first, dict) else ""

@@ -72,9 +72,9 @@ def placed(event: Mapping[str, Any], kernel: str) -> Placed | str | None:
     result = _broadcast(shapes)
     if result is None:
         return None
-    read = shapes[1:] if name in ("aten::copy_", "aten::fill_", "aten::zero_") else shapes
-    kinds = dtypes[1:] if len(read) < len(shapes) else dtypes
-    all_shapes, all_dtypes = (*read, result), (*kinds, dtypes[0])
+    inputs = shapes[1:] if name in ("aten::copy_", "aten::fill_", "aten::zero_") else shapes
+    kinds = dtypes[1:] if len(inputs) < len(shapes) else dtypes
+    all_shapes, all_dtypes = (*inputs, result), (*kinds, dtypes[0])
     return Placed("memory", _signature(name, all_shapes, all_dtypes), id(event))
 
 
@@ -103,8 +103,8 @@ def _attention(
     need = 4 if backward else 3
     if len(shapes) < need or any(len(shape) != 4 for shape in shapes[:need]):
         return None
-    ours = (*shapes[:need], shapes[need - 3])
-    signature = _signature(_OURS + "_backward" * backward, ours, (*dtypes[:need], dtypes[0]))
+    our_shapes = (*shapes[:need], shapes[need - 3])
+    signature = _signature(_OURS + "_backward" * backward, our_shapes, (*dtypes[:need], dtypes[0]))
     kind = "attention backward" if backward else "attention"
     return Placed(kind, signature._replace(switches=int(concrete[at] == "True")), key)
 
@@ -129,10 +129,10 @@ def _tensors(args: Mapping[str, Any]) -> tuple[list[Shape], list[str]]:
 
 
 def _broadcast(shapes: list[Shape]) -> Shape | None:
-    made: list[int] = []
+    extents: list[int] = []
     for at in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-at] for shape in shapes if len(shape) >= at} - {1}
         if len(sizes) > 1:
             return None
-        made.append(sizes.pop() if sizes else 1)
-    return tuple(reversed(made))
+        extents.append(sizes.pop() if sizes else 1)
+    return tuple(reversed(extents))

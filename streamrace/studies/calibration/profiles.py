@@ -18,7 +18,7 @@ def written(profile: Profile, *, origin: str, notes: Mapping[str, str]) -> str:
             continue
         if is_dataclass(value) and not isinstance(value, type):
             tables += ["", f"[{item.name}]"]
-            tables += [f"{name} = {_text(one)}" for name, one in asdict(value).items() if one is not None]
+            tables += [f"{name} = {_text(figure)}" for name, figure in asdict(value).items() if figure is not None]
             continue
         note = notes.get(item.name)
         lines.append(f"{item.name} = {_text(value)}" + (f"  # {note}" if note else ""))

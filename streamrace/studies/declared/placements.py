@@ -39,14 +39,14 @@ def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
     )
     for case in todo:
         study.job_of(case, **options)  # refuse mistakes before any run
-    whole = {**study.JOB, "hardware": job().hardware, **options}
-    profile = job(**whole).profile()
+    fields = {**study.JOB, "hardware": job().hardware, **options}
+    profile = job(**fields).profile()
     cases = "".join(f"{case.model} {case.gbits:g} {case.fix}\n" for case in todo)
     return StudyPlan(
         partial(_measure, todo=todo, only=own["only"], options=options),
         "importing DeepSpeed",
         ("cases.txt", cases),
-        whole,
+        fields,
         f"{profile.name}: {profile.description}",
     )
 
@@ -76,16 +76,16 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
         carrying = int((sites.verdict != REDUNDANT).sum())
         needed = f"of stock DeepSpeed's {len(sites)} synchronisations {carrying} are needed in this training"
         parts += [needed] if frame is None else []
-        counts = ", ".join(f"{one}: {count}" for one, count in sites.verdict.value_counts().items())
+        counts = ", ".join(f"{verdict}: {count}" for verdict, count in sites.verdict.value_counts().items())
         facts.append(Fact("stock's own", f"{needed} ({counts}); each taken away alone in a small live run of 4 ranks"))
     return Conclusion("Where hpZ's synchronisation may stand", verdict, tone, f"{'; '.join(parts)}.", facts)
 
 
 def _judged(frame: pd.DataFrame) -> tuple[str, str, str]:
     """Return verdict, tone, and the sentence without its end."""
-    unfixed, tried = frame[frame.fix == str(Fix.NONE)], frame[frame.fix != str(Fix.NONE)]
-    free = [str(fix) for fix, rows in tried.groupby("fix", sort=False) if rows.race_free.all()]
-    racy = [str(fix) for fix in dict.fromkeys(tried.fix) if fix not in free]
+    unfixed, fixed = frame[frame.fix == str(Fix.NONE)], frame[frame.fix != str(Fix.NONE)]
+    free = [str(fix) for fix, rows in fixed.groupby("fix", sort=False) if rows.race_free.all()]
+    racy = [str(fix) for fix in dict.fromkeys(fixed.fix) if fix not in free]
     racing = int((~unfixed.race_free).sum())
     needed = "hpZ's synchronisation"
     if racing:
@@ -96,7 +96,7 @@ def _judged(frame: pd.DataFrame) -> tuple[str, str, str]:
     if partly == len(frame):
         nothing = f"Nothing is known of any place: in none of the {partly} runs was all of it exercised ({features})"
         return "not exercised", "warn", nothing
-    if not len(tried):
+    if not len(fixed):
         return "no place was tried", "warn", f"{needed}; no place for it was tried"
     if not free:
         return "no place is enough", "bad", f"{needed}; none of the {len(racy)} places that were tried for it is enough"
@@ -104,7 +104,7 @@ def _judged(frame: pd.DataFrame) -> tuple[str, str, str]:
     text = f"{needed}; of {len(free) + len(racy)} places that were tried for it {len(free)} are enough"
     text += f", and {', '.join(racy)} not" if racy else ""
     text += f"; the cheapest is {' or '.join(best)}"
-    stock = tried[tried.fix == str(Fix.STREAM_SYNC)]
+    stock = fixed[fixed.fix == str(Fix.STREAM_SYNC)]
     if str(Fix.STREAM_SYNC) in racy:
         return "stock is not enough", "bad", text
     if len(stock):
@@ -145,9 +145,9 @@ def _overview(frame: pd.DataFrame) -> Table:
     more = frame.assign(more=((frame.step_s - frame.join(best, on=job).best) * 1e3).round(3) + 0.0)
     by_job = more.drop_duplicates(["fix", *job]).pivot(index="fix", columns=job, values="more")[list(best.index)]
     rows: list[list[Any]] = []
-    for fix, found in frame.groupby("fix", sort=False):
-        free, races = found.race_free.all(), " / ".join(dict.fromkeys(map(str, found.races)))
-        where = ": ".join(filter(None, found[["where", "what"]].iloc[0]))
+    for fix, runs in frame.groupby("fix", sort=False):
+        free, races = runs.race_free.all(), " / ".join(dict.fromkeys(map(str, runs.races)))
+        where = ": ".join(filter(None, runs[["where", "what"]].iloc[0]))
         rows.append([str(fix), Cell("none", "good") if free else Cell(races, "bad"), *by_job.loc[fix], where])
     cures = {row[0] for row in rows if row[1].tone == "good"}
     return Table(
@@ -174,7 +174,7 @@ def _jobs(frame: pd.DataFrame) -> list[Table]:
         Column("host blocked", "{:.4f} s"), Column("waits at the fix", ","), Column("for", "{:.3f} s"),
     ]  # fmt: skip
     tables = []
-    for (model, gbits), found in frame.groupby(["model", "gbits"], sort=False):
+    for (model, gbits), runs in frame.groupby(["model", "gbits"], sort=False):
         rows = [
             [
                 row.fix,
@@ -184,27 +184,27 @@ def _jobs(frame: pd.DataFrame) -> list[Table]:
                 row.host_blocked_s,
                 *((row.waits, row.waited_s) if row.waits else (None, None)),
             ]
-            for row in each(found)
+            for row in each(runs)
         ]
         tables.append(Table(f"{model}, {gbits:g} Gbit/s between nodes", columns, rows, brief=False))
     return tables
 
 
 def _races(frame: pd.DataFrame) -> Table:
-    found = frame[~frame.race_free].drop_duplicates(["fix", "model"])
-    rows = [[f"{row.fix}, {row.model}", Cell(row.pairs, "bad"), row.memory, row.example] for row in each(found)]
+    racy = frame[~frame.race_free].drop_duplicates(["fix", "model"])
+    rows = [[f"{row.fix}, {row.model}", Cell(row.pairs, "bad"), row.memory, row.example] for row in each(racy)]
     columns = ["fix", "the lines that race", "memory", "example"]
     return Table("The races that were found", columns, rows, brief=False)
 
 
-def _sites(found: pd.DataFrame) -> Table:
+def _sites(sites: pd.DataFrame) -> Table:
     rows = []
-    for row in each(found):
+    for row in each(sites):
         first, *others = row.pairs.split("; ")
         more = f" and {len(others)} more" if others else ""
-        what = first.replace(" | ", ", ") + more if first and row.verdict != BREAKS else row.note
+        detail = first.replace(" | ", ", ") + more if first and row.verdict != BREAKS else row.note
         place = f"{PurePath(row.file).name}:{row.line} {row.function.rpartition('.')[2]}"
-        rows.append([f"{row.operation}, {place}", row.count, Cell(row.verdict, _TONES.get(row.verdict, "bad")), what])
+        rows.append([f"{row.operation}, {place}", row.count, Cell(row.verdict, _TONES.get(row.verdict, "bad")), detail])
     return Table(
         "Stock DeepSpeed's own synchronisations, each taken away alone",
         ["taken away", Column("times a step", "d"), "without it", "the race found, or what happened"],

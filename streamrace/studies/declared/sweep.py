@@ -72,8 +72,8 @@ def _completed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def as_released(frame: pd.DataFrame) -> list[str]:
     """Return the configurations of other releases than the pinned one."""
-    ours = {ZERO3, *(f"hpZ {fix}" for fix in Fix)}
-    return [name for name in dict.fromkeys(frame.configuration) if name not in ours]
+    own = {ZERO3, *(f"hpZ {fix}" for fix in Fix)}
+    return [name for name in dict.fromkeys(frame.configuration) if name not in own]
 
 
 def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
@@ -108,7 +108,7 @@ def _races(frame: pd.DataFrame) -> tuple[str, str, str, str, str]:
     unfixed, fixed = frame[frame.configuration == UNFIXED], frame[frame.configuration != UNFIXED]
     fixes = [name.removeprefix("hpZ ") for name in dict.fromkeys(fixed.configuration) if name != ZERO3]
     total, racing, shown = len(unfixed), int((unfixed.pairs > 0).sum()), int((unfixed.manifested > 0).sum())
-    left = fixed[fixed.pairs > 0]
+    racy = fixed[fixed.pairs > 0]
     partly, features = unexercised(unfixed[unfixed.pairs == 0])
     without = f"no race in {total} settings"
     if racing:
@@ -118,9 +118,9 @@ def _races(frame: pd.DataFrame) -> tuple[str, str, str, str, str]:
         without += f"; in {partly} not all was exercised"
     within = f"no race in {len(fixed)} runs ({', '.join([*fixes, ZERO3])})"
     not_all = f"in {partly} of {total} settings not all was exercised ({features})"
-    if len(left):
-        names = ", ".join(dict.fromkeys(left.configuration))
-        within = f"a race in {len(left)} of {len(fixed)} runs: {names}"
+    if len(racy):
+        names = ", ".join(dict.fromkeys(racy.configuration))
+        within = f"a race in {len(racy)} of {len(fixed)} runs: {names}"
         sentence = f"A race is left where none should be ({names}), so training may go wrong there"
         return "a race is left", "bad", sentence, without, within
     if racing:
@@ -143,10 +143,10 @@ def _races(frame: pd.DataFrame) -> tuple[str, str, str, str, str]:
 
 
 def _closest(rows: pd.DataFrame) -> str:
-    found = rows[rows.manifested > 0]
-    if found.empty:
+    manifested = rows[rows.manifested > 0]
+    if manifested.empty:
         return ""
-    network, batch = min(zip(found.network, found.micro_batch, strict=True))
+    network, batch = min(zip(manifested.network, manifested.micro_batch, strict=True))
     return f"; the slowest network that shows it has {network:g} Gbit/s (micro-batch {batch})"
 
 
@@ -167,10 +167,10 @@ def _pays(frame: pd.DataFrame) -> str:
     return f"{100 * (PAYS - 1):.0f} % or more, up to {_ends(ends)}"
 
 
-def _ends(found: Sequence[tuple[float, int]]) -> str:
+def _ends(points: Sequence[tuple[float, int]]) -> str:
     """Return the lowest and the highest bandwidth of a sorted list, with their micro-batches."""
     return " … ".join(
-        f"{gbits:.0f} Gbit/s (micro-batch {batch})" for gbits, batch in dict.fromkeys((found[0], found[-1]))
+        f"{gbits:.0f} Gbit/s (micro-batch {batch})" for gbits, batch in dict.fromkeys((points[0], points[-1]))
     )
 
 
@@ -231,10 +231,10 @@ def _releases(frame: pd.DataFrame, older: Sequence[str]) -> Table:
     for name in (UNFIXED, *older):
         starts = matters_from(frame, name)
         release = "no fix" if name == UNFIXED else f"{name.removeprefix('hpZ ')} as released"
-        for batch, found in frame[frame.configuration == name].groupby("micro_batch"):
+        for batch, runs in frame[frame.configuration == name].groupby("micro_batch"):
             cells = [
                 Cell(f"{bad} of {harmful}", "bad" if bad and bad == harmful else "warn" if bad else "")
-                for bad, harmful in found.sort_values("network")[counts].astype(int).to_numpy()
+                for bad, harmful in runs.sort_values("network")[counts].astype(int).to_numpy()
             ]
             rows.append([f"{release}, micro-batch {batch}", *cells, start(starts[batch])])
     return Table(
@@ -251,11 +251,11 @@ def _fixes(frame: pd.DataFrame, older: Sequence[str]) -> Table:
     setting = ["network", "micro_batch"]
     stock = frame[frame.configuration == STOCK].set_index(setting).step_s
     rows = []
-    for name, found in frame[~frame.configuration.isin(older)].groupby("configuration", sort=False):
-        more = (found.set_index(setting).step_s / stock - 1).dropna()
-        racing, manifested = int((found.pairs > 0).sum()), int((found.manifested > 0).sum())
-        race = Cell(f"{racing} of {len(found)}", "bad") if racing else Cell("none", "good")
-        closest = (str(manifested), slack(found.slack_us.min())) if racing else ("", "")
+    for name, runs in frame[~frame.configuration.isin(older)].groupby("configuration", sort=False):
+        more = (runs.set_index(setting).step_s / stock - 1).dropna()
+        racing, manifested = int((runs.pairs > 0).sum()), int((runs.manifested > 0).sum())
+        race = Cell(f"{racing} of {len(runs)}", "bad") if racing else Cell("none", "good")
+        closest = (str(manifested), slack(runs.slack_us.min())) if racing else ("", "")
         rows.append([str(name), race, *closest, "" if name == STOCK or more.empty else _between(more)])
     return Table(
         "What was found with each fix, and what it costs",
@@ -290,7 +290,7 @@ def _between(more: Iterable[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-_NETWORKS, _MICRO_BATCHES = (listed(one).replace(" ", "") for one in (study.NETWORKS, study.MICRO_BATCHES))
+_NETWORKS, _MICRO_BATCHES = (listed(values).replace(" ", "") for values in (study.NETWORKS, study.MICRO_BATCHES))
 STUDY = Study(
     question="Where does the race show, and where does hpZ pay?",
     text="""Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.

@@ -23,17 +23,17 @@ _OTHER = ("release", "another release's way", "network", "timing")  # not settin
 
 
 def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
-    named = own["releases"]
-    releases = list(study.RELEASES) if named is None else among("--releases", named, study.RELEASES)
-    here = installed()
-    part = here != PINNED and releases == [here]  # this process was started by the run elsewhere below
+    text = own["releases"]
+    releases = list(study.RELEASES) if text is None else among("--releases", text, study.RELEASES)
+    current = installed()
+    part = current != PINNED and releases == [current]  # this process was started by the run elsewhere below
     if not part and AFFECTED not in releases:
         raise ScenarioError(f"--releases leaves out {AFFECTED}, with which the others are compared: name it too")
 
     def measure(run: StudyRun) -> Frames:
         frames = []
         for release in releases:
-            if release != here:
+            if release != current:
                 frames.append(run.elsewhere(release))
                 continue
             with run.counting() as progress:
@@ -43,19 +43,19 @@ def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
             frames.append(rows)
         if part:
             return {"why": frames[0]}
-        found = {"why": study.judged(pd.concat(frames, ignore_index=True))}
-        return {**found, "losses": _losses(run, releases)} if own["live"] else found
+        results = {"why": study.judged(pd.concat(frames, ignore_index=True))}
+        return {**results, "losses": _losses(run, releases)} if own["live"] else results
 
     return StudyPlan.of(study.reported(**options), measure, "importing DeepSpeed", part=part)
 
 
 def _losses(run: StudyRun, releases: list[str]) -> pd.DataFrame:
     """Train a small model under the affected release and the pinned one, and return the losses that Trainer prints."""
-    here = installed()
+    current = installed()
     with run.doing("transformers' Trainer on a small model"):
         losses = pd.concat(
             [
-                trainer.losses(release, environment(release) if release != here else os.environ)
+                trainer.losses(release, environment(release) if release != current else os.environ)
                 for release in (AFFECTED, PINNED)
                 if release in releases
             ],
@@ -87,8 +87,8 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
         f"micro-batch {get('micro_batch', '?')}, sequence {get('sequence', '?')}, gradient checkpointing, "
         f"{get('loop')} loop"
     )
-    there = f"{base.reversed} of {base.harmful} harmful pairs are reversed: {base.parameters}"
-    facts = [Fact("the setting", f"{job}; DeepSpeed {AFFECTED} as released"), Fact("there", there, "harmful")]
+    reversed_pairs = f"{base.reversed} of {base.harmful} harmful pairs are reversed: {base.parameters}"
+    facts = [Fact("the setting", f"{job}; DeepSpeed {AFFECTED} as released"), Fact("there", reversed_pairs, "harmful")]
     for release in compared(frame):
         rows = frame[(frame.release == release) & (frame.assumption != BASE) & frame.flips]
         deciding = "; ".join(f"{row.assumption}: {row.value}" for row in each(rows))

@@ -55,7 +55,7 @@ def rehearsed(
     rank: int = 0,
     exact: bool | None = None,
     compare: bool = True,
-    meanwhile: Callable[[Rehearsed], None] = lambda found: None,
+    meanwhile: Callable[[Rehearsed], None] = lambda result: None,
 ) -> Rehearsed:
     """Dry-run ``job`` from a few of its layers if they show that the order repeats, else with all of them.
 
@@ -67,16 +67,16 @@ def rehearsed(
     if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
         exact = True
     with Comparison(job, folder / "ranks", tell) as ranks:
-        found: Rehearsed | None = None
+        result: Rehearsed | None = None
         if not exact:
             try:
-                found = extended(job, folder, tell, rank=rank, beside=ranks if compare else None)
+                result = extended(job, folder, tell, rank=rank, beside=ranks if compare else None)
             except Irregular as problem:
                 if exact is False:
                     sentence = f"few layers do not stand for all: {problem}; leave --extend out"
                     raise ScenarioError(sentence) from None
                 tell(f"few layers do not stand for all, so all are run: {problem}")
-        if found is None:
+        if result is None:
             with ProcessPool(cores(), behind=True) as pool:
 
                 def tell_on(text: str) -> None:
@@ -84,12 +84,12 @@ def rehearsed(
                     pool.look()
 
                 started = partial(ranks.begin, pool) if compare else lambda: None
-                found = rehearse(job, folder, tell_on, rank=rank, started=started)
-                meanwhile(found)
+                result = rehearse(job, folder, tell_on, rank=rank, started=started)
+                meanwhile(result)
                 pool.finish()
         else:
-            meanwhile(found)
-        return replace(found, classes=ranks.result(found.sizes)) if compare else found
+            meanwhile(result)
+        return replace(result, classes=ranks.result(result.sizes)) if compare else result
 
 
 def extended(
@@ -106,30 +106,30 @@ def extended(
     ``beside``: a comparison of ranks that the same processes run. Raises :class:`Irregular` with a sentence if the
     order does not repeat, or cannot be shown to, and the errors of :func:`rehearse`.
     """
-    whole = rehearsal.layers_of(job)
-    if whole is None or whole <= FEWEST + 2:
+    depth = rehearsal.layers_of(job)
+    if depth is None or depth <= FEWEST + 2:
         raise Irregular("the model has no number of layers that can be changed, or too few")
-    fewest = _fewest(job, whole)
+    fewest = _fewest(job, depth)
     with ProcessPool(cores()) as pool:
         if beside is not None:
             beside.begin(pool)
-        found = _from_few(job, folder, _Recordings(job, folder, pool, races=races, rank=rank, tell=tell), fewest, whole)
+        run = _from_few(job, folder, _Recordings(job, folder, pool, races=races, rank=rank, tell=tell), fewest, depth)
         pool.finish()
-        return found
+        return run
 
 
-def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whole: int) -> Rehearsed:
-    if fewest + 2 <= min(MOST, whole):
+def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, depth: int) -> Rehearsed:
+    if fewest + 2 <= min(MOST, depth):
         recordings.make(fewest, fewest + 1, fewest + 2)  # needed by the shortest period
     problem = Irregular("the order does not repeat from layer to layer")
-    for layers in range(fewest, min(MOST, whole) + 1):
+    for layers in range(fewest, min(MOST, depth) + 1):
         recordings.make(layers)
         for period in PERIODS:
             three = [recordings.made.get(layers - back * period) for back in (2, 1, 0)]
-            if None in three or layers - 2 * period < fewest or (whole - layers) % period:
+            if None in three or layers - 2 * period < fewest or (depth - layers) % period:
                 continue
             try:
-                return _extended(job, [one for one in three if one is not None], period, whole, folder)
+                return _extended(job, [run for run in three if run is not None], period, depth, folder)
             except Irregular as found:
                 problem = found
     raise problem
@@ -138,9 +138,9 @@ def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whol
 class _Recorded:
     """A dry run with few layers and the order read from its trace."""
 
-    def __init__(self, layers: int, found: Rehearsed) -> None:
-        self.layers, self.found = layers, found
-        reader = TraceReader(found.trace)
+    def __init__(self, layers: int, rehearsed: Rehearsed) -> None:
+        self.layers, self.found = layers, rehearsed
+        reader = TraceReader(rehearsed.trace)
         try:
             self.order = LayerPattern(reader.read())
         finally:
@@ -155,18 +155,18 @@ class _Recordings:
         self._folder, self._pool, self._tell = folder, pool, tell
         self._record = partial(_record, job, folder, races=races, rank=rank)
 
-    def make(self, *wanted: int) -> None:
-        """Record the ``wanted`` numbers of layers that are missing; the deepest takes longest, and starts first."""
-        todo = [layers for layers in sorted(wanted, reverse=True) if layers not in self.made]
+    def make(self, *layer_counts: int) -> None:
+        """Record those of the numbers of layers that are missing; the deepest takes longest, and starts first."""
+        todo = [layers for layers in sorted(layer_counts, reverse=True) if layers not in self.made]
         for layers in reversed(todo):
             self._tell(f"recording {layers} layers")
-        found: dict[int, Rehearsed] = {}
-        self._pool.begin(self._record, todo, then=found.__setitem__)
+        rehearsals: dict[int, Rehearsed] = {}
+        self._pool.begin(self._record, todo, then=rehearsals.__setitem__)
         for _ in self._pool.done():
             for layers in todo:
-                if layers in found and layers not in self.made:
-                    self.made[layers] = _Recorded(layers, found[layers])
-            if all(layers in self.made for layers in wanted):
+                if layers in rehearsals and layers not in self.made:
+                    self.made[layers] = _Recorded(layers, rehearsals[layers])
+            if all(layers in self.made for layers in layer_counts):
                 break
 
 
@@ -174,14 +174,14 @@ def _record(job: Job, folder: Path, layers: int, *, races: bool, rank: int) -> R
     return rehearse(job, folder / f"{layers}-layers", answers=False, races=races, rank=rank, layers=layers)
 
 
-def _fewest(job: Job, whole: int) -> int:
+def _fewest(job: Job, depth: int) -> int:
     """Compute the layers of the shallowest recording. Raises :class:`Irregular` if few layers cannot show the order."""
     if job.sharding:
         return FEWEST
-    one, two = (rehearsal.parameters_of(job, layers) for layers in (FEWEST, FEWEST + 1))
-    layer = two - one
+    first, second = (rehearsal.parameters_of(job, layers) for layers in (FEWEST, FEWEST + 1))
+    layer = second - first
     zero: dict[str, Any] = job.deepspeed_config(rehearsal.hidden_of(job)).get("zero_optimization", {})
-    together = one + (whole - FEWEST) * layer
+    together = first + (depth - FEWEST) * layer
     parts = math.ceil(together / job.ranks / zero.get("sub_group_size", _SUB_GROUP))
     if parts > 1:
         raise Irregular(f"the optimizer goes over {parts} parts of sub_group_size, and few layers make one")
@@ -196,9 +196,9 @@ def _fewest(job: Job, whole: int) -> int:
     return needed
 
 
-def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, folder: Path) -> Rehearsed:
-    grown = growth(*(one.order for one in three))
-    last, times = three[-1], (whole - three[-1].layers) // period
+def _extended(job: Job, three: Sequence[_Recorded], period: int, depth: int, folder: Path) -> Rehearsed:
+    grown = growth(*(run.order for run in three))
+    last, times = three[-1], (depth - three[-1].layers) // period
     again = _again(last.order)
     if again != last.found.steps:
         raise Irregular("the recording does not take the time that its order takes")
@@ -215,26 +215,26 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, fol
     for metric in (memory, busy, traffic):
         metric.feed([course.end()])
     steps = busy.result().steps
-    found = last.found
+    final = last.found
 
-    def count(of: Callable[[Rehearsed], int], what: str) -> int:
-        return _grown([of(one.found) for one in three], times, what)
+    def count(of: Callable[[Rehearsed], int], figure: str) -> int:
+        return _grown([of(run.found) for run in three], times, figure)
 
     return replace(
-        found,
+        final,
         folder=folder,
-        parameters=count(lambda one: one.parameters, "the number of parameters"),
-        trained=count(lambda one: one.trained, "the number of trained parameters"),
+        parameters=count(lambda result: result.parameters, "the number of parameters"),
+        trained=count(lambda result: result.trained, "the number of trained parameters"),
         operations=course.operations,
-        judged=None if found.judged is None else _races([one.found.races for one in three], times),
+        judged=None if final.judged is None else _races([run.found.races for run in three], times),
         step=steps[-1],
         steps=steps,
         traffic=traffic.result(),
         memory=memory.result(),
-        flops=count(lambda one: one.flops, "the floating point operations of a step"),
-        forward_flops=count(lambda one: one.forward_flops, "those of the forward pass"),
-        host_s=sum(one.found.host_s for one in three),
-        extension=Extension(tuple(one.layers for one in three), whole, period, units=_units(grown), trace=found.trace),
+        flops=count(lambda result: result.flops, "the floating point operations of a step"),
+        forward_flops=count(lambda result: result.forward_flops, "those of the forward pass"),
+        host_s=sum(run.found.host_s for run in three),
+        extension=Extension(tuple(run.layers for run in three), depth, period, units=_units(grown), trace=final.trace),
     )
 
 
@@ -248,26 +248,26 @@ def _again(order: LayerPattern) -> tuple[StepTime, ...]:
     return busy.result().steps
 
 
-def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
+def _races(recordings: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
     """Extrapolate the races: the same races, whose occurrences and reversals grow linearly with the layers."""
-    by_place = [{identity(race): race for race in races} for races in found]
-    if len({frozenset(one) for one in by_place}) > 1 or any(
-        len(one) != len(races) for one, races in zip(by_place, found, strict=True)
+    by_place = [{identity(race): race for race in races} for races in recordings]
+    if len({frozenset(of_trace) for of_trace in by_place}) > 1 or any(
+        len(of_trace) != len(races) for of_trace, races in zip(by_place, recordings, strict=True)
     ):
         raise Irregular("there are other races with more layers")
-    made = []
+    grown = []
     for place, race in by_place[-1].items():
-        occurrences = _grown([one[place].occurrences for one in by_place], times, "how often a race occurs")
-        manifested = _grown([one[place].manifested for one in by_place], times, "how often a race shows")
-        made.append(replace(race, occurrences=occurrences, manifested=manifested))
-    return tuple(made)
+        occurrences = _grown([of_trace[place].occurrences for of_trace in by_place], times, "how often a race occurs")
+        manifested = _grown([of_trace[place].manifested for of_trace in by_place], times, "how often a race shows")
+        grown.append(replace(race, occurrences=occurrences, manifested=manifested))
+    return tuple(grown)
 
 
-def _grown(three: Sequence[int], times: int, what: str) -> int:
-    one, two, last = three
-    if last - two != two - one:
-        raise Irregular(f"{what} does not grow by the same with each layer ({one}, {two}, {last})")
-    return last + times * (last - two)
+def _grown(three: Sequence[int], times: int, figure: str) -> int:
+    first, second, last = three
+    if last - second != second - first:
+        raise Irregular(f"{figure} does not grow by the same with each layer ({first}, {second}, {last})")
+    return last + times * (last - second)
 
 
 def _units(grown: Sequence[Growth]) -> dict[str, list[int]]:

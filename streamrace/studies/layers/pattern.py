@@ -147,8 +147,8 @@ class LayerPattern:
                 return None
             name = _NUMBERS.sub("#", record.name)
             key = _key("label", record.kind, name)  # written by the tool, not part of the program
-            place, whole = self._blocks[record.block][0], self._nbytes[record.block]
-            return Item(key, record, (record.hi - record.lo,), 0, place, at=record.lo, whole=whole)
+            place, nbytes = self._blocks[record.block][0], self._nbytes[record.block]
+            return Item(key, record, (record.hi - record.lo,), 0, place, at=record.lo, whole=nbytes)
         if isinstance(record, RecordStream):
             return Item(_key("record_stream", *self._name(record.block), record.stream), record, (), 0)
         if isinstance(record, Export):
@@ -157,12 +157,12 @@ class LayerPattern:
 
     def _work(self, record: Launch | Collective) -> Item:
         touched = (*record.reads, *record.writes)
-        sizes = tuple(one[2] - one[1] for one in touched)
+        sizes = tuple(access[2] - access[1] for access in touched)
         if len(touched) > _MANY:
-            blocks: Any = sorted({self._name(block)[0] for block in {one[0] for one in touched}})
+            blocks: Any = sorted({self._name(block)[0] for block in {access[0] for access in touched}})
             sizes = (len(touched), sum(sizes))
         else:
-            blocks = tuple(self._name(one[0]) for one in touched)
+            blocks = tuple(self._name(access[0]) for access in touched)
         fixed = (type(record).__name__, record.stream, record.kernel, self._places.get(record.stack))
         key = _key(*fixed, blocks)
         if isinstance(record, Collective):
@@ -174,11 +174,11 @@ class LayerPattern:
         self._since += 1
         turn: Any = self._since if self._since <= _FEW else ("more", record.nbytes)
         place = _key(self._behind, turn, record.stream, record.dtype)
-        made = (len(self.phases), place)
-        self._made[made] += 1
+        key = (len(self.phases), place)
+        self._made[key] += 1
         self._nbytes[record.block] = record.nbytes
         phase = len(self.phases) if self._since <= _FEW else -1
-        self._blocks[record.block] = (place, phase, self._made[made])
+        self._blocks[record.block] = (place, phase, self._made[key])
         return Item(_key("alloc", place), record, (record.nbytes,), 0, place)
 
     def _name(self, block: int) -> tuple[int, int]:
@@ -235,20 +235,20 @@ class Growth:
         item, before = self.order.items[number], self.fewer[number]
         back = item.mark[1] + times * (item.mark[1] - before.mark[1])
         at = item.at + times * (item.at - before.at)
-        whole = item.whole + times * (item.whole - before.whole)
+        nbytes = item.whole + times * (item.whole - before.whole)
         sizes, lasts = item.sizes, item.lasts
         if number in self.grown:
             more, longer = self.grown[number]
-            sizes = tuple(size + times * one for size, one in zip(sizes, more, strict=True))
+            sizes = tuple(size + times * gain for size, gain in zip(sizes, more, strict=True))
             lasts += times * longer
-        return item._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=whole, sizes=sizes, lasts=lasts)
+        return item._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=nbytes, sizes=sizes, lasts=lasts)
 
     def _copied(self, number: int, next_: int, copy: int, times: int) -> Item:
         item, behind, before = self.order.items[number], self.order.items[next_], self.fewer[number]
         back = item.mark[1] + copy * (behind.mark[1] - item.mark[1]) + times * (item.mark[1] - before.mark[1])
         at = item.at + copy * (behind.at - item.at) + times * (item.at - before.at)
-        whole = item.whole + times * (item.whole - before.whole)
-        return (behind if copy else item)._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=whole)
+        nbytes = item.whole + times * (item.whole - before.whole)
+        return (behind if copy else item)._replace(mark=(item.mark[0], max(back, 0)), at=at, whole=nbytes)
 
 
 def growth(one: LayerPattern, two: LayerPattern, three: LayerPattern) -> list[Growth]:
@@ -280,8 +280,8 @@ def _foretold(
 ) -> Growth:
     units, stuck = _units(one.items, two.items, windows)
     if stuck is not None:
-        said = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
-        raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {said} on")
+        description = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
+        raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {description} on")
     repeats: list[int] = []  # for each item of the third recording, the index of the item of the second that it repeats
     twice: list[Repeat] = []
     at = 0
@@ -290,13 +290,13 @@ def _foretold(
         twice.append(Repeat(len(repeats), length))
         at = end
     repeats += range(at, len(two.items))
-    for number, (found, item) in enumerate(zip(repeats, three.items, strict=False)):
-        if two.items[found].key != item.key:
+    for number, (index, item) in enumerate(zip(repeats, three.items, strict=False)):
+        if two.items[index].key != item.key:
             raise Irregular(f"{where} {_said(item, stacks)} is not what fewer layers foretell (record {number})")
     if len(repeats) != len(three.items):
         raise Irregular(f"{where} there are {len(three.items)} records, and fewer layers foretell {len(repeats)}")
     grown = _grown(one, two, three, units, where, stacks)
-    return Growth(three, tuple(twice), grown, tuple(two.items[found] for found in repeats))
+    return Growth(three, tuple(twice), grown, tuple(two.items[index] for index in repeats))
 
 
 def _grown(
@@ -316,15 +316,15 @@ def _grown(
             if sizes[0] != sizes[1] or sizes[1] != sizes[2] or lasts[1] != lasts[2]:
                 more = tuple(after - before for before, after in zip(sizes[1], sizes[2], strict=True))
                 if more != tuple(after - before for before, after in zip(sizes[0], sizes[1], strict=True)):
-                    said = _said(three.items[third], stacks)
-                    raise Irregular(f"{where} {said} does not grow by the same with each layer")
+                    description = _said(three.items[third], stacks)
+                    raise Irregular(f"{where} {description} does not grow by the same with each layer")
                 grown[third] = (more, lasts[2] - lasts[1])
             first, second, third = first + 1, second + 1, third + 1
         for copy in range(2):
             for at in range(length):
                 if two.items[second + at].sizes != three.items[third + copy * length + at].sizes:
-                    said = _said(three.items[third + copy * length + at], stacks)
-                    raise Irregular(f"{where} {said} has another size in another layer")
+                    description = _said(three.items[third + copy * length + at], stacks)
+                    raise Irregular(f"{where} {description} has another size in another layer")
         second, third = second + length, third + 2 * length
     return grown
 
@@ -334,20 +334,20 @@ def _near(mark: tuple[int, int]) -> tuple[int, int]:
     return mark[0], min(mark[1], _FEW)
 
 
-def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int]) -> tuple[list[Repeat], int | None]:
-    """Return the units of ``those`` whose removal gives ``these``; and the index at which this fails, or None."""
-    fewer, more = [item.key for item in these], [item.key for item in those]
+def _units(small: Sequence[Item], large: Sequence[Item], windows: Sequence[int]) -> tuple[list[Repeat], int | None]:
+    """Return the units of ``large`` whose removal gives ``small``; and the index at which this fails, or None."""
+    fewer, more = [item.key for item in small], [item.key for item in large]
     units: list[Repeat] = []
-    here = there = 0
-    while here < len(fewer) or there < len(more):
-        if here < len(fewer) and there < len(more) and fewer[here] == more[there]:
-            here, there = here + 1, there + 1
+    at_fewer = at_more = 0
+    while at_fewer < len(fewer) or at_more < len(more):
+        if at_fewer < len(fewer) and at_more < len(more) and fewer[at_fewer] == more[at_more]:
+            at_fewer, at_more = at_fewer + 1, at_more + 1
             continue
-        length = _resumes(fewer, here, more, there, windows)
+        length = _resumes(fewer, at_fewer, more, at_more, windows)
         if length is None:
-            return units, there
-        units.append(Repeat(there + length - _earlier(these[:here], those[: there + length], length), length))
-        there += length
+            return units, at_more
+        units.append(Repeat(at_more + length - _earlier(small[:at_fewer], large[: at_more + length], length), length))
+        at_more += length
     return units, None
 
 
@@ -358,22 +358,22 @@ def _earlier(before: Sequence[Item], until: Sequence[Item], length: int) -> int:
     """
     best = unlike = gained = 0
     for back, item in enumerate(reversed(before), 1):
-        here, there = until[-back], until[-back - length]
-        if here.key != item.key or back >= length:
+        current, previous = until[-back], until[-back - length]
+        if current.key != item.key or back >= length:
             break
-        gained += (here.sizes != item.sizes) - (there.sizes != item.sizes)
+        gained += (current.sizes != item.sizes) - (previous.sizes != item.sizes)
         if gained < unlike:
             best, unlike = back, gained
     return best
 
 
-def _resumes(fewer: Sequence[int], here: int, more: Sequence[int], there: int, windows: Sequence[int]) -> int | None:
-    if here == len(fewer):
-        return len(more) - there
+def _resumes(fewer: Sequence[int], at: int, more: Sequence[int], at_more: int, windows: Sequence[int]) -> int | None:
+    if at == len(fewer):
+        return len(more) - at_more
     for size in windows:
-        window = fewer[here : here + size]
-        for length in range(1, len(more) - there + 1):
-            if more[there + length : there + length + len(window)] == window:
+        window = fewer[at : at + size]
+        for length in range(1, len(more) - at_more + 1):
+            if more[at_more + length : at_more + length + len(window)] == window:
                 return length
     return None
 

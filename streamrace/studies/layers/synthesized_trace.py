@@ -55,9 +55,9 @@ class SynthesizedTrace:
         if phase.name != "before":
             yield phase
         for item in items:
-            made = self._record(item)
-            if made is not None:
-                yield made
+            record = self._record(item)
+            if record is not None:
+                yield record
 
     def end(self) -> End:
         """Return the end record, at the time when all work has ended."""

@@ -26,6 +26,6 @@ class CopyEvent(Ordering):
             self._copied = None
 
     def at_fetch(self, parameters: list[Any]) -> None:
-        events = [self._events[id(one)] for one in parameters if id(one) in self._events]
+        events = [self._events[id(parameter)] for parameter in parameters if id(parameter) in self._events]
         for event in {id(event): event for event in events}.values():
             self.let_wait(event)
