@@ -145,12 +145,12 @@ class Job(Training):
         Raises :class:`ScenarioError` for a file that is no configuration, or contradicts an option.
         """
         if self.config is None:
-            return self._made()
+            return self._from_options()
         config = deepspeed_json.read(Path(self.config))
         self._fill(config, hidden)
         return config
 
-    def _made(self) -> dict[str, Any]:
+    def _from_options(self) -> dict[str, Any]:
         zero: dict[str, Any] = {
             "stage": self.stage,
             "overlap_comm": self.overlap_comm,

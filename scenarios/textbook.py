@@ -56,14 +56,14 @@ def overwritten_buffer(device: Device, *, fixed: bool = False) -> None:
     reduction = _behind(device, "reduction")
     read = [Event(), Event()]
     for layer in range(4):
-        mine = layer % 2
+        slot = layer % 2
         if fixed:
-            read[mine].wait()
-        buffers[mine].fill_(layer + 1.0)
+            read[slot].wait()
+        buffers[slot].fill_(layer + 1.0)
         reduction.wait_stream(current_stream())
         with stream(reduction):
-            total.add_(buffers[mine])
-            read[mine].record()
+            total.add_(buffers[slot])
+            read[slot].record()
     _look(device, reduction, "gradient", total)
 
 
@@ -147,10 +147,10 @@ def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
 
 def _behind(device: Device, name: str) -> Stream:
     """Create a stream ordered after all work issued so far."""
-    made = Stream()
-    device.name_stream(made, name)
-    made.wait_stream(current_stream())
-    return made
+    side = Stream()
+    device.name_stream(side, name)
+    side.wait_stream(current_stream())
+    return side
 
 
 def _look(device: Device, used: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:

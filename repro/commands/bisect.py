@@ -45,7 +45,7 @@ def bisect(options: BisectOptions) -> None:
     from streamrace.repro.sessions import folders, release_trial, staging
     from streamrace.studies import bisection
 
-    program = options.named("bisect --package NAME --from A --to B train.py.")
+    program = options.needed_program("bisect --package NAME --from A --to B train.py.")
     package, oldest, newest, ranks = options.package, options.oldest, options.newest, options.ranks
     if not names.is_name(package):
         raise WrongUse(f"--package takes a name here, and --from and --to the versions, not '{package}'")

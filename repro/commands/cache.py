@@ -37,7 +37,7 @@ def cache(older_than: float | None, what: tuple[str, ...]) -> None:
     stays.
     """
     if what and what[0] != "clear":
-        raise click.UsageError(f"'{what[0]}' is nothing that can be done with the cache: say clear, or nothing.")
+        raise click.UsageError(f"'{what[0]}' is not an action on the cache: say clear, or nothing.")
     if older_than is not None and not what:
         raise click.UsageError("--older-than says what to clear: streamrace cache clear --older-than DAYS")
     entries = cache_entries.everything()

@@ -53,7 +53,7 @@ class CheckOptions(ProgramOptions):
         multiple=True,
         metavar="PATTERN=FACTOR",
         help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. What is a race "
-        "does not depend on it; which values come out does.",
+        "does not depend on it; the values that are computed do.",
     )
     token: str = flags.option(
         "--timing",
@@ -81,12 +81,12 @@ class CheckOptions(ProgramOptions):
     baseline: Path | None = flags.option(
         "--baseline",
         type=flags.PATH,
-        help="A file with findings that are known: they do not fail. What is gone is told.",
+        help="A file with known findings, which do not fail the check. Those that are gone are named.",
     )
     keep_in: Path | None = flags.option(
         "--write-baseline",
         type=flags.PATH,
-        help="Write what is found into this file; it does not fail then.",
+        help="Write the findings into this file; they do not fail the check then.",
     )
 
     def world(self) -> World | None:
@@ -135,7 +135,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
     )
     telling = options.telling()
     dry = launch.dry
-    request = options.asked(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
+    request = options.request(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
     beside = launch.program.folder
     began = me.began if me else datetime.now()
     folder = options.runs / (options.name or f"{folders.name_of(options.program)}-{began:%Y%m%d-%H%M%S}")

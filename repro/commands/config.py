@@ -74,7 +74,7 @@ def _table(file: Path) -> Mapping[str, Any]:
     except Unreadable as error:
         raise WrongUse(f"{file} cannot be read: {error}") from None
     if isinstance(tool, dict) and "stream-races" in tool:
-        raise WrongUse(f"{file}: [tool.stream-races] is [{_TABLE}] now: give the table and those behind it that name")
+        raise WrongUse(f"{file}: [tool.stream-races] is [{_TABLE}] now: rename the table and its subtables")
     table = tool.get("streamrace", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise WrongUse(f"{file}: [{_TABLE}] is not a table")

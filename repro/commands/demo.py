@@ -59,7 +59,7 @@ def demo(runs: Path) -> None:
     console.print(Syntax(_difference(texts), "diff", background_color="default", word_wrap=True))
     cured = _run(console, check, "--runs", folder, "--name", "cured", "--overwrite", folder / _CURED)
     if (racy, cured) != (_RACE, _CLEAN):
-        say(f"\nThe demo is to end with {_RACE} and {_CLEAN}, a race and none, and ended with {racy} and {cured}.")
+        say(f"\nThe demo should end with {_RACE} (a race) and {_CLEAN} (none); it ended with {racy} and {cured}.")
         raise SystemExit(1)
     say("\nGo on with:", "bold")
     run = shlex.quote(str(folder / "racy"))

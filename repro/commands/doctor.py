@@ -46,7 +46,7 @@ def run(arguments: list[str], launched: str | None = None) -> int:
     items = diagnosed.examine()
     ready = diagnosed.runs(items)
     if form == "json":
-        print(json.dumps({"version": 1, "runs": ready, "items": [one._asdict() for one in items]}, indent=2))
+        print(json.dumps({"version": 1, "runs": ready, "items": [item._asdict() for item in items]}, indent=2))
     else:
         print("\n".join(_lines(items, ready=ready)))
     return 0 if ready else 1

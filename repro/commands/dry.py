@@ -44,7 +44,7 @@ def dry(
     the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
-    request = _asked(with_deepspeed(values, packages), rank)
+    request = _job(with_deepspeed(values, packages), rank)
     from streamrace.reports.data import sources
     from streamrace.reports.screen import dry as report
     from streamrace.reports.screen.terminal import doing
@@ -81,7 +81,7 @@ def dry(
         raise SystemExit(1)
 
 
-def _asked(values: dict[str, Any], rank: int) -> Any:
+def _job(values: dict[str, Any], rank: int) -> Any:
     """Build the job. Known mistakes are refused here: before the slow import of DeepSpeed, and without a folder."""
     from streamrace.scenarios.base import ScenarioError
     from streamrace.scenarios.full_size import ModelError, subject

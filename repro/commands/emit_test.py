@@ -69,7 +69,7 @@ def emit_test(
     size = f"{after} lines of {before}" if after < before else f"all {before} lines"
     terminal.print(f"{form.name_of(test)}: {size}, {test.trials} trials", highlight=False, soft_wrap=True)
     if not test.whole:
-        terminal.print("Not all that may go was tried: --trials says how much.", highlight=False, soft_wrap=True)
+        terminal.print("Not every removal was tried: --trials sets how many are.", highlight=False, soft_wrap=True)
     if test.needed:
         terminal.print(f"Not in the file, and imported: {', '.join(test.needed)}", highlight=False, soft_wrap=True)
     passes = f", and passes with {' '.join(fixed)}" if fixed else ", as it has to"
@@ -86,5 +86,5 @@ def _timing(selection: Chosen) -> Timing:
     token = str(selection.asked.get("timing") or "t1")
     timing = whole_timing(Timing.parse(token), slowed([f"{pattern}={factor}" for pattern, factor in factors.items()]))
     if timing is None:
-        raise WrongUse("no token can say what --slow asked for: check the program with whole factors from 2 on")
+        raise WrongUse("no token can express what --slow asked for: check the program with whole factors from 2 on")
     return timing

@@ -57,11 +57,11 @@ def _named(context: click.Context, parameter: click.Parameter, value: str | None
     if value is None:
         return None
     if not value or value.startswith(".") or "/" in value or not value.isprintable():
-        raise click.BadParameter(f"{value!r} is no name of a folder: --runs says where it goes")
+        raise click.BadParameter(f"{value!r} is not the name of a folder: --runs says where it goes")
     if len(os.fsencode(value)) > _LONGEST:
         raise click.BadParameter(f"{len(value)} characters are too many: take at most {_LONGEST}")
     if value.endswith(BESIDE):
-        raise click.BadParameter(f"what ends with {BESIDE} is not finished: choose another name")
+        raise click.BadParameter(f"names that end with {BESIDE} are of unfinished runs: choose another name")
     return value
 
 
@@ -133,7 +133,7 @@ def reference_again() -> Decorator:
     return click.option(
         "--reference-again",
         is_flag=True,
-        help="Run the reference, too, where it is kept from a run of the same scenario, versions and code.",
+        help="Run the reference again, even if it is kept from a run of the same scenario, versions and code.",
     )
 
 

@@ -19,11 +19,9 @@ from streamrace.scenarios.registry import NAMED, named
 @click.command(cls=Sections)
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this time, whatever was executed.")
 @flags.workers("Processes that execute them.", default=2, most=256)
-@click.option(
-    "--engine", type=click.Choice(["local", "ray"]), default="local", help="Where: here, or on a Ray cluster."
-)
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", help="Run here, or on a Ray cluster.")
 @click.option("--random", "seed", type=click.IntRange(0), default=0, help="Seed of the timings drawn. [default: 0]")
 @click.option(
     "--database",

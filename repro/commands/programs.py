@@ -30,7 +30,7 @@ class ScriptOptions:
     runs: Path
     overwrite: bool
 
-    def named(self, example: str) -> Program:
+    def needed_program(self, example: str) -> Program:
         """Return the program. Raise :class:`click.UsageError` with the ``example`` if the command line names none."""
         if not self.program:
             raise click.UsageError(f"Name a script, for example: streamrace {example}")
@@ -48,7 +48,7 @@ class ProgramOptions(ScriptOptions):
 
     def launch(self, command: str, argument: str | None, dry: World | None = None, **more: Any) -> LaunchOptions:
         """Return the program with its timing. ``argument``: a launcher's, before the script's. Raise WrongUse."""
-        program = self.named(f"{command} train.py (or with -m a module).")
+        program = self.needed_program(f"{command} train.py (or with -m a module).")
         if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
             raise WrongUse(
                 f"DS_ACCELERATOR is set to {os.environ['DS_ACCELERATOR']}, so DeepSpeed would not use the simulated "
@@ -62,9 +62,9 @@ class ProgramOptions(ScriptOptions):
         _ = program.folder
         return options
 
-    def asked(self, launch: LaunchOptions, ranks: int) -> dict[str, Any]:
+    def request(self, launch: LaunchOptions, ranks: int) -> dict[str, Any]:
         """Return the request as a run's folder stores it; restart this process with its packages if needed."""
-        return folders.asked(
+        return folders.request(
             self.program,
             module=self.module,
             ranks=ranks,

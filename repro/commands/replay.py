@@ -15,7 +15,7 @@ from streamrace.repro.commands import flags
 
 @click.command()
 @click.argument("token", metavar="TOKEN|FOLDER")
-@click.option("--timing", default="", metavar="TOKEN", help="In which timing: t1,x4:stream:3. With FOLDER alone.")
+@click.option("--timing", default="", metavar="TOKEN", help="The timing: t1,x4:stream:3. With FOLDER alone.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
 @click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
 @flags.packages()

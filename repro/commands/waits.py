@@ -41,7 +41,7 @@ class WaitsOptions(ProgramOptions):
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="Of so many of the races that live runs have without a wait, find out whether they are harmful, with a "
+        help="For so many of the races that live runs have without a wait, find out whether they are harmful, with a "
         "token.",
     )
 
@@ -62,7 +62,7 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
     if launcher_rank.launcher_context():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")
     launch = options.launch("waits", argument, tell_waits=True)
-    request = options.asked(launch, options.ranks or 1)
+    request = options.request(launch, options.ranks or 1)
     folder = folders.make(
         options.runs / (options.name or f"waits-{folders.name_of(options.program)}-{datetime.now():%Y%m%d-%H%M%S}"),
         request,

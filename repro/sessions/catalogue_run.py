@@ -110,7 +110,7 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
     if ran.failure:
         return [f"the affected side gives no verdict: {ran.failure}"]
     if entry.kind in CONTROLS:
-        problems = [f"{ran.races} races on the affected side of what is none"] if ran.races else []
+        problems = [f"{ran.races} races on the affected side of an entry without one"] if ran.races else []
         wanted = f"wrong {entry.kind}" if entry.kind in ("arithmetic", "bounds") else entry.kind
         return [*problems, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
     if not ran.lines:

@@ -77,7 +77,7 @@ class Meanwhile:
     """
 
     def __init__(self, folder: Path, request: dict[str, Any], *, dry: bool) -> None:
-        self._folder, self._what, self._dry = folder, request, dry
+        self._folder, self._request, self._dry = folder, request, dry
         self._judging: Judging | None = None
 
     def poll(self) -> bool:
@@ -99,11 +99,11 @@ class Meanwhile:
             from streamrace.repro.sessions.verdict import Judging
 
             relax_gc()  # all is imported by now, and records come by the hundred thousand
-            self._judging = Judging(self._folder, self._what, dry=self._dry, on_race=_told)
+            self._judging = Judging(self._folder, self._request, dry=self._dry, on_race=_announce)
         return self._judging
 
 
-def _told(race: Race) -> None:
+def _announce(race: Race) -> None:
     """Print the first race on a terminal, before the program ends."""
     from streamrace.reports.screen import verdict as screen
     from streamrace.reports.screen.console import Terminal

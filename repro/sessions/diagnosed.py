@@ -158,9 +158,9 @@ def _compiled() -> Iterator[Diagnosis]:
         if place.exists():
             yield Diagnosis(name, "good", f"built ({place.name})")
         elif compiling.find_compiler() is not None:
-            yield Diagnosis(name, "absent", f"not built yet: the first command that needs it does, in {seconds}")
+            yield Diagnosis(name, "absent", f"not built yet: the first command that needs it builds it, in {seconds}")
         elif needed:
-            yield Diagnosis(name, "bad", "not built yet, and there is no C++ compiler that could", _install(0))
+            yield Diagnosis(name, "bad", "not built yet, and there is no C++ compiler for it", _install(0))
         else:
             yield Diagnosis(name, "warn", "not built, without a compiler: Python does the same, slower", _install(0))
 
@@ -201,7 +201,7 @@ def _tools() -> Iterator[Diagnosis]:
     if not lacking:
         yield Diagnosis("binutils", "good", "nm and objdump")
         return
-    says = f"there is no {' and no '.join(lacking)}: by them a CPU build of torch's wheel is made"
+    says = f"there is no {' and no '.join(lacking)}: a CPU build of torch's wheel is made with them"
     yield Diagnosis("binutils", "bad" if _makes_cpu_build() else "absent", says, _install(1))
 
 
@@ -243,7 +243,7 @@ def _extras() -> Iterator[Diagnosis]:
     for name in _EXTRAS:
         if lacking := missing.get(name):
             some = wording.few(lacking, 4)
-            needs = ": 'check' and all that makes pages need it" if name == "reports" else ""
+            needs = ": 'check' and the commands that make pages need it" if name == "reports" else ""
             says = f"'{name}' lacks {some}{needs}"
             yield Diagnosis("extra", "warn" if name == "reports" else "absent", says, _bringing(name))
 

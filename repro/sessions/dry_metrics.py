@@ -13,7 +13,7 @@ from streamrace.trace.records import TraceRecord
 
 
 class DryMetrics:
-    """Reads rank 0's records. ``request``: see :func:`streamrace.repro.sessions.folders.asked`."""
+    """Reads rank 0's records. ``request``: see :func:`streamrace.repro.sessions.folders.request`."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(request["ranks"]), int(request["dry_on_nodes"])

@@ -101,11 +101,11 @@ def _pick(examples: Sequence[Occurrence]) -> Occurrence | None:
 
 def _order(chosen: Chosen, occurrence: Occurrence | None) -> _Order:
     if occurrence is None:
-        return _Order(why_not="The run kept no occurrence of it, so what each comes behind is not known here.")
+        return _Order(why_not="The run kept no occurrence of it, so what precedes each access is not known here.")
     race, graph, waits = chosen.race, OrderGraph(), Waits()
     if not file_of(chosen.trace, occurrence.rank).is_file():
         return _Order(
-            why_not="The run has no traces any more, so what each of the two comes behind is not known here: the same "
+            why_not="The run has no traces any more, so what precedes each access is not known here: the same "
             "'streamrace check' again keeps them."
         )
     held: tuple[Link, ...] = ()
@@ -120,10 +120,10 @@ def _order(chosen: Chosen, occurrence: Occurrence | None) -> _Order:
         around = order.around()
     except (TraceError, LookupError, TypeError, ValueError, AttributeError) as error:
         why = error if isinstance(error, TraceError) else "a trace of it is damaged"
-        return _Order(why_not=f"What each of the two comes behind is not known here: {why}.")
+        return _Order(why_not=f"What precedes each access is not known here: {why}.")
     if around is None and chosen.run.file.checked and chosen.run.file.checked.thinned:
         return _Order(
-            why_not="The two lie in what was thinned out of the run's traces, so what each comes behind is not known "
+            why_not="The two lie in what was thinned out of the run's traces, so what precedes each is not known "
             "here: 'streamrace check --keep-trace 0' keeps all.",
             held=held,
         )

@@ -28,7 +28,7 @@ _RANKS = "ranks"
 _LONGEST = 100  # characters of a name derived from a script's
 
 
-def asked(
+def request(
     program: Sequence[str],
     *,
     module: bool,
@@ -54,7 +54,7 @@ def asked(
 
 
 def make(path: Path, request: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
-    """Create the folder of a program's run. ``what``: the request; ``key``: a launcher's. Raises :class:`WrongUse`."""
+    """Create the folder of a program's run. ``request``: as stored; ``key``: a launcher's. Raises :class:`WrongUse`."""
 
     def write(file: Path) -> None:
         for inner in ("trace", _RANKS) if key else ("trace",):

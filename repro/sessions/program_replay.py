@@ -45,7 +45,7 @@ def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
 def _load(folder: Path) -> Recording:
     trace = folder / "trace" if (folder / "trace").is_dir() else folder
     if (folder / MARK).exists() and not _recorded(trace):
-        raise ReplayError(f"{folder} says when work ran, not what it was: check the program with --record")
+        raise ReplayError(f"{folder} records times of work, not values: check the program with --record")
     return Recording.load(trace)
 
 
@@ -93,19 +93,19 @@ def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
 
 def _print(folder: Path, timing: Timing, result: dict[str, Any]) -> None:
     ranks = wording.count(result["ranks"], "rank")
-    _say(f"{folder}: {result['operations']} operations of {ranks}, and their recorded bits come out again.")
+    _say(f"{folder}: {result['operations']} operations of {ranks}, and the replay gives their recorded bits.")
     if not timing.deviations:
         return
     if not result["read_otherwise"] and not result["blocks_otherwise"]:
         _say(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
         return
     _say(
-        f"In {timing} {result['read_otherwise']} of {result['read']} values that the host reads are others, and "
-        f"{result['blocks_otherwise']} of {result['blocks']} blocks of memory hold others at the end."
+        f"In {timing} {result['read_otherwise']} of {result['read']} values that the host reads differ, and "
+        f"{result['blocks_otherwise']} of {result['blocks']} blocks of memory differ at the end."
     )
     if (first := result["departure"]) is not None:
         _say(
-            f"The first of them that the host reads: {first['kernel']} at {first['file']}:{first['line']}, rank "
+            f"The first value read that differs: {first['kernel']} at {first['file']}:{first['line']}, rank "
             f"{first['rank']}. The program might have gone another way from there on."
         )
 

@@ -42,7 +42,7 @@ class Chosen:
     @property
     def asked(self) -> Mapping[str, Any]:
         """Return the request: for a program of the user's own ``program``, ``ranks``, ``slow``, ``timing``,
-        ``packages`` (:func:`streamrace.repro.sessions.folders.asked`).
+        ``packages`` (:func:`streamrace.repro.sessions.folders.request`).
         """
         return self.run.file.scenario
 
@@ -74,7 +74,7 @@ def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) 
         for group in run.file.basis.held:
             pairs += [(judged, tuple(WaitSite(site.how, site.frame) for site in group.sites)) for judged in group.races]
     if not pairs:
-        fragile = "" if held or not run.file.basis or not run.file.basis.held else ", so all is ordered, if by chance"
+        fragile = "" if held or not run.file.basis or not run.file.basis.held else ", ordered by chance"
         raise WrongUse(f"{folder} has no race: its verdict is {run.file.verdict}{fragile}")
     number = _number(folder, [judged for judged, _ in pairs], race.strip())
     judged, sites = pairs[number - 1]

@@ -138,14 +138,14 @@ def emit(
 
             reduced = reduce(files, shows, budget=trials, told=progress)
     with _runner(path, []) as runner, _other(path, [], mended, runner) as other:
-        tell("what is left, once more")
+        tell("the reduced program, once more")
         final = replace(shows, runner=runner)
         last = final.look(reduced.files, twice=True)
         if not _same(shows, last):  # the preloaded imports made a difference
             reduced = Reduced(files, reduced.trials, whole=False)
             last = final.look(files, twice=True)
         if last.race is None or not _same(shows, last):
-            raise WrongUse(f"the program does not show the race by itself: {last.why or 'what it does to it differs'}")
+            raise WrongUse(f"the program does not show the race by itself: {last.why or 'its effect is another one'}")
         witness = last.witness
         token, against = (witness.token, witness.against) if witness and witness.token else ("t1", "t1")
         alone = Alone(reduced.files, shows.program.arguments, shows.program.ranks)
@@ -231,7 +231,7 @@ def _others(races: Sequence[Race], places: tuple[str, str]) -> list[tuple[str, s
 def _place(side: Side, which: str) -> str:
     frame = meant(side.stack)
     if frame is None:
-        raise WrongUse(f"nobody knows from where the {which} access of this race comes: no test can look for it")
+        raise WrongUse(f"the place of the {which} access of this race is unknown: no test can look for it")
     function = frame.function.partition(" ")[0]
     return f"{frame.file.rpartition('/')[2]}:{function.rpartition('.')[2] if '<locals>' in function else function}"
 

@@ -42,10 +42,10 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
         findings = check_process.check(["--witnesses", "0", *words], packages, folder, name)
     except check_process.NoVerdict as failure:
         return Showing(failure=str(failure))
-    return Showing(findings.verdict, frozenset(map(said_of, findings.races)))
+    return Showing(findings.verdict, frozenset(map(sentence_of, findings.races)))
 
 
-def said_of(race: Race) -> str:
+def sentence_of(race: Race) -> str:
     """Describe a race by its kind and the places of its two accesses, which are stable across releases."""
     return f"{race.kind} of {_place(race.first)} and {_place(race.second)}"
 

@@ -78,7 +78,7 @@ def judge(
 class Judging:
     """Judges the traces in ``folder``, while the program runs or after its end, with the same result.
 
-    ``request``: see :func:`streamrace.repro.sessions.folders.asked`; ``dry``: the run is a dry run. ``on_race`` is
+    ``request``: see :func:`streamrace.repro.sessions.folders.request`; ``dry``: the run is a dry run. ``on_race`` is
     called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
     judged. ``interrupted``: the judging was interrupted, and the verdict says so. ``unreasoned``: see
     :class:`streamrace.reports.data.known_findings.Known`.

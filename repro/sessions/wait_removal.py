@@ -86,7 +86,7 @@ def _scope(checked: Findings, removals: Removals, request: Mapping[str, Any]) ->
     text = f"This program with these arguments ({request['program']}), the branches that it took: {seen}"
     if removals.base:
         count = len(removals.base)
-        text += f". With all its waits it has {wording.count(count, 'race')}: what is said is of others"
+        text += f". With all its waits it has {wording.count(count, 'race')}: the verdicts are on others"
     return f"{text}."
 
 
@@ -99,7 +99,7 @@ def _row(removal: Removal, checked: Findings) -> WaitRow:
             load, races = FRAGILE, tuple(group.races)
             why = f"without it and {others} more, each of which is enough"
     if load == REDUNDANT and basis and basis.unseen:
-        load, why = UNKNOWN, f"not all that the program does was seen: {basis.unseen[0]}"
+        load, why = UNKNOWN, f"the program was not seen in full: {basis.unseen[0]}"
     return WaitRow(
         how=removal.site.how,
         file=frame.file if frame else "",
@@ -120,7 +120,7 @@ def _unchained(removal: Removal) -> str:
     if removal.races or removal.pair is None:
         return ""
     if removal.chain is not None:
-        return "the two are of one stream"
+        return "both accesses are on one stream"
     return "the allocator waits for it, by a record_stream, before the memory is handed out again"
 
 
@@ -156,7 +156,7 @@ def _confirmed(row: WaitRow, removal: Removal, leaving: WaitRemovalRun, *, witne
         return row.model_copy(update=_carrying(leaving.run([place], removal.races, witness=witness)))
     outcome = leaving.run([place])
     if removal.load == UNKNOWN:
-        return row.model_copy(update=_found_out(outcome))
+        return row.model_copy(update=_undecided(outcome))
     if row.verdict == UNKNOWN:  # not all was seen, so a live run without a race proves nothing
         return row.model_copy(update={"says": "a live run would not see what this one did not"})
     agreement, says = _clean(outcome, None)
@@ -188,7 +188,7 @@ def _carrying(outcome: WithoutWaits) -> dict[str, Any]:
     return {"live": "disagrees", "says": "a live run without it has no race"}
 
 
-def _found_out(outcome: WithoutWaits) -> dict[str, Any]:
+def _undecided(outcome: WithoutWaits) -> dict[str, Any]:
     """Return the update for a record_stream whose memory was not reused too early in the original run."""
     if outcome.races:
         return {

@@ -343,14 +343,14 @@ def _agreed(engine: ShardedEngine, action: str, work: Callable[[], Result]) -> R
     if failure is not None:
         raise failure
     if failed:
-        raise ShardingError(f"rank {failed[0]} could not {action}: it says why itself")
+        raise ShardingError(f"rank {failed[0]} could not {action}: its own message says why")
     return result
 
 
-def _failed(engine: ShardedEngine, here: bool) -> list[int]:
+def _failed(engine: ShardedEngine, failed_here: bool) -> list[int]:
     """Return the ranks that failed. All others are known to be done."""
     flags = torch.zeros(engine.topology.ranks, device=engine.order.streams.device)
-    if here:
+    if failed_here:
         flags[engine.topology.rank].fill_(1)
     if engine.topology.ranks > 1:
         dist.all_reduce(flags, group=engine.topology.across)

@@ -102,7 +102,7 @@ class Index(_Read):
         for file, entry in self.files.items():
             for name, (start, end) in entry.holds.items():
                 if name not in parts:
-                    raise ValueError(f"{file} holds a parameter {name} that there is not")
+                    raise ValueError(f"{file} holds a parameter {name} that is not in the index")
                 if start >= end:
                     raise ValueError(f"{file} holds nothing of {name}")
                 parts[name].append((start, end))
@@ -158,7 +158,7 @@ def read(folder: Path) -> Index:
         text = path.read_bytes()
         head = _Head.model_validate_json(text)
     except (OSError, ValidationError):
-        raise ShardingError(f"{folder} is no checkpoint: its {INDEX} is not one of a {FORMAT}") from None
+        raise ShardingError(f"{folder} is no checkpoint: its {INDEX} is not that of a {FORMAT}") from None
     if head.version > VERSION:
         raise ShardingError(
             f"{folder} is a checkpoint of version {head.version}, and only those up to {VERSION} can be read here: "

@@ -45,7 +45,7 @@ class Parameters:
         self._buffers = Buffers(order.streams, self.lane, dtype, "parameters")
         self._next = dict(pairwise(units))
         self._previous = {follower: unit for unit, follower in self._next.items()}
-        self._here: dict[Unit, bool] = {}  # gathered, or about to be: whether the compute lane has waited for it
+        self._fetched: dict[Unit, bool] = {}  # gathered, or about to be: True once the compute lane has waited for it
         self._pieces: dict[int, Piece] = {}  # by the storage of their whole values
         self.listener: Callable[[Piece], None] | None = None  # called with pieces that are about to be used
         self._nothing = torch.empty(0, dtype=dtype, device=order.streams.device)
@@ -74,10 +74,10 @@ class Parameters:
 
     def release(self, unit: Unit) -> None:
         """Release the unit's values: the current lane has been given all the work that needs them."""
-        if unit not in self._here:
+        if unit not in self._fetched:
             return
         self._await(unit)  # a unit may be fetched in vain: its buffer is not free before the values have arrived
-        del self._here[unit]
+        del self._fetched[unit]
         mark = self._order.mark()
         for piece in unit.pieces:
             assert piece.whole is not None
@@ -87,7 +87,7 @@ class Parameters:
             self._bind(piece)
 
     def release_all(self) -> None:
-        for unit in list(self._here):
+        for unit in list(self._fetched):
             self.release(unit)
 
     def saving(self) -> AbstractContextManager[None]:
@@ -110,9 +110,9 @@ class Parameters:
                 piece.arrived = self._order.mark()
 
     def _fetch(self, unit: Unit) -> None:
-        if unit in self._here:
+        if unit in self._fetched:
             return
-        self._here[unit] = False
+        self._fetched[unit] = False
         with self._order.streams.on(self.lane):
             for piece in unit.pieces:
                 whole, used = self._buffers.take(piece.length)
@@ -127,8 +127,8 @@ class Parameters:
                 self._bind(piece)
 
     def _await(self, unit: Unit) -> None:
-        if not self._here[unit]:
-            self._here[unit] = True
+        if not self._fetched[unit]:
+            self._fetched[unit] = True
             for piece in unit.pieces:
                 self._order.wait(Sync.GATHER_BEFORE_USE, piece.arrived)
 

@@ -59,7 +59,7 @@ def test_a_control_is_told_as_what_it_is_and_never_as_a_race() -> None:
     assert differs(entry(kind="bounds", places=[], harm=""), ran("wrong bounds")) == []
     assert differs(entry(kind="uninitialised", places=[], harm=""), ran("uninitialised")) == []
     assert differs(stale, ran("race", races=2)) == [
-        "2 races on the affected side of what is none",
+        "2 races on the affected side of an entry without one",
         "the affected side is race, not stale",
     ]
 

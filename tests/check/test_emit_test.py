@@ -194,7 +194,7 @@ def test_a_checked_race_becomes_a_test_of_what_shows_it(
     main(["emit-test", "runs/it", "near.py:produce,near.py:consume", "--trials", "2"])
     told = capsys.readouterr().out
     assert told.startswith("test_sum_in_consume_waits_for_mm_in_produce: 29 lines of 32, 2 trials")
-    assert "Not all that may go was tried" in told
+    assert "Not every removal was tried" in told
     file = Path("runs/it/test_race_1.py")
     text = file.read_text()
     assert text.startswith('"""The sum in consume has to wait for the mm in produce.\n\nReads what is not there yet.\n')

@@ -56,9 +56,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_checked_program_is_replayed_in_another_timing(recorded: Path) -> None:
     script = recorded
     told = repro(script, "replay", "runs/one")
-    assert told.returncode == 0 and "their recorded bits come out again" in told.stdout, told.stderr
+    assert told.returncode == 0 and "the replay gives their recorded bits" in told.stdout, told.stderr
     told = repro(script, "replay", "runs/one", "--timing", SLOW)
-    assert "1 of 1 values that the host reads are others" in told.stdout
+    assert "1 of 1 values that the host reads differ" in told.stdout
     assert "aten::_local_scalar_dense at train.py:11, rank 0" in told.stdout
     data = json.loads(repro(script, "replay", "runs/one", "--timing", SLOW, "--json", "--times", "2").stdout)
     assert (data["read_otherwise"], data["ranks"], data["departure"]["line"]) == (1, 1, 11)
@@ -68,7 +68,7 @@ def test_a_checked_program_that_was_not_recorded_is_refused_in_a_sentence(script
     check(script)
     told = repro(script, "replay", "runs/one")
     assert told.returncode == 2
-    assert told.stderr == "Error: runs/one says when work ran, not what it was: check the program with --record\n"
+    assert told.stderr == "Error: runs/one records times of work, not values: check the program with --record\n"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ Visit = Callable[..., Any]
 
 def told(folder: Path, *, race: bool = False) -> Path:
     """A run's folder of a program with a weight that only a read of the loss orders, or that nothing does."""
-    what = folders.asked(["train.py", "<script>alert(1)</script>"], module=False, ranks=1, slow={})
+    what = folders.request(["train.py", "<script>alert(1)</script>"], module=False, ranks=1, slow={})
     folders.make(folder, what, overwrite=True)
     story = Story()
     compute, side, _ = story.streams("compute", "side", "idle<img src=x onerror=alert(1)>")

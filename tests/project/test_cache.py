@@ -121,7 +121,7 @@ def test_to_use_a_release_is_its_last_use(cache: Path, monkeypatch: pytest.Monke
     ("words", "sentence"),
     [
         (("clear", "nobody"), "nothing of the name 'nobody' is kept: 'streamrace cache' lists what is"),
-        (("clean",), "'clean' is nothing that can be done with the cache: say clear, or nothing."),
+        (("clean",), "'clean' is not an action on the cache: say clear, or nothing."),
         (("--older-than", "3"), "--older-than says what to clear: streamrace cache clear --older-than DAYS"),
     ],
 )

@@ -115,7 +115,7 @@ def test_without_a_compiler_nothing_that_is_not_built_can_run(patient: Patient) 
     done = patient.asked(PATH=str(patient.folder))
     told = said(done)
     assert done.returncode == 1
-    assert told["simulated GPU"].startswith("✗ not built yet, and there is no C++ compiler that could -> install a C++")
+    assert told["simulated GPU"].startswith("✗ not built yet, and there is no C++ compiler for it -> install a C++")
     assert told["compiler"].startswith("! there is no C++ compiler") and told["binutils"].startswith("- there is no nm")
 
 

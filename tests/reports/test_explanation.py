@@ -26,7 +26,7 @@ Captured = pytest.CaptureFixture[str]
 
 def judged(story: Story, folder: Path) -> Path:
     """The folder of a run in which the story went on."""
-    what = folders.asked(["train.py"], module=False, ranks=len(story.hosts), slow={})
+    what = folders.request(["train.py"], module=False, ranks=len(story.hosts), slow={})
     folders.make(folder, what, overwrite=True)
     for host in story.hosts:
         host.adds(End(100))
@@ -185,7 +185,7 @@ def test_a_trace_that_is_damaged_is_said_to_be(damage: str, tmp_path: Path, caps
     else:
         trace.write_bytes(trace.read_bytes()[:120] if damage == "cut" else trace.read_bytes() + b"\xc1" * 90)
     told = on_one_line(explained(folder, capsys))
-    assert "What each of the two comes behind is not known here" in told or "they are of another run" in told
+    assert "What precedes each access is not known here" in told or "they are of another run" in told
     assert "Missing: a wait of stream 'side'" in told
 
 
@@ -394,6 +394,6 @@ def test_who_needs_the_traces_or_a_race_says_so(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="has no traces any more"):
         chosen(folder, "1")
     only = judged(fragile(), tmp_path / "other")
-    with pytest.raises(WrongUse, match="its verdict is fragile, so all is ordered, if by chance"):
+    with pytest.raises(WrongUse, match="its verdict is fragile, ordered by chance"):
         chosen(only, "1")
     assert [str(one) for one in chosen(only, "1", held=True).sites] == ["the read at /src/model.py:2 forward"]

@@ -94,10 +94,10 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path, monkeypatch: pytest
         return said
 
     first, second = together(2, program, tmp_path / "ranks", simulated=False)
-    assert first[0] == f"rank 1 could not write the checkpoint {tmp_path / 'step-1'}: it says why itself"
+    assert first[0] == f"rank 1 could not write the checkpoint {tmp_path / 'step-1'}: its own message says why"
     assert second[0] == f"cannot write the checkpoint {tmp_path / 'step-1'}: [Errno 28] No space left on device"
     assert not (tmp_path / "step-1").exists()
-    assert first[1] == f"rank 1 could not check the checkpoint {damaged}: it says why itself"
+    assert first[1] == f"rank 1 could not check the checkpoint {damaged}: its own message says why"
     assert second[1] == f"{damaged} is damaged: rank-1.safetensors is not as it was written, its checksum is another"
 
 
@@ -135,8 +135,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a short file": (lambda at: os.truncate(at / FILE, 1000), f"{FILE} is not as it was written, it has 1000 bytes"),
     "a missing file": (lambda at: (at / FILE).unlink(), f"{FILE} cannot be read (No such file or directory)"),
     "another step": (lambda at: change(at, '"step": 2', '"step": 3'), f"{INDEX} is damaged: its checksum is another"),
-    "half an index": (lambda at: os.truncate(at / INDEX, 500), "is not one of a sharded training checkpoint"),
-    "another index": (lambda at: (at / INDEX).write_text("{}"), "is not one of a sharded training checkpoint"),
+    "half an index": (lambda at: os.truncate(at / INDEX, 500), "is not that of a sharded training checkpoint"),
+    "another index": (lambda at: (at / INDEX).write_text("{}"), "is not that of a sharded training checkpoint"),
     "no index": (lambda at: (at / INDEX).unlink(), "is no checkpoint, it holds something else: give a folder with a"),
     "no folder": (shutil.rmtree, "is no checkpoint, it does not exist"),
     "a newer one": (

@@ -56,7 +56,7 @@ class Candidate:
         patch.put(self.at, naming.line(file, self.at.tensors()), behind=self.lines[0].behind)
         return patch.candidate(self.how, self.lines, self.words).patch or {}
 
-    def named(self, expression: str, *, listed: bool) -> Candidate:
+    def for_tensor(self, expression: str, *, listed: bool) -> Candidate:
         """Return this candidate applied to that tensor, or to the tensors of that list."""
         assert self.at is not None
         behind, patch = self.lines[0].behind, _Patch()

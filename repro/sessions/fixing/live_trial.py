@@ -183,4 +183,4 @@ class Trying:
             return ""
         rank, _, kernel, frame = next(iter((self.work - work) or (work - self.work)))
         where = describe(kernel, (frame,) if frame else ())
-        return f"with it the program does other work: {where} on rank {rank} is not there as often as before"
+        return f"with it the program does other work: {where} on rank {rank} does not run as often as before"

@@ -59,7 +59,7 @@ class Prover:
         except ReplayError as problem:
             self.no_schedule = str(problem)
         if self._schedule is not None and not self._schedule.exact:
-            self._schedule, self.no_schedule = None, "what waits for what does not give the recorded times"
+            self._schedule, self.no_schedule = None, "the recorded waits do not explain the recorded times"
         self._waits = Waits()
         for rank, rank_records in self._records.items():
             self._waits.feed(rank, rank_records)
@@ -82,7 +82,7 @@ class Prover:
         key = identity(race)
         changed = put_in(self._records, candidate.lines)
         if not all(changed.reached):
-            return Proof(candidate, reached=changed.reached, why="the run does not come by there")
+            return Proof(candidate, reached=changed.reached, why="the run does not reach that line")
         after = {identity(race) for race in changed.races}
         longer: int | None = None
         if self._schedule is not None:

@@ -108,12 +108,12 @@ def _named(
     for proof in proofs:
         names: list[tuple[str, bool]] = []
         if proof.holds and proof.candidate.at is not None and not named:
-            tell(f"a live run that tells names for: {proof.candidate.words}")
+            tell(f"a live run that reports names for: {proof.candidate.words}")
             with _aside(folder) as place:
                 names = trying.names(proof.candidate, blocks, place)
         named = named or bool(names)
         several = [
-            replace(proof, candidate=proof.candidate.named(expression, listed=listed))
+            replace(proof, candidate=proof.candidate.for_tensor(expression, listed=listed))
             for expression, listed in names[:_NAMES]
         ]
         result += several or [proof]
@@ -143,9 +143,9 @@ def _turn(race: Race, proof: Proof) -> tuple[bool, bool, bool, bool, int, int, b
 def _cannot(request: AskedAgain | None) -> str:
     """Return why the program is not run again, or an empty string."""
     if request is None:
-        return "a scenario is not run again by its file"
+        return "a scenario has no script to run again"
     if request.dry_on_nodes:
-        return "a dry run has no live one beside it"
+        return "a dry run cannot be run live"
     # The folder is untrusted: nothing is installed because of it.
     lacking = [package for package in request.asked_for if _lacks(names.parse(package))]
     if lacking:
