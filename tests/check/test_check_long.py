@@ -122,7 +122,8 @@ def test_what_was_found_until_the_disk_was_full_is_told(check: Checking) -> None
     status, said = limited(with_simulated_gpu(), 150_000, *words, folder=check.folder, environment=shell())
     assert status == 2 and not (check.folder / "runs" / "it").exists()
     assert said[-1].startswith("Error: the trace cannot be written: ")
-    assert "Until then a race: write by add (train.py:10 <module>) and read by copy_ (train.py:14 <module>)" in said[-1]
+    write, read = "write by add (train.py:10 <module>)", "read by copy_ (train.py:14 <module>)"
+    assert f"Until then a race: {write} on stream 'default' and {read} on stream 1" in said[-1]
 
 
 def test_ranks_of_a_launcher(check: Checking) -> None:

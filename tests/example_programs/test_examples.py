@@ -124,7 +124,7 @@ def test_the_racy_prefetcher_has_a_race_between_its_copy_and_the_model(racy: Don
         line_of("racy_prefetcher.py", "(model(batch) - batch)"),
     )
     assert [first[side]["stack"][0]["line"] for side in ("first", "second")] == [copy, use]
-    assert f"racy_prefetcher.py:{copy} fetch" in racy.told
+    assert f"racy_prefetcher.py:{copy} Prefetcher.fetch" in racy.told
     assert f"racy_prefetcher.py:{use} <module>" in racy.told
     assert "Missing: stream 'default' never waits for stream 1 after cudaMemcpyAsync HtoD" in racy.told
     assert "Race 1 is harmful" in racy.told

@@ -97,13 +97,13 @@ def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run
     assert found.verdict is Verdict.UNSTABLE
     watch = found.watch
     assert watch is not None
-    assert (watch.cause, watch.kind) == (Cause.RACE, Kind.SECONDARY)
-    assert watch.parameter in {name.name for race in found.races for name in race.names}
+    assert (watch["cause"], watch["kind"]) == (Cause.RACE, Kind.SECONDARY)
+    assert watch["parameter"] in {name.name for race in found.races for name in race.names}
     assert found.divergence is not None
     wrong = found.divergence.parameter
     assert wrong is not None
-    assert (watch.step, watch.micro_batch) == (wrong.step, wrong.micro_batch)
-    assert "the write landed after the read" in " ".join(watch.evidence)
+    assert (watch["step"], watch["micro_batch"]) == (wrong.step, wrong.micro_batch)
+    assert "the write landed after the read" in " ".join(watch["evidence"])
 
 
 def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:

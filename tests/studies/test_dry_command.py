@@ -102,7 +102,7 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     status, said = dry(*arguments, "--fix", "none", "--expect", "race")
     assert status == 0, said
     for words in (
-        "partition_parameters.py:1946 _partition_param_sec",
+        "partition_parameters.py:1946 Init._partition_param_sec",
         "secondary model.layers.3",
         "s an optimizer step",
         "tokens/s on 8 GPUs",

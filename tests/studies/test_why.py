@@ -106,7 +106,7 @@ def test_a_verdict_is_compared_with_that_of_its_own_release() -> None:
             (PINNED, study.BASE, 0), (PINNED, "network", 60), ("0.13.5", "release", 0),
         )
     ]  # fmt: skip
-    frame = study.judged(pd.DataFrame(rows).reindex(columns=study._COLUMNS))
+    frame = study.judged(pd.DataFrame(rows).reindex(columns=[*study.COLUMNS]))
     assert list(frame.flips) == [False, False, True, False, True, True]
 
 
