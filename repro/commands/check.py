@@ -45,15 +45,15 @@ class CheckOptions(ProgramOptions):
         default=KEPT_MIB,
         show_default=True,
         metavar="MIB",
-        help="So much of each rank's trace is kept, for reports and further commands: its beginning. What comes then "
-        "is judged like it, and thinned out. 0, or with --record: all is kept.",
+        help="Keep the beginning of each rank's trace, up to this size, for reports and further commands. The rest is "
+        "judged, too, and thinned out. 0, or with --record: keep all.",
     )
     slow: tuple[str, ...] = flags.option(
         "--slow",
         multiple=True,
         metavar="PATTERN=FACTOR",
-        help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. What is a race "
-        "does not depend on it; the values that are computed do.",
+        help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. The values that "
+        "are computed depend on it, the races do not.",
     )
     token: str = flags.option(
         "--timing",
@@ -66,8 +66,8 @@ class CheckOptions(ProgramOptions):
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? And "
-        "where it reads memory that nothing wrote, with other bytes there. It writes its files again.",
+        help="Run SCRIPT again for this many races, with the two accesses the other way round, to see if that is "
+        "harmful; and, for reads of memory that nothing wrote, with other bytes there. It writes its files again.",
     )
     of: tuple[str, ...] = flags.option(
         "--witness-of",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     default=200,
     show_default=True,
-    help="Try at most so many smaller programs; 0: put the program into the test as it is.",
+    help="Try at most this many smaller programs; 0: put the program into the test as it is.",
 )
 @flags.packages()
 @click.option(

@@ -20,7 +20,7 @@ _NONE = 1
     type=click.IntRange(0),
     default=4,
     show_default=True,
-    help="Try so many candidates in live runs, the cheapest first, until one is clean. The script writes its files "
+    help="Try this many candidates in live runs, the cheapest first, until one is clean. The script writes its files "
     "again.",
 )
 @click.option(

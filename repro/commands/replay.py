@@ -17,7 +17,7 @@ from streamrace.repro.commands import flags
 @click.argument("token", metavar="TOKEN|FOLDER")
 @click.option("--timing", default="", metavar="TOKEN", help="The timing: t1,x4:stream:3. With FOLDER alone.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
-@click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
+@click.option("--times", type=click.IntRange(1), default=1, help="Execute it this often; all must agree. [default: 1]")
 @flags.packages()
 @flags.runs("recordings are kept")
 @click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")

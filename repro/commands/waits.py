@@ -34,14 +34,14 @@ class WaitsOptions(ProgramOptions):
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="Try so many verdicts in live runs without the wait, too. SCRIPT writes its files again.",
+        help="Try this many verdicts in live runs without the wait, too. SCRIPT writes its files again.",
     )
     witnesses: int = flags.option(
         "--witnesses",
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="For so many of the races that live runs have without a wait, find out whether they are harmful, with a "
+        help="For this many of the races that live runs have without a wait, find out whether they are harmful, with a "
         "token.",
     )
 

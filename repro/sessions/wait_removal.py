@@ -20,7 +20,7 @@ from streamrace.trace import wording
 Tell = Callable[[str], None]
 _NO_CALL = "by the trace alone: a read's value is not there without its wait"
 _NOT_OURS = "by the trace alone: a live run leaves out the calls of torch.cuda, and this is none of them"
-_BEYOND = "by the trace alone: only so many are tried live (--confirm)"
+_BEYOND = "by the trace alone: --confirm limits the live runs"
 
 
 @dataclass(frozen=True)
