@@ -202,7 +202,7 @@ _MEANING = {
     Cause.STALE: "Stale: a partition holds an older version of the parameter.",
     Cause.UNCOVERED: "Uncovered: a part of a partition is read that nothing wrote.",
     Cause.CORRUPTION: "Memory changed between two probes, with no step between them.",
-    Cause.GATHER: "The all-gather delivers something else than what it read.",
+    Cause.GATHER: "The all-gather delivers other values than those it read.",
     Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered.",
 }
 

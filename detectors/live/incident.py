@@ -294,7 +294,7 @@ def _head(folder: Path) -> dict[str, Any]:
     except untrusted.Unreadable as error:
         raise _damaged(path, str(error)) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise IncidentError(f"{folder} is not an incident, its incident.json is another's: give a folder of the watch")
+        raise IncidentError(f"{folder} is not an incident, its incident.json is foreign: give a folder of the watch")
     version = data.get("version")
     if type(version) is not int or version < 1:
         raise _damaged(path, "its format has no version")

@@ -207,8 +207,8 @@ def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float
         return False, "only one of the values is finite, or both are not and differ"
     if first.what != "parameter":
         bound = bounds[first.what != "loss"]
-        values = f"{first.value:.9g} for {first.reference:.9g} is {change:.2g} apart, relatively"
-        return change <= bound, f"{values}, where sums in another order explain {bound:.2g}"
+        values = f"{first.value:.9g} instead of {first.reference:.9g} is a relative difference of {change:.2g}"
+        return change <= bound, f"{values}; sums in another order explain up to {bound:.2g}"
     if stage == _PASSES:
         earlier = steps[rank][step][0].uses[:position]
         gathered = any(use.parameter == first.parameter and use.phase != "step" for use in earlier)
@@ -223,5 +223,5 @@ def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float
     if norms[0] is None or norms[1] is None or not math.isfinite(norms[0]):
         return False, "no finite gradient norm is recorded that would show that the gradients were equal"
     if change > bounds[1]:
-        return False, f"its largest value is {change:.2g} apart, relatively, where gradients explain {bounds[1]:.2g}"
+        return False, f"its largest value differs by {change:.2g} (relative); gradients explain up to {bounds[1]:.2g}"
     return True, "the gradient norms are equal, and single gradients may still differ by their last bits"

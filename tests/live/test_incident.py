@@ -221,7 +221,7 @@ def test_a_folder_that_is_not_there_or_is_another_s(tmp_path: Path) -> None:
     with pytest.raises(IncidentError, match="is not an incident, it has no incident.json"):
         load(tmp_path)
     (tmp_path / "incident.json").write_text('{"format": "weather"}')
-    with pytest.raises(IncidentError, match="is not an incident, its incident.json is another's"):
+    with pytest.raises(IncidentError, match="is not an incident, its incident.json is foreign"):
         load(tmp_path)
 
 

@@ -1,5 +1,5 @@
 // What the NaN watch measures on a CPU, in one pass over the memory: the lowest and the highest value, which also say
-// whether all are finite, and the checksum of the bits. What each figure means stands in detectors/live/ops.py.
+// whether all are finite, and the checksum of the bits. detectors/live/ops.py explains each figure.
 //
 // Values are compared as integers: the bits of a number, with all but the sign inverted where it is negative, sort as
 // the number does, and infinities and NaN lie at both ends beyond all finite ones. So two integers, the smallest and
@@ -91,23 +91,23 @@ EACH(ends, (const Key* bits, int64_t count, Ends<Key>& ends), (bits, count, ends
 // Several rows at once: their weights are read for all of them together.
 template <class Word>
 INNER void rows_inner(const Word* words, const int64_t* weights, int64_t count, uint64_t* sums) {
-    uint64_t found[chunk_rows] = {};
+    uint64_t totals[chunk_rows] = {};
     for (int64_t i = 0; i < count; ++i) {
         const uint64_t weight = static_cast<uint64_t>(weights[i]);
         for (int64_t row = 0; row < chunk_rows; ++row) {
-            found[row] += static_cast<uint64_t>(static_cast<int64_t>(words[row * row_words + i])) * weight;
+            totals[row] += static_cast<uint64_t>(static_cast<int64_t>(words[row * row_words + i])) * weight;
         }
     }
-    std::copy(found, found + chunk_rows, sums);
+    std::copy(totals, totals + chunk_rows, sums);
 }
 
 template <class Word>
 INNER void row_inner(const Word* words, const int64_t* weights, int64_t count, uint64_t* sums) {
-    uint64_t found = 0;
+    uint64_t total = 0;
     for (int64_t i = 0; i < count; ++i) {
-        found += static_cast<uint64_t>(static_cast<int64_t>(words[i])) * static_cast<uint64_t>(weights[i]);
+        total += static_cast<uint64_t>(static_cast<int64_t>(words[i])) * static_cast<uint64_t>(weights[i]);
     }
-    *sums = found;
+    *sums = total;
 }
 
 EACH(row, (const Word* words, const int64_t* weights, int64_t count, uint64_t* sums), (words, weights, count, sums),
@@ -127,8 +127,8 @@ uint64_t row_weight(uint64_t row) {  // ops._row_weight
     return 1 + ((scattered + (mix(row ^ 0x5BD1E995u) & ~uint64_t{0x1FFFF})) << 16);
 }
 
-// Calls work(chunk) for each of so many chunks, in this thread or in several. The threads take what is left, so it
-// does not matter how many of them the pool really gives.
+// Calls work(chunk) for each chunk, in this thread or in several. Each thread takes the next free chunk, so the number
+// of threads that the pool really gives does not matter.
 template <class Work>
 void share(int64_t chunks, int threads, Work& work) {
     if (threads < 2 || chunks < shared_from || parallel == nullptr) {
@@ -150,7 +150,7 @@ void share(int64_t chunks, int threads, Work& work) {
         &shared, static_cast<unsigned>(std::min<int64_t>(threads, chunks)), 0);
 }
 
-// value[0], value[1]: the lowest and the highest of count values, if all are finite: then it gives 1, else 0.
+// value[0], value[1]: the lowest and the highest of count values, if all are finite; returns 1 then, else 0.
 template <class Key, class Value>
 int extremes(const Key* bits, int64_t count, int threads, Key infinity, Value value, double* out) {
     Ends<Key> all;
@@ -195,7 +195,7 @@ double of_half(int16_t bits) {  // finite
 
 template <class Word>
 uint64_t sum(const Word* words, int64_t count, int64_t start, const int64_t* weights, int threads) {
-    // A chunk is so many rows of the whole parameter, of which the first and the last may begin or end within.
+    // A chunk is `chunk_rows` rows of the whole parameter; the first and the last chunk may be partial.
     const int64_t first_row = start / row_words, end = start + count;
     const int64_t rows = count ? (end - 1) / row_words - first_row + 1 : 0;
     std::atomic<uint64_t> total{0};
