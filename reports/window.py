@@ -55,7 +55,7 @@ class Window:
 
     def shown(self, most: int) -> list[str]:
         """Return at most ``most`` lanes: those of the two accesses, and of the others those with slices."""
-        busy = {one.lane for one in self.slices}
+        busy = {piece.lane for piece in self.slices}
         racing = list(dict.fromkeys((self.first.lane, self.second.lane)))
         wanted = {*racing, *[lane for lane in self.lanes if lane in busy and lane not in racing][: most - len(racing)]}
         return [lane for lane in dict.fromkeys((*self.lanes, *racing)) if lane in wanted]

@@ -40,15 +40,15 @@ def draw(campaign: CampaignFolder) -> Chart | None:
                 "wrong": rows["wrong_values"].to_numpy(),
                 "bad": rows["bad_numbers"].to_numpy(),
                 "told": [tame(text, 120) or "none" for text in rows["first_wrong"]],
-                "loss": ["NaN" if np.isnan(one) else f"{one:.3g}" for one in rows["loss_difference"]],
+                "loss": ["NaN" if np.isnan(loss) else f"{loss:.3g}" for loss in rows["loss_difference"]],
             }
         )
         width = 2 if diverged else 1
         points.append(
             drawn.scatter("number", "wrong", source=source, color=colour, marker=marker, size=7, line_width=width)
         )
-    told = ("timing @number", "values wrong: @wrong", "not finite: @bad", "a loss differs by @loss", "first: @told")
-    drawn.add_tools(HoverTool(renderers=points, tooltips=tooltip(*told)))
+    lines = ("timing @number", "values wrong: @wrong", "not finite: @bad", "a loss differs by @loss", "first: @told")
+    drawn.add_tools(HoverTool(renderers=points, tooltips=tooltip(*lines)))
     explored(drawn)
     text = "Each timing that was executed, and how many of the values that training uses came out wrong under it."
     if left_out:

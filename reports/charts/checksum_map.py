@@ -94,7 +94,7 @@ def draw(run: Run) -> Chart | None:
     drawn.yaxis.major_label_overrides = {at: _label(str(table.names[row])) for at, row in enumerate(rows)}
     starts = begin + width * np.arange(columns)
     # A value can be both an older version and not finite.
-    other = np.maximum(counts["wrong"] - counts["older"] - counts["not_finite"], 0)
+    rest = np.maximum(counts["wrong"] - counts["older"] - counts["not_finite"], 0)
     source = ColumnDataSource(
         {
             "image": [line[np.newaxis] for line in _kinds(counts)],
@@ -103,7 +103,7 @@ def draw(run: Run) -> Chart | None:
             "first": [_first(table, first[row]) for row in rows],
             "from": [_small(starts)[np.newaxis]] * len(rows),
             "until": [_small(np.minimum(starts + width - 1, end))[np.newaxis]] * len(rows),
-            "other": list(_small(other)[:, np.newaxis]),
+            "other": list(_small(rest)[:, np.newaxis]),
             **{name: list(_small(counts[name])[:, np.newaxis]) for name in _COUNTS},
         }
     )
@@ -111,14 +111,14 @@ def draw(run: Run) -> Chart | None:
     images = drawn.image(
         "image", x=begin - 0.5, y="row", dw=width * columns, dh=0.9, source=source, color_mapper=mapper
     )
-    told = tooltip(
+    hover = tooltip(
         "<b>@name</b>",
         "steps @from{0} to @until{0}:" if width > 1 else "step @from{0}:",
         "@wrong{0} of @uses{0} uses are wrong",
         "(@older{0} older, @other{0} other, @not_finite{0} not finite)",
         "first wrong: @first",
     )
-    drawn.add_tools(HoverTool(renderers=[images], tooltips=told))
+    drawn.add_tools(HoverTool(renderers=[images], tooltips=hover))
     explored(drawn)
     return Chart(drawn, "Checksums of parameters", _text(table, first, len(rows), width), _KEYS)
 
@@ -177,20 +177,20 @@ def _first(table: _Table, entry: int) -> str:
 
 
 def _text(table: _Table, first: npt.NDArray[np.int64], rows: int, width: int) -> str:
-    known, wrong = len(first), int((first >= 0).sum())
+    total, wrong = len(first), int((first >= 0).sum())
     uses = int(table.counts["uses"].sum())
     parts = ["Every use of a parameter, compared with the reference's by checksum."]
     if wrong:
-        parts.append(f"{wrong} of {known} parameters were wrong at some time; they stand first, as they went wrong.")
+        parts.append(f"{wrong} of {total} parameters were wrong at some time; they stand first, as they went wrong.")
     else:
-        parts.append(f"All {uses} uses of {known} parameters are equal." if uses else "No use was compared.")
+        parts.append(f"All {uses} uses of {total} parameters are equal." if uses else "No use was compared.")
     if table.counts["older"].any():
         parts.append(
             "An older version is what the reference held in an earlier step: the update is missing (where a gradient "
             "was not finite, the step is skipped), or a copy came too late."
         )
-    if known > rows:
-        parts.append(f"{known - rows} parameters are left out{_quality(wrong, rows)}.")
+    if total > rows:
+        parts.append(f"{total - rows} parameters are left out{_quality(wrong, rows)}.")
     if width > 1:
         parts.append(f"A column stands for {width} steps and shows the worst of them.")
     return " ".join(parts)

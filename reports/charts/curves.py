@@ -110,8 +110,8 @@ def draw(runs: Sequence[Run]) -> dict[str, Chart]:
 def _series(runs: Sequence[Run], quantity: _Quantity) -> Iterator[_Series]:
     for place, run in enumerate(runs):
         rows = _rows(run, quantity)
-        known = rows[[quantity.column, f"reference_{quantity.column}"]].notna().any(axis=None)
-        if not rows.empty and (known or quantity.column == "loss"):  # unknown norms are nan, as bad ones are
+        present = rows[[quantity.column, f"reference_{quantity.column}"]].notna().any(axis=None)
+        if not rows.empty and (present or quantity.column == "loss"):  # unknown norms are nan, as bad ones are
             yield _Series(run.name, place, _by_step(rows["step"], rows[quantity.column]))
 
 
@@ -121,11 +121,11 @@ def _reference(runs: Sequence[Run], quantity: _Quantity) -> pd.DataFrame:
     for run in runs:
         rows = _rows(run, quantity)
         values = rows[f"reference_{quantity.column}"]
-        known = values.notna()
+        present = values.notna()
         if quantity.column == "loss":
-            known |= rows["equal"].astype(bool)
-        if known.any() and rows.loc[known, "step"].nunique() > len(longest):
-            longest = _by_step(rows.loc[known, "step"], values[known])
+            present |= rows["equal"].astype(bool)
+        if present.any() and rows.loc[present, "step"].nunique() > len(longest):
+            longest = _by_step(rows.loc[present, "step"], values[present])
     return longest
 
 
@@ -134,9 +134,9 @@ def _rows(run: Run, quantity: _Quantity) -> pd.DataFrame:
     steps = run.steps
     if quantity.column == "loss" or steps.empty:
         return steps
-    whole = steps["micro_batch"] == steps["micro_batch"].max()
-    whole &= steps["step"] <= run.file.steps_done  # a run that ended within a step has no norm for it
-    rows: pd.DataFrame = steps[whole]
+    complete = steps["micro_batch"] == steps["micro_batch"].max()
+    complete &= steps["step"] <= run.file.steps_done  # a run that ended within a step has no norm for it
+    rows: pd.DataFrame = steps[complete]
     return rows
 
 
@@ -155,22 +155,22 @@ def _by_step(steps: pd.Series, values: pd.Series) -> pd.DataFrame:
 
 def _first_difference(runs: Sequence[Run], quantity: _Quantity) -> tuple[int, str] | None:
     """Return the first step in which this quantity of a run differs from the reference, and the run's name."""
-    found = []
+    differences = []
     for run in runs:
         rows = _rows(run, quantity)
-        ours, theirs = rows[quantity.column], rows[f"reference_{quantity.column}"]
-        differs = (ours != theirs) & theirs.notna()  # an unknown reference value differs from nothing
+        own, reference = rows[quantity.column], rows[f"reference_{quantity.column}"]
+        differs = (own != reference) & reference.notna()  # an unknown reference value differs from nothing
         if quantity.column == "loss":
-            differs = ~rows["equal"].astype(bool) & ~(ours.isna() & theirs.isna())
+            differs = ~rows["equal"].astype(bool) & ~(own.isna() & reference.isna())
         if differs.any():
-            found.append((int(rows.loc[differs, "step"].min()), run.name))
-    return min(found, key=lambda one: one[0], default=None)
+            differences.append((int(rows.loc[differs, "step"].min()), run.name))
+    return min(differences, key=lambda item: item[0], default=None)
 
 
 def _first_parameter(runs: Sequence[Run]) -> int | None:
     """Return the first step in which a parameter of any run differs from the reference."""
     wrong = (run.file.divergence.parameter for run in runs if run.file.divergence)
-    return min((one.step for one in wrong if one), default=None)
+    return min((value.step for value in wrong if value), default=None)
 
 
 def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
@@ -212,7 +212,7 @@ class _Drawing:
     ) -> None:
         self._quantity, self._series, self._reference, self._first = quantity, series, reference, first
         self._parameter = parameter
-        every = [one.values for one in series] + [reference]
+        every = [curve.values for curve in series] + [reference]
         self._steps = np.unique(np.concatenate([table.index.to_numpy(dtype=np.int64) for table in every]))
         self._source = self._data()
         drawn = np.concatenate([table[["mean", "low", "high"]].to_numpy(dtype=np.float64).ravel() for table in every])
@@ -220,20 +220,20 @@ class _Drawing:
         self.positive = self._finite[self._finite > 0]
         means = np.concatenate([table["mean"].to_numpy(dtype=np.float64) for table in every])
         self._not_positive = int((means <= 0).sum())
-        self._crossed = [one for one in series if one.values["mean"].isna().any()]
+        self._crossed = [curve for curve in series if curve.values["mean"].isna().any()]
 
     def _data(self) -> ColumnDataSource:
         """Return a row per step: columns mean0, low0, high0, told0 for the first line, and so on; reference, told. low
         and high are omitted where they equal the mean everywhere: a norm is the same on all ranks.
         """
         columns: dict[str, Any] = {"step": self._steps.astype(np.int32)}
-        for at, one in enumerate(self._series):
-            table = one.values.reindex(self._steps)
+        for at, curve in enumerate(self._series):
+            table = curve.values.reindex(self._steps)
             columns[f"mean{at}"] = table["mean"].to_numpy(dtype=np.float64)
-            if one.spread:
+            if curve.spread:
                 columns[f"low{at}"] = _lean(table["low"].to_numpy(dtype=np.float64))
                 columns[f"high{at}"] = _lean(table["high"].to_numpy(dtype=np.float64))
-            columns[f"told{at}"] = _told(one.values, self._steps)
+            columns[f"told{at}"] = _told(curve.values, self._steps)
         columns["reference"] = self._reference.reindex(self._steps)["mean"].to_numpy(dtype=np.float64)
         columns["told"] = _told(self._reference, self._steps)
         return ColumnDataSource(columns)
@@ -249,24 +249,24 @@ class _Drawing:
             toolbar_location="above",
         )
         drawn.yaxis.axis_label = self._quantity.axis
-        for at, one in enumerate(self._series):  # beneath all lines
-            if one.spread:
+        for at, curve in enumerate(self._series):  # beneath all lines
+            if curve.spread:
                 few = len(self._steps) <= _FEW
                 thin: dict[str, float] = {"alpha": 0.35, "line_width": 3} if few else {"alpha": 0.15, "line_width": 1}
                 ends = ("step", f"low{at}", "step", f"high{at}")
-                drawn.segment(*ends, source=self._source, color=one.colour, **thin)
-        for at, one in enumerate(self._series):
-            self._line(drawn, at, one)
+                drawn.segment(*ends, source=self._source, color=curve.colour, **thin)
+        for at, curve in enumerate(self._series):
+            self._line(drawn, at, curve)
         if not self._reference.empty:
             more = {"source": self._source, "color": _GREY, "line_dash": _GREY_DASH}
             drawn.line("step", "reference", name="reference", line_width=2, **more)
         row = iter(rows)
         if self._first is not None:
             self._mark(drawn, self._first[0], next(row), in_right_half=2 * self._first[0] > steps[0] + steps[-1])
-        for one in self._crossed:
-            crosses = one.values.index[one.values["mean"].isna()].to_numpy(dtype=np.int32)
+        for curve in self._crossed:
+            crosses = curve.values.index[curve.values["mean"].isna()].to_numpy(dtype=np.int32)
             source = ColumnDataSource({"step": crosses})
-            more = {"source": source, "color": one.colour, "name": f"not finite {one.place}"}
+            more = {"source": source, "color": curve.colour, "name": f"not finite {curve.place}"}
             drawn.scatter("step", next(row), marker="x", size=9, line_width=2.5, **more)
         self._hover(drawn, low, high)
         explored(drawn)
@@ -284,21 +284,21 @@ class _Drawing:
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
         low, high = low - margin, high + margin
         count = len(self._crossed) + (self._first is not None)
-        taken = min(count * _ROW / _ROOM, 0.6)
-        top = high + (high - low) * taken / (1 - taken)
+        share = min(count * _ROW / _ROOM, 0.6)
+        top = high + (high - low) * share / (1 - share)
         rows = [top - (at + 0.5) * (top - high) / count for at in range(count)]
         if not log:
             return low, top, rows
         low, top = max(low, -307.0), min(top, 307.0)
         return 10**low, 10**top, [10 ** min(row, 307.0) for row in rows]
 
-    def _line(self, drawn: Any, at: int, one: _Series) -> None:
-        more = {"source": self._source, "color": one.colour}
-        drawn.line("step", f"mean{at}", name=f"run {one.place}", line_width=2.2, line_dash=one.dash, **more)
+    def _line(self, drawn: Any, at: int, curve: _Series) -> None:
+        more = {"source": self._source, "color": curve.colour}
+        drawn.line("step", f"mean{at}", name=f"run {curve.place}", line_width=2.2, line_dash=curve.dash, **more)
         apart = 1 if len(self._steps) <= _FEW else len(self._steps) // _MARKED
         marked = list(range(at * apart // len(self._series), len(self._steps), apart))
         view = CDSView(filter=IndexFilter(indices=marked)) if apart > 1 else CDSView()
-        drawn.scatter("step", f"mean{at}", marker=one.marker[0], size=7, view=view, **more)
+        drawn.scatter("step", f"mean{at}", marker=curve.marker[0], size=7, view=view, **more)
 
     def _mark(self, drawn: Any, step: int, row: float, *, in_right_half: bool) -> None:
         drawn.vspan([step], line_color=BAD, line_dash=[4, 4], line_width=1.5)
@@ -321,7 +321,7 @@ class _Drawing:
         bars = drawn.vbar("step", width, top=high, bottom=low, source=self._source, fill_alpha=0, line_color=None)
         lines = ["<b>step @step</b>"]
         lines += [
-            f"{swatch(one.colour)} {literal(tame(one.name, _NAME))}: @told{at}" for at, one in enumerate(self._series)
+            f"{swatch(run.colour)} {literal(tame(run.name, _NAME))}: @told{at}" for at, run in enumerate(self._series)
         ]
         lines += [] if self._reference.empty else [f"{swatch(_GREY)} reference: @told"]
         drawn.add_tools(
@@ -331,7 +331,7 @@ class _Drawing:
     def _text(self, *, log: bool) -> str:
         scale = ", on a logarithmic scale" if log else ""
         parts = [f"{self._quantity.text} by step{scale}."]
-        if any(one.spread for one in self._series):
+        if any(curve.spread for curve in self._series):
             parts.append("Upright bars reach from the smallest to the largest value.")
         if self._first is not None:
             step, name = self._first
@@ -346,8 +346,8 @@ class _Drawing:
 
     def _keys(self) -> list[Key]:
         keys = [
-            Key("line", tame(one.name, _NAME), one.colour, " ".join(map(str, one.dash)), one.marker[1])
-            for one in self._series
+            Key("line", tame(curve.name, _NAME), curve.colour, " ".join(map(str, curve.dash)), curve.marker[1])
+            for curve in self._series
         ]
         if not self._reference.empty:
             keys.append(Key("line", "reference", _GREY, " ".join(map(str, _GREY_DASH))))

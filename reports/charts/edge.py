@@ -26,7 +26,7 @@ def svg(race: Race) -> Markup:
     """Return the picture of one race."""
     first, second = race.first, race.second
     streams = list(dict.fromkeys([first.stream, second.issuer, second.stream]))
-    streams = [one for one in streams if one] or [""]
+    streams = [stream for stream in streams if stream] or [""]
     lane = {stream: _TOP + _LANE * at for at, stream in enumerate(streams)}
     begin, end = lane.get(first.stream, _TOP), lane.get(second.stream, _TOP)
     issuer = second.issuer
@@ -40,11 +40,11 @@ def svg(race: Race) -> Markup:
     parts.append(_access(4, begin, FIRST, "1", first))
     parts.append(_access(_WIDTH - _BOX - 4, end, SECOND, "2", second))
     title = Markup("<title>{}</title>").format(f"{_what(first)} and {_what(second)}: no edge orders them")
-    told = Markup("<desc>{}</desc>").format(tame(race.missing_wait, 400))
+    description = Markup("<desc>{}</desc>").format(tame(race.missing_wait, 400))
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {} {}" style="width:100%;height:auto;'
         'max-width:32rem;display:block" font-family="inherit" font-size="12" fill="currentColor">{}{}{}</svg>'
-    ).format(_WIDTH, height, title, told, Markup("\n").join(parts))
+    ).format(_WIDTH, height, title, description, Markup("\n").join(parts))
 
 
 def _lane(y: int, stream: str) -> Markup:

@@ -139,11 +139,11 @@ def tail(name: str, most: int) -> str:
     if len(name) <= most:
         return name
     end = name[-most:]
-    whole = end if name[-most - 1] == "." else end.partition(".")[2]
-    return f"…{whole if len(whole) > most // 2 else end}"
+    word = end if name[-most - 1] == "." else end.partition(".")[2]
+    return f"…{word if len(word) > most // 2 else end}"
 
 
 def tame(text: str, most: int) -> str:
     """Return ``text`` without bidirectional controls and TeX: Bokeh would fetch a library to typeset it."""
-    text = "".join("·" if unicodedata.category(one)[0] == "C" else one for one in wording.cut(text, most))
+    text = "".join("·" if unicodedata.category(letter)[0] == "C" else letter for letter in wording.cut(text, most))
     return re.sub(r"\$(?=\$)|\\(?=[(\[])", r"\g<0> ", text)

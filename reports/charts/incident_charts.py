@@ -42,7 +42,7 @@ def draw(finding: Finding, probes: Sequence[ProbeResult]) -> dict[str, Chart]:
 def _extremes(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     largest: dict[Kind, dict[int, float]] = {}
     for probe in probes:
-        value = max((abs(one) for one in (probe.low, probe.high) if math.isfinite(one)), default=0.0)
+        value = max((abs(bound) for bound in (probe.low, probe.high) if math.isfinite(bound)), default=0.0)
         if value > 0:  # a log scale has no 0
             by_step = largest.setdefault(probe.point.kind, {})
             by_step[probe.step] = max(by_step.get(probe.step, 0.0), value)
@@ -54,7 +54,7 @@ def _extremes(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     drawn = over_steps(steps, Range1d(start=low, end=high), 300, y_axis_type="log")
     drawn.yaxis.axis_label = "largest absolute value"
     lines = []
-    for kind, by_step in sorted(largest.items(), key=lambda one: list(_LINES).index(one[0])):
+    for kind, by_step in sorted(largest.items(), key=lambda item: list(_LINES).index(item[0])):
         colour, dash = _LINES[kind]
         source = ColumnDataSource(
             {
@@ -83,25 +83,25 @@ def _extremes(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
 def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     if not probes:
         return None
-    found = ProbePoint(finding.kind, finding.module, finding.parameter, finding.detail)
+    target = ProbePoint(finding.kind, finding.module, finding.parameter, finding.detail)
     cells: dict[ProbePoint, dict[int, list[ProbeResult]]] = {}
     for probe in probes:
         cells.setdefault(probe.point, {}).setdefault(probe.step, []).append(probe)
-    rows = _relevant(finding, found, probes)
+    rows = _relevant(finding, target, probes)
     columns: dict[str, list[Any]] = {
         name: [] for name in ("step", "row", "colour", "name", "kind", "bad", "of", "extremes")
     }
     for row, point in enumerate(rows):
-        for step, seen in cells[point].items():
-            bad = sum(probe.nan + probe.plus_inf + probe.minus_inf for probe in seen)
-            ends = [one for probe in seen for one in (probe.low, probe.high) if math.isfinite(one)]
+        for step, results in cells[point].items():
+            bad = sum(probe.nan + probe.plus_inf + probe.minus_inf for probe in results)
+            ends = [bound for probe in results for bound in (probe.low, probe.high) if math.isfinite(bound)]
             columns["step"].append(step)
             columns["row"].append(row)
-            columns["colour"].append(_colour(bad, beyond=any(probe.beyond for probe in seen)))
+            columns["colour"].append(_colour(bad, beyond=any(probe.beyond for probe in results)))
             columns["name"].append(tame(point.parameter or point.module or "the model", _TOLD))
             columns["kind"].append(tame(f"{point.kind} {point.detail}".strip(), _TOLD))
             columns["bad"].append(str(bad))
-            columns["of"].append(str(sum(probe.numel for probe in seen)))
+            columns["of"].append(str(sum(probe.numel for probe in results)))
             columns["extremes"].append(f"{min(ends):.4g} to {max(ends):.4g}" if ends else "none")
     drawn = over_steps(_steps(finding, probes), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
     drawn.ygrid.grid_line_color = None
@@ -111,10 +111,10 @@ def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     boxes = drawn.rect(
         "step", "row", 0.94, 0.88, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
     )
-    if found in rows:
-        drawn.rect([finding.step], [rows.index(found)], 0.94, 0.88, fill_color=None, line_color=_FOUND, line_width=3)
-    told = [("name", "@name"), ("kind", "@kind"), ("step", "@step"), ("bad", "@bad of @of"), ("good", "@extremes")]
-    drawn.add_tools(HoverTool(renderers=[boxes], tooltips=told))
+    if target in rows:
+        drawn.rect([finding.step], [rows.index(target)], 0.94, 0.88, fill_color=None, line_color=_FOUND, line_width=3)
+    hover = [("name", "@name"), ("kind", "@kind"), ("step", "@step"), ("bad", "@bad of @of"), ("good", "@extremes")]
+    drawn.add_tools(HoverTool(renderers=[boxes], tooltips=hover))
     left = len(cells) - len(rows)
     return Chart(
         drawn,
@@ -131,13 +131,13 @@ def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     )
 
 
-def _relevant(finding: Finding, found: ProbePoint, probes: Sequence[ProbeResult]) -> list[ProbePoint]:
+def _relevant(finding: Finding, target: ProbePoint, probes: Sequence[ProbeResult]) -> list[ProbePoint]:
     """Return ``found``, the bad points in the order of execution, then good points by distance from the finding."""
-    bad = [probe.point for probe in probes if probe.point == found]  # a finite wrong value does not count as bad
+    bad = [probe.point for probe in probes if probe.point == target]  # a finite wrong value does not count as bad
     bad += [probe.point for probe in probes if probe.bad and probe.step == finding.step]
     bad += [probe.point for probe in probes if probe.bad]
-    here = [probe for probe in probes if probe.step == finding.step] or list(probes)
-    near = sorted(here, key=lambda probe: (abs(probe.order - finding.order), probe.step, probe.order))
+    same_step = [probe for probe in probes if probe.step == finding.step] or list(probes)
+    near = sorted(same_step, key=lambda probe: (abs(probe.order - finding.order), probe.step, probe.order))
     ranked = dict.fromkeys([*bad, *(probe.point for probe in near), *(probe.point for probe in probes)])
     return list(ranked)[:_POINTS]
 

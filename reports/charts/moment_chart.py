@@ -56,19 +56,19 @@ def draw(window: Window, race: Race) -> Chart:
     drawn.xaxis.ticker.desired_num_ticks = 4
     drawn.xaxis.major_label_policy = NoOverlap()
     racing = (window.first, window.second)
-    kinds = [kind for kind in _COLOURS if any(one.kind == kind and one not in racing for one in window.slices)]
+    kinds = [kind for kind in _COLOURS if any(bar.kind == kind and bar not in racing for bar in window.slices)]
     shown = []
     for kind in kinds:
-        slices = [one for one in window.slices if one.kind == kind and one not in racing and one.lane in row]
+        slices = [bar for bar in window.slices if bar.kind == kind and bar not in racing and bar.lane in row]
         shown.append(_boxes(drawn, slices, row, zero, _COLOURS[kind], ""))
     sides = (race.first, race.second)
-    for one, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
-        shown.append(_boxes(drawn, [one], row, zero, colour, f"issued {word}"))
-    _arrow(drawn, [(one.effect(side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
+    for bar, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
+        shown.append(_boxes(drawn, [bar], row, zero, colour, f"issued {word}"))
+    _arrow(drawn, [(bar.effect(side), row[bar.lane]) for bar, side in zip(racing, sides, strict=True)], zero)
     lower = int(row[window.second.lane] > row[window.first.lane])  # the label below this slice does not cross the arrow
-    for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
+    for at, (bar, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
         text = f"{('first', 'second')[at]}: {_access(side)}"  # a phone is too narrow for more
-        _label(drawn, window, one, row[one.lane], zero, colour, text, below=at == lower)
+        _label(drawn, window, bar, row[bar.lane], zero, colour, text, below=at == lower)
     drawn.add_tools(HoverTool(renderers=shown, tooltips=_TOOLTIP, limit=1, point_policy="follow_mouse"))
     explored(drawn, "width")
     return Chart(drawn, "The streams around the two accesses", _text(window, sides, len(lanes)), _keys(kinds))
@@ -76,8 +76,8 @@ def draw(window: Window, race: Race) -> Chart:
 
 def _lanes(window: Window) -> list[str]:
     racing = {window.first.lane, window.second.lane}
-    others = [lane for lane in window.lanes if lane not in racing][: _LANES - len(racing)]
-    return [lane for lane in window.lanes if lane in racing or lane in others]
+    rest = [lane for lane in window.lanes if lane not in racing][: _LANES - len(racing)]
+    return [lane for lane in window.lanes if lane in racing or lane in rest]
 
 
 def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: int, colour: str, role: str) -> Any:
@@ -85,15 +85,15 @@ def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: in
     thick = 1.35 * _THICK if role else _THICK
     source = ColumnDataSource(
         {
-            "left": [(one.start - zero) / 1000 for one in slices],
-            "right": [(one.end - zero) / 1000 for one in slices],
-            "top": [row[one.lane] - thick for one in slices],
-            "bottom": [row[one.lane] + thick for one in slices],
-            "duration": [(one.end - one.start) / 1000 for one in slices],
-            "lane": [tame(one.lane, _TOLD) for one in slices],
-            "kernel": [tame(f"waits ({one.kernel})" if one.kind == "wait" else one.kernel, _TOLD) for one in slices],
-            "about": [tame(one.parameter, _TOLD) + (f" ({role})" if role else "") for one in slices],
-            "place": [tame(one.place, _PLACE) for one in slices],
+            "left": [(bar.start - zero) / 1000 for bar in slices],
+            "right": [(bar.end - zero) / 1000 for bar in slices],
+            "top": [row[bar.lane] - thick for bar in slices],
+            "bottom": [row[bar.lane] + thick for bar in slices],
+            "duration": [(bar.end - bar.start) / 1000 for bar in slices],
+            "lane": [tame(bar.lane, _TOLD) for bar in slices],
+            "kernel": [tame(f"waits ({bar.kernel})" if bar.kind == "wait" else bar.kernel, _TOLD) for bar in slices],
+            "about": [tame(bar.parameter, _TOLD) + (f" ({role})" if role else "") for bar in slices],
+            "place": [tame(bar.place, _PLACE) for bar in slices],
         }
     )
     return drawn.quad(
@@ -135,15 +135,15 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
     )
 
 
-def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
+def _label(drawn: Any, window: Window, bar: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
     """Label the slice above or below it; near an edge of the chart, aligned towards the middle, as space allows."""
-    part = ((one.start + one.end) / 2 - window.start) / max(window.end - window.start, 1)
+    part = ((bar.start + bar.end) / 2 - window.start) / max(window.end - window.start, 1)
     align: Literal["left", "center", "right"] = "center"
-    x, offset = (one.start + one.end) / 2, 0
+    x, offset = (bar.start + bar.end) / 2, 0
     if part < _EDGE:
-        align, x, offset = "left", one.start, -2
+        align, x, offset = "left", bar.start, -2
     elif part > 1 - _EDGE:
-        align, x, offset = "right", one.end, 2
+        align, x, offset = "right", bar.end, 2
     drawn.add_layout(
         Label(
             x=(x - zero) / 1000,
@@ -166,7 +166,7 @@ def _access(side: Side) -> str:
 
 
 def _text(window: Window, sides: Sequence[Side], lanes: int) -> str:
-    (first, second) = (one.effect(side) for one, side in zip((window.first, window.second), sides, strict=True))
+    (first, second) = (bar.effect(side) for bar, side in zip((window.first, window.second), sides, strict=True))
     parts = [
         "All streams of the rank and its host; time counts from the beginning of the earlier access.",
         "The arrow runs from the access issued first to the one issued second.",

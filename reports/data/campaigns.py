@@ -126,8 +126,8 @@ class CampaignFolder:
     @property
     def tried(self) -> Tried:
         """The campaign's entry in the matrix of fixes and timings."""
-        found = self.data["campaign"]
-        return Tried(self.fix, RANDOM, found["diverged"], found["timings"])
+        result = self.data["campaign"]
+        return Tried(self.fix, RANDOM, result["diverged"], result["timings"])
 
 
 def is_campaign(folder: Path) -> bool:
@@ -137,8 +137,8 @@ def is_campaign(folder: Path) -> bool:
 def load(folder: Path) -> CampaignFolder:
     """Read the folder of a campaign. Raises :class:`streamrace.reports.data.loading.ReportError`."""
     data = schema.read_json(folder / TimingsFile.NAME)
-    found = TimingsFile.parsed(folder / TimingsFile.NAME, data)
-    rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
+    timings = TimingsFile.parsed(folder / TimingsFile.NAME, data)
+    rows = [tuple(getattr(row, name) for name in COLUMNS) for row in timings.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    model = found.model_dump(mode="json") | data
-    return CampaignFolder(folder.resolve().name, folder, model, found.races, frame, sources.read(folder))
+    model = timings.model_dump(mode="json") | data
+    return CampaignFolder(folder.resolve().name, folder, model, timings.races, frame, sources.read(folder))

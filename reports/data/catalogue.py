@@ -83,5 +83,5 @@ def cell(ran: RanSide | None) -> Cell:
 
 def short(line: str) -> str:
     """Shorten a line of :class:`RanSide` to ``copy_ partition_parameters.py:1643``."""
-    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
-    return f"{found[1]} {found[2]}" if found else line
+    match = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
+    return f"{match[1]} {match[2]}" if match else line

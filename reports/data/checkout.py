@@ -17,7 +17,7 @@ _INSTALLED = {"site-packages", "dist-packages", ".cache", ".releases"}  # folder
 def top(start: Path) -> Path:
     """Return the top of the checkout around ``start``; ``start`` itself if there is no checkout."""
     start = start.resolve()
-    return next((one for one in (start, *start.parents) if (one / ".git").exists()), start)
+    return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
 
 
 def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str, str]:
@@ -27,7 +27,7 @@ def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str,
     checkout.
     """
     above = top(start)
-    found = {}
+    paths = {}
     for name in dict.fromkeys(names):
         file = file_of(name, folders)
         try:
@@ -35,8 +35,8 @@ def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str,
         except (OSError, ValueError, RuntimeError):
             continue
         if below is not None and not _INSTALLED.intersection(below.parts):
-            found[name] = below.as_posix()
-    return found
+            paths[name] = below.as_posix()
+    return paths
 
 
 def portable(name: str, places: Mapping[str, str]) -> str:

@@ -53,10 +53,10 @@ def of(uses: pd.DataFrame) -> pd.DataFrame:
     )
     sums = ["uses", "wrong", "older", "not_finite"]
     counted[sums] = counted[sums].astype("int64")
-    found = counted.groupby(keys, sort=True).agg({**dict.fromkeys(sums, "sum"), "first_rank": "min", "turn": "min"})
-    found = found.reset_index()
-    found.loc[found["wrong"] == 0, ["first_rank", "turn"]] = -1
-    return found.astype(COLUMNS)
+    rows = counted.groupby(keys, sort=True).agg({**dict.fromkeys(sums, "sum"), "first_rank": "min", "turn": "min"})
+    rows = rows.reset_index()
+    rows.loc[rows["wrong"] == 0, ["first_rank", "turn"]] = -1
+    return rows.astype(COLUMNS)
 
 
 def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -64,18 +64,18 @@ def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int],
     if suspects.empty:
         return np.zeros(0, dtype=np.bool_)
     named = uses["parameter"].isin(suspects["parameter"].unique()) & uses["reference_checksums"].notna()
-    known = _parts(uses[named].drop_duplicates(["parameter", "step", "reference_checksums"]), "reference_checksums")
-    since = known.groupby(["parameter", "part", "word"], sort=False)["step"].min().rename("since").reset_index()
+    refs = _parts(uses[named].drop_duplicates(["parameter", "step", "reference_checksums"]), "reference_checksums")
+    since = refs.groupby(["parameter", "part", "word"], sort=False)["step"].min().rename("since").reset_index()
     # Ranks and micro-batches mostly hold the same values: each distinct set of words is examined once.
     same = suspects.groupby(["parameter", "step", "checksums", "reference_checksums"], sort=False).ngroup()
     once = suspects[~same.duplicated()]
-    ours, theirs = _parts(once, "checksums"), _parts(once, "reference_checksums")
-    wrong = ours.merge(theirs[["row", "part", "word"]], on=["row", "part"], how="left", suffixes=("", "_right"))
+    own, reference = _parts(once, "checksums"), _parts(once, "reference_checksums")
+    wrong = own.merge(reference[["row", "part", "word"]], on=["row", "part"], how="left", suffixes=("", "_right"))
     wrong = wrong[wrong["word"] != wrong["word_right"]]
     wrong = wrong.merge(since, on=["parameter", "part", "word"], how="left")
     earlier = (wrong["since"] < wrong["step"]).groupby(wrong["row"]).all()
-    found = earlier.reindex(once.index, fill_value=False).to_numpy(dtype=np.bool_)
-    return np.asarray(found[same.to_numpy()], dtype=np.bool_)
+    older = earlier.reindex(once.index, fill_value=False).to_numpy(dtype=np.bool_)
+    return np.asarray(older[same.to_numpy()], dtype=np.bool_)
 
 
 def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -27,21 +27,21 @@ def comments(lines: Sequence[str]) -> dict[int, Comment]:
     A statement may span several lines, and Python reports a call on one of them. Comments are found by Python's own
     tokenizer, as the words may also be in a string. A comment on a line of its own applies to nothing.
     """
-    found: dict[int, Comment] = {}
-    began, said = 0, None
+    by_line: dict[int, Comment] = {}
+    began, comment = 0, None
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join([*lines, ""])).readline):
             if token.type in _ENDS:
-                if said is not None and began:
-                    found.update(dict.fromkeys(range(began, token.start[0] + 1), said))
-                began, said = 0, None
+                if comment is not None and began:
+                    by_line.update(dict.fromkeys(range(began, token.start[0] + 1), comment))
+                began, comment = 0, None
             elif token.type == tokenize.COMMENT:
                 match = _COMMENT.match(token.string)
                 if match and began:
                     reason = visible(match[1].strip(), lines=False)
-                    said = Comment(token.start[0], reason if re.search(r"\w", reason) else "")
+                    comment = Comment(token.start[0], reason if re.search(r"\w", reason) else "")
             elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT) and not began:
                 began = token.start[0]
     except (tokenize.TokenError, SyntaxError, ValueError):
         pass  # the file was replaced after the run: keep the comments found so far
-    return found
+    return by_line

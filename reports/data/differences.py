@@ -28,7 +28,7 @@ def taken_away(scenario: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     if scenario.get("sharding"):
         names = ", ".join(map(str, scenario.get("without", ())))
         return f"the synchronisations {names} of our own engine" if names else ""
-    fix = next((one for one in Fix if one == scenario.get("fix")), None)
+    fix = next((member for member in Fix if member == scenario.get("fix")), None)
     if fix is None or fix.ordering.stock or versions.get("deepspeed", PINNED) != PINNED:
         return ""
     return STOCK if fix is Fix.NONE else f"{STOCK}; instead, {fix.where}: {fix.what}"

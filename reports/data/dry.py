@@ -125,12 +125,12 @@ def time_table(step: StepTime | _Step) -> Table:
     parts = [
         ("computing", step.compute),
         ("communication that nothing hides", step.exposed),
-        *((f"  {one.name}: {duration(one.busy)} in all, exposed", one.exposed) for one in step.groups if one.busy),
+        *((f"  {row.name}: {duration(row.busy)} in all, exposed", row.exposed) for row in step.groups if row.busy),
         ("other streams alone", step.other),
         ("nothing runs", step.idle),
         ("(host blocked)", step.blocked),
     ]
-    rows = [[what, duration(time), 100 * time / step.time] for what, time in parts]
+    rows = [[name, duration(time), 100 * time / step.time] for name, time in parts]
     columns = ["", Column("time", right=True), Column("of the step", "{:.1f} %")]
     return Table("Where the step's time goes", columns, rows)
 

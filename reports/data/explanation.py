@@ -49,8 +49,8 @@ class Explained:
     def titles(self) -> tuple[str, str]:
         """Return the titles of the two timings, the run's own first."""
         shown = self.occurrence is not None and self.occurrence.manifested
-        mine = "This run, in which it shows" if shown else "This run, in which it does not show"
-        return mine, "The witness, in which it shows" if self.order == "reversed" else "In the program's order"
+        this_run = "This run, in which it shows" if shown else "This run, in which it does not show"
+        return this_run, "The witness, in which it shows" if self.order == "reversed" else "In the program's order"
 
     def as_dict(self) -> dict[str, Any]:
         return {

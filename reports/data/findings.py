@@ -109,15 +109,15 @@ class Dry:
         """Return sentences for a person, without full stops."""
         others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
         nodes = wording.count(self.nodes, "node")
-        said = [
+        parts = [
             f"A dry run as rank 0 of {self.ranks:,} on {nodes}, on tensors that hold nothing{others}. There are "
             "no witnesses: what a race would change needs values",
             f"Memory: at most {self.peak / 2**30:.2f} GiB allocated"
             + (f" of the {self.capacity / 2**30:.0f} GiB of a GPU" if self.capacity else ""),
         ]
         if self.step_ns:
-            said.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
-        return tuple(said)
+            parts.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
+        return tuple(parts)
 
 
 class RankEnd(JsonPart):
@@ -168,7 +168,7 @@ class Basis(JsonPart):
     @property
     def wrong(self) -> list[JudgedAnswer]:
         """The answers that differ from the program's statement."""
-        return [one for one in self.answers if one.kind != "right"]
+        return [answer for answer in self.answers if answer.kind != "right"]
 
     @property
     def idle(self) -> bool:
@@ -176,8 +176,8 @@ class Basis(JsonPart):
         return self.seen.startswith("0 launches")
 
 
-def _said(found: Stale | Uncovered) -> dict[str, Any]:
-    return {**found.as_dict(), "sentence": found.sentence()}
+def _said(finding: Stale | Uncovered) -> dict[str, Any]:
+    return {**finding.as_dict(), "sentence": finding.sentence()}
 
 
 class Findings(JsonFile):
@@ -227,9 +227,9 @@ class Findings(JsonFile):
     @property
     def suppressed(self) -> list[KeptSuppression | None]:
         """Why a finding does not count, in the order of :func:`streamrace.reports.data.known_findings.findings`."""
-        every: list[Any] = [*self.races, *(race for one in self.held for race in one.races)]
+        every: list[Any] = [*self.races, *(race for held in self.held for race in held.races)]
         every += [*self.checked.wrong, *self.checked.uninitialised] if self.checked else []
-        return [one.suppressed for one in every]
+        return [judged.suppressed for judged in every]
 
     @property
     def uncertain(self) -> bool:
@@ -246,13 +246,13 @@ class Findings(JsonFile):
     @property
     def witnesses(self) -> list[Witness]:
         """The races' witnesses: one for each race, or none."""
-        return [one.witness for one in self.races if one.witness is not None]
+        return [race.witness for race in self.races if race.witness is not None]
 
     @property
     def first_bad_step(self) -> int | None:
         """The first step in which a parameter or a loss is wrong."""
         wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()
-        return min((one.step for one in wrong if one), default=None)
+        return min((value.step for value in wrong if value), default=None)
 
     @classmethod
     def prepared(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -261,7 +261,7 @@ class Findings(JsonFile):
     @model_serializer(mode="wrap")
     def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        data["races"] = [self._race(one, witness=True) for one in self.races]
+        data["races"] = [self._race(race, witness=True) for race in self.races]
         for one, held in zip(self.held, (data.get("checked") or data.get("rests") or {}).get("held", ()), strict=True):
             held |= {"sites": plain(one.sites), "races": [self._race(each, witness=False) for each in one.races]}
         return data
@@ -324,14 +324,14 @@ def of_scenario(
         verdict = Verdict.DIVERGED if diverged else Verdict.CLEAN
     rests = None
     if holding.held or holding.unexamined or unexercised:
-        held = [Held.of(one, [Judged(**vars(race)) for race in one.races]) for one in holding.held]
+        held = [Held.of(pair, [Judged(**vars(race)) for race in pair.races]) for pair in holding.held]
         rests = Basis(held=held, unexamined=holding.unexamined, unexercised=list(unexercised))
-    found = Findings(
+    findings = Findings(
         verdict=verdict,
         sentence="",
         failure=failure,
         steps_done=steps_done,
-        causes=[cause for cause, what in causes.items() if what],
+        causes=[cause for cause, present in causes.items() if present],
         stale=stale,
         uncovered=list(uncovered),
         divergence=divergence,
@@ -340,17 +340,17 @@ def of_scenario(
         watch={**watch.as_dict(), "sentence": watch.sentence()} if watch else None,
         checked=None,
         rests=rests,
-        races=[Judged(**vars(race), witness=one) for race, one in zip_longest(races, witnesses)],
+        races=[Judged(**vars(race), witness=witness) for race, witness in zip_longest(races, witnesses)],
         virtual_ns_per_step=cost.step_ns if cost else None,
         host_blocked_ns_per_step=cost.blocked_ns if cost else None,
         scenario=dict(scenario),
         profile=dict(profile),
         versions=dict(versions),
     )
-    return found.model_copy(update={"sentence": _sentence(found)})
+    return findings.model_copy(update={"sentence": _sentence(findings)})
 
 
-def _sentence(found: Findings) -> str:
+def _sentence(findings: Findings) -> str:
     """Return the verdict on a scenario as sentences for a person."""
     parts = [
         {
@@ -359,13 +359,13 @@ def _sentence(found: Findings) -> str:
             Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
             Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
             Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
-            Verdict.CLEAN: clean("no race, and every value equals the reference bit for bit", found.unexercised),
-        }[found.verdict]
+            Verdict.CLEAN: clean("no race, and every value equals the reference bit for bit", findings.unexercised),
+        }[findings.verdict]
     ]
-    if found.held:
+    if findings.held:
         parts.append("But only by chance: part of what orders it are waits that are there for another reason.")
-    if found.divergence is None:
-        parts = [f"No reference to compare with; found: {', '.join(found.causes) or 'nothing'}."]
-    if found.failure:
-        parts.append(f"The run ended early: {found.failure}.")
+    if findings.divergence is None:
+        parts = [f"No reference to compare with; found: {', '.join(findings.causes) or 'nothing'}."]
+    if findings.failure:
+        parts.append(f"The run ended early: {findings.failure}.")
     return " ".join(parts)

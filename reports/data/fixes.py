@@ -56,17 +56,17 @@ class FixRow(JsonPart):
     @property
     def limits(self) -> list[str]:
         """The reasons why the candidate is no complete cure, as ends of sentences."""
-        said = ["enough only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
-        return said + (["enough only for the one who got the memory in this run"] if self.this_owner else [])
+        limits = ["enough only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
+        return limits + (["enough only for the one who got the memory in this run"] if self.this_owner else [])
 
     @property
     def remarks(self) -> list[str]:
         """Remarks on the candidate, sentences without a full stop."""
-        said = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
-        said += [f"{wording.count(self.more, 'more race')} gone with it"] if self.holds and self.more else []
-        said += [self.why] if self.why else []
-        said += [f"no diff: {self.unwritten}"] if self.unwritten else []
-        return said + ([self.says] if self.says else [])
+        remarks = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
+        remarks += [f"{wording.count(self.more, 'more race')} gone with it"] if self.holds and self.more else []
+        remarks += [self.why] if self.why else []
+        remarks += [f"no diff: {self.unwritten}"] if self.unwritten else []
+        return remarks + ([self.says] if self.says else [])
 
 
 class FixFile(JsonFile):
@@ -98,7 +98,7 @@ class FixFile(JsonFile):
     def host_ns(self) -> int | None:
         """The cost of the cheapest host synchronisation that holds in the trace."""
         return min(
-            (one.longer_ns for one in self.rows if one.holds and on_host(one) and one.longer_ns is not None),
+            (row.longer_ns for row in self.rows if row.holds and on_host(row) and row.longer_ns is not None),
             default=None,
         )
 
@@ -110,15 +110,15 @@ class FixFile(JsonFile):
 
     def sentence(self) -> str:
         """Return the result in one sentence."""
-        held = [one for one in self.rows if one.holds]
+        held = [row for row in self.rows if row.holds]
         if self.taken is not None:
             row, host = self.taken, self.host_ns
             beside = f"; the cheapest synchronisation of the host {duration(host)}" if host is not None else ""
             left = f" ({row.says.partition('; ')[2]})" if "; " in row.says else ""
-            limits = "".join(f" It is {one}." for one in row.limits)
+            limits = "".join(f" It is {limit}." for limit in row.limits)
             return f"Tried: clean{left}. {row.words[:1].upper()}{row.words[1:]}. It costs {row.cost}{beside}.{limits}"
         if held:
-            tried = sum(one.live != "not tried" for one in held)
+            tried = sum(row.live != "not tried" for row in held)
             how = f"of {tried} that were tried live none is clean" if tried else self.untried or "none was tried live"
             return f"No diff to take: {len(held)} candidates remove the race in the trace, and {how}."
         if not self.rows:
@@ -131,15 +131,15 @@ def on_host(row: FixRow) -> bool:
     return row.how.endswith("synchronisation")
 
 
-def best_of_each(found: FixFile) -> list[FixRow]:
+def best_of_each(fixes: FixFile) -> list[FixRow]:
     """Return the first row of each kind, and the rows that were tried live."""
-    seen: set[str] = set()
-    kept = []
-    for row in found.rows:
-        if row.how not in seen or row.live != "not tried":
-            kept.append(row)
-        seen.add(row.how)
-    return kept
+    ways: set[str] = set()
+    best = []
+    for row in fixes.rows:
+        if row.how not in ways or row.live != "not tried":
+            best.append(row)
+        ways.add(row.how)
+    return best
 
 
 def table(rows: Sequence[FixRow], title: str = "Candidates, the one to take first") -> Table:

@@ -89,7 +89,7 @@ def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, 
 def _refuse_bomb(described: Any) -> None:
     """Raise ValueError for a file that unpacks to too many rows or bytes: few bytes may stand for any number."""
     groups = [described.row_group(at) for at in range(described.num_row_groups)]
-    unpacked = sum(max(one.total_byte_size, 0) for one in groups)
+    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
     if not 0 <= described.num_rows <= _MOST_ROWS or unpacked > _MOST_BYTES:
         raise ValueError(f"it unpacks to {described.num_rows:,} rows of {unpacked:,} bytes together")
 
@@ -106,7 +106,7 @@ def _column(name: str, values: Any, dtype: str) -> Any:
     values = values.unify_dictionaries()
     chunks = values.chunks
     words = chunks[0].dictionary.to_pylist()
-    codes = np.concatenate([one.indices.to_numpy() for one in chunks])
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks])
     if (np.asarray([len(word) for word in words] or [0])[codes]).sum() > _MOST_BYTES:
         raise ValueError(f"its {name} is longer than memory")
     return pd.Categorical.from_codes(codes, words)

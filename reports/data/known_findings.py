@@ -50,12 +50,12 @@ class Discovery(NamedTuple):
     sites: tuple[WaitSite, ...] = ()  # of a fragile pair: the waits that alone order it
 
 
-def of(found: Findings) -> list[Discovery]:
+def of(result: Findings) -> list[Discovery]:
     """Return all findings on a program, in the order of :attr:`Findings.suppressed`."""
-    if found.checked is None:
+    if result.checked is None:
         return []
-    held = [(one.sites, one.races) for one in found.held]
-    return findings(found.races, held, found.checked.wrong, found.checked.own, found.checked.uninitialised)
+    held = [(pair.sites, pair.races) for pair in result.held]
+    return findings(result.races, held, result.checked.wrong, result.checked.own, result.checked.uninitialised)
 
 
 def findings(
@@ -70,11 +70,11 @@ def findings(
 
     ``own``: as :func:`streamrace.reports.data.checkout.own` returns it.
     """
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def numbered(*parts: Any) -> str:
-        seen[short := fingerprint(parts)] += 1
-        return f"{short}:{seen[short]}"
+        counts[short := fingerprint(parts)] += 1
+        return f"{short}:{counts[short]}"
 
     def pair(race: Race) -> LastingKey:
         return lasting(race, file=lambda file: portable(file, own), text=plain_text)
@@ -82,14 +82,14 @@ def findings(
     def frames(race: Race) -> tuple[Frame, ...]:
         return (*race.first.stack, *race.second.stack, *(race.second.allocated or ()))
 
-    made = [
+    discoveries = [
         Discovery("race", race.kind, numbered("race", *pair(race)), sentences.unordered(race), frames(race), race)
         for race in races
     ]
     for sites, pairs in held:
-        places = tuple(one.frame for one in sites if one.frame)
+        places = tuple(site.frame for site in sites if site.frame)
         where = [_where(one, own) for one in places]
-        made += [
+        discoveries += [
             Discovery(
                 "fragile",
                 FRAGILE,
@@ -101,18 +101,18 @@ def findings(
             )
             for race in pairs
         ]
-    for one in wrong:
-        rule = one.kind if one.kind == "stale" else f"wrong-{one.kind}"
-        message = f"{one.name} is not what the program says that it must be, on rank {one.rank}: {one.says}."
-        made.append(
-            Discovery("answer", rule, numbered("answer", one.kind, plain_text(one.name), one.rank), message, ())
+    for value in wrong:
+        rule = value.kind if value.kind == "stale" else f"wrong-{value.kind}"
+        message = f"{value.name} is not what the program says that it must be, on rank {value.rank}: {value.says}."
+        discoveries.append(
+            Discovery("answer", rule, numbered("answer", value.kind, plain_text(value.name), value.rank), message, ())
         )
     for read in uninitialised:
         its = [_where(site(stack), own) for stack in (read.stack, read.allocated)]
         print_ = numbered("uninitialised", plain_text(read.kernel), *its)
         all_ = (*read.stack, *read.allocated)
-        made.append(Discovery("uninitialised", "uninitialised", print_, f"{read.sentence()}.", all_))
-    return [one._replace(message=visible(one.message, lines=False)) for one in made]
+        discoveries.append(Discovery("uninitialised", "uninitialised", print_, f"{read.sentence()}.", all_))
+    return [discovery._replace(message=visible(discovery.message, lines=False)) for discovery in discoveries]
 
 
 def fingerprint(parts: Sequence[Any]) -> str:
@@ -141,12 +141,12 @@ class Known:
 
     def kept_in(self, baseline: str) -> Known:
         """Return the same after a new baseline of this name has taken all findings that counted."""
-        taken = _in_baseline(baseline)
-        return replace(self, suppressed=[taken if why is None else why for why in self.suppressed])
+        suppression = _in_baseline(baseline)
+        return replace(self, suppressed=[suppression if why is None else why for why in self.suppressed])
 
 
 def judge(
-    found: Sequence[Discovery],
+    discoveries: Sequence[Discovery],
     own: Mapping[str, str],
     commented: Callable[[str], Mapping[int, Comment]],
     baseline: Baseline | None = None,
@@ -155,9 +155,9 @@ def judge(
     suppressed: list[KeptSuppression | None] = []
     unreasoned: dict[str, None] = {}
     read: dict[str, Mapping[int, Comment]] = {}
-    for one in found:
-        said = None
-        for frame in one.frames:
+    for discovery in discoveries:
+        suppression = None
+        for frame in discovery.frames:
             if frame.file not in own:
                 continue
             if frame.file not in read:
@@ -167,15 +167,15 @@ def judge(
                 continue
             if not comment.reason:
                 unreasoned[wording.line(own[frame.file], comment.line, path=True)] = None
-            elif said is None:
-                said = KeptSuppression("comment", comment.reason, own[frame.file], comment.line)
-        if said is None and baseline is not None and one.fingerprint in baseline.prints:
-            said = _in_baseline(baseline.name)
-        suppressed.append(said)
+            elif suppression is None:
+                suppression = KeptSuppression("comment", comment.reason, own[frame.file], comment.line)
+        if suppression is None and baseline is not None and discovery.fingerprint in baseline.prints:
+            suppression = _in_baseline(baseline.name)
+        suppressed.append(suppression)
     gone = None
     if baseline is not None:
-        raced = any(one.group == "race" for one in found)
-        gone = baseline.without({one.fingerprint for one in found}, fragile=not raced)
+        raced = any(discovery.group == "race" for discovery in discoveries)
+        gone = baseline.without({discovery.fingerprint for discovery in discoveries}, fragile=not raced)
     return Known(suppressed, list(unreasoned), gone)
 
 
@@ -234,18 +234,18 @@ def load(file: Path) -> Baseline:
     except ValueError as error:
         raise ReportError(f"{file} is no baseline: {error}. {_AGAIN}") from None
     return Baseline(
-        file.name, {one.fingerprint: (one.rule, visible(one.message, lines=False)) for one in held.findings}
+        file.name, {entry.fingerprint: (entry.rule, visible(entry.message, lines=False)) for entry in held.findings}
     )
 
 
 _AGAIN = "Make it again with 'streamrace check --write-baseline'"
 
 
-def text(found: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
+def text(discoveries: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
     """Return a baseline's file with these findings, except those that a comment already suppresses."""
     entries = [
-        _Entry(fingerprint=one.fingerprint, rule=one.rule, message=one.message)
-        for one, why in zip(found, suppressed, strict=True)
+        _Entry(fingerprint=discovery.fingerprint, rule=discovery.rule, message=discovery.message)
+        for discovery, why in zip(discoveries, suppressed, strict=True)
         if why is None or why.kind != "comment"
     ]
     return _File(findings=entries).text()

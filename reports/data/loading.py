@@ -147,33 +147,33 @@ class Run:
         """Return a notebook's description instead. A run may come from anybody, so all of it is escaped."""
         rows = [
             *self._told().items(),
-            *((name, wording.count(len(one), "row")) for name, one in self._frames().items()),
+            *((name, wording.count(len(frame), "row")) for name, frame in self._frames().items()),
         ]
         cells = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(name, text) for name, text in rows)
         head = Markup("<p><b>{}</b>: {}</p>").format(self.name, self.file.sentence)
         return head + Markup("<table>{}</table>").format(cells)
 
     def _told(self) -> dict[str, str]:
-        found = self.file
-        told = {
-            "verdict": found.verdict,
+        findings = self.file
+        facts = {
+            "verdict": findings.verdict,
             "model": model_of(self.findings),
-            "fix": switched(found.scenario, found.versions, ""),
-            "done": wording.count(found.steps_done, "step"),
-            "found": wording.count(len(found.races), "race"),
+            "fix": switched(findings.scenario, findings.versions, ""),
+            "done": wording.count(findings.steps_done, "step"),
+            "found": wording.count(len(findings.races), "race"),
         }
-        return {name: text for name, text in told.items() if text}
+        return {name: text for name, text in facts.items() if text}
 
     def _frames(self) -> dict[str, pd.DataFrame]:
         return {name: getattr(self, name) for name in ("steps", "races", "accesses", "checksums")}
 
 
-def load(folder: str | Path, found: Findings | None = None) -> Run:
+def load(folder: str | Path, result: Findings | None = None) -> Run:
     """Read the folder of a run, but for its findings if they are ``found``. Raises :class:`ReportError` if it is no
     run, or holds contents that no run writes.
     """
     where = Path(folder)
-    findings, file = (_whole(found), found) if found else _findings(where)
+    findings, file = (_whole(result), result) if result else _findings(where)
     return Run(
         name=where.resolve().name.encode("utf-8", "backslashreplace").decode(),  # invalid UTF-8 is shown as codes
         folder=where,
@@ -200,13 +200,13 @@ def comparable(runs: Sequence[Run]) -> None:
                     "one of the folders"
                 )
     for run in runs[1:]:
-        ours, theirs = runs[0].findings["scenario"], run.findings["scenario"]
-        differ = [name for name in ours if name in theirs and name not in MAY_DIFFER and ours[name] != theirs[name]]
+        base, second = runs[0].findings["scenario"], run.findings["scenario"]
+        differ = [name for name in base if name in second and name not in MAY_DIFFER and base[name] != second[name]]
         if differ:
-            told = ", ".join(f"{name} ({_value(ours[name])} and {_value(theirs[name])})" for name in differ)
+            details = ", ".join(f"{name} ({_value(base[name])} and {_value(second[name])})" for name in differ)
             raise ReportError(
                 f"{runs[0].folder} and {run.folder} cannot be compared, as they compute other values: they differ in "
-                f"{told}. Choose runs that differ in the fix or the timing only"
+                f"{details}. Choose runs that differ in the fix or the timing only"
             )
 
 
@@ -217,19 +217,19 @@ def _findings(folder: Path) -> tuple[dict[str, Any], Findings]:
     file, scenario = folder / "findings.json", folder / "scenario.json"
     if file.is_file():
         data = schema.read_json(file)
-        found = Findings.parsed(file, data)
-        return _whole(found) | data, found
+        findings = Findings.parsed(file, data)
+        return _whole(findings) | data, findings
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
-    if (asked := folder / "check.json").is_file():
-        return _killed(dict(schema.read_json(asked).get("asked") or {}))
+    if (check_file := folder / "check.json").is_file():
+        return _killed(dict(schema.read_json(check_file).get("asked") or {}))
     raise not_a_run(folder)
 
 
 def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
     """Return the findings of a run that was killed with its parent: no more than its scenario."""
     why = "the run ended before it could write its findings"
-    known = Findings(
+    findings = Findings(
         verdict=Verdict.UNKNOWN,
         sentence=f"{why[0].upper()}{why[1:]}.",
         failure=why,
@@ -239,13 +239,13 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
         scenario=scenario,
         versions={},
     )
-    return _whole(known), known
+    return _whole(findings), findings
 
 
-def _whole(found: Findings) -> dict[str, Any]:
+def _whole(findings: Findings) -> dict[str, Any]:
     """Return the findings as data, with the fields that are not written on its first level."""
-    written: dict[str, Any] = json.loads(found.text())
-    return found.model_dump() | written
+    written: dict[str, Any] = json.loads(findings.text())
+    return findings.model_dump() | written
 
 
 def not_a_run(folder: Path) -> ReportError:
@@ -263,9 +263,9 @@ def _instead(folder: Path) -> str:
         return "it is an incident of the NaN watch. 'streamrace report' makes a page of that as well"
     if (folder / "job.json").exists():
         return "it is a dry run that did not come to its end. Run it again"
-    if any((folder / one).exists() for one in ("scenario.json", "check.json")):
+    if any((folder / name).exists() for name in ("scenario.json", "check.json")):
         return "it ended before it could write what it found. Run it again"
-    inner = sorted(one.parent.name for name in ("findings.json", "scenario.json") for one in folder.glob(f"*/{name}"))
+    inner = sorted(path.parent.name for name in ("findings.json", "scenario.json") for path in folder.glob(f"*/{name}"))
     if inner:
         return f"it holds runs. Choose one of them, such as {folder / inner[0]}"
     return "it holds neither findings.json nor scenario.json. Choose a folder that 'streamrace run' wrote"
@@ -281,9 +281,9 @@ def _steps(file: Path) -> pd.DataFrame:
 
 
 def _checksums(folder: Path) -> pd.DataFrame:
-    whole, uses = folder / "checksums.parquet", folder / "parameters.csv"
-    if whole.is_file():
-        return checksums.read(whole)
+    table, uses = folder / "checksums.parquet", folder / "parameters.csv"
+    if table.is_file():
+        return checksums.read(table)
     if uses.is_file():
         return checksums.of(frames.read(uses, tables.PARAMETERS, nothing={"reference_checksums": "nan"}))
     return empty(checksums.COLUMNS)
@@ -304,14 +304,14 @@ def framed(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pd.Da
 def _races(races: Sequence[Judged]) -> pd.DataFrame:
     rows = []
     for number, race in enumerate(races, 1):
-        known: dict[str, Any] = (
+        row: dict[str, Any] = (
             {"race": number, "token": "", "reason": ""} | vars(race) | {"missing_wait": race.missing_wait}
         )
-        known |= vars(race.witness) if race.witness else {}
+        row |= vars(race.witness) if race.witness else {}
         for word in ("first", "second"):
-            side = known[word]
-            known |= {f"{word}_{name}": value for name, value in vars(side).items()} | {f"{word}_place": side.place}
-        rows.append(tuple(known[name] for name in RACES))
+            side = row[word]
+            row |= {f"{word}_{name}": value for name, value in vars(side).items()} | {f"{word}_place": side.place}
+        rows.append(tuple(row[name] for name in RACES))
     return framed(rows, RACES)
 
 
@@ -320,9 +320,9 @@ def _accesses(races: Sequence[Race]) -> pd.DataFrame:
     for number, race in enumerate(races, 1):
         for at, example in enumerate(race.examples, 1):
             for word, side, when in (("first", race.first, example.first), ("second", race.second, example.second)):
-                known: dict[str, Any] = {"race": number, "example": at, "side": word, "place": side.place, **vars(side)}
-                known |= example._asdict() | when._asdict() | {"start_ns": when.start, "end_ns": when.end}
-                rows.append(tuple(known[name] for name in ACCESSES))
+                row: dict[str, Any] = {"race": number, "example": at, "side": word, "place": side.place, **vars(side)}
+                row |= example._asdict() | when._asdict() | {"start_ns": when.start, "end_ns": when.end}
+                rows.append(tuple(row[name] for name in ACCESSES))
     return framed(rows, ACCESSES)
 
 

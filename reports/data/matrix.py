@@ -28,9 +28,9 @@ class Tried(NamedTuple):
 def matrix(tried: Iterable[Tried]) -> Table:
     """Return the table of the counts, summed per fix and timing."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for one in tried:
-        diverged, of = counts.get((one.fix, one.timing), (0, 0))
-        counts[one.fix, one.timing] = (diverged + one.diverged, of + one.of)
+    for trial in tried:
+        diverged, of = counts.get((trial.fix, trial.timing), (0, 0))
+        counts[trial.fix, trial.timing] = (diverged + trial.diverged, of + trial.of)
     timings = list(dict.fromkeys(timing for _, timing in counts))
     fixes = dict.fromkeys(fix for fix, _ in counts)
     rows = [[fix, *(_cell(*counts.get((fix, timing), (0, 0))) for timing in timings)] for fix in fixes]

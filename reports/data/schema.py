@@ -64,13 +64,13 @@ class JsonFile(JsonPart):
         named, version = (cls.model_fields[name].default for name in ("format", "version"))
         if data.get("format") != named:
             raise ReportError(f"{file} is not what a run writes: its format is not '{named}'. Choose a run's folder")
-        found = data.get("version")
-        if type(found) is int and found > version:
+        number = data.get("version")
+        if type(number) is int and number > version:
             raise ReportError(
-                f"{file} is of version {found}, and this program reads up to version {version}: read it with the "
+                f"{file} is of version {number}, and this program reads up to version {version}: read it with the "
                 "program that wrote it, or update this one"
             )
-        if found != version or type(found) is not int:
+        if number != version or type(number) is not int:
             raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
         try:
             _bounded({key: value for key, value in data.items() if key in cls.model_fields.keys() - _OPTIONS})
@@ -131,33 +131,33 @@ def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]
     return renamed
 
 
-def does_not_hold(file: Path, what: str) -> ReportError:
+def does_not_hold(file: Path, problem: str) -> ReportError:
     """Return the error for a file whose contents no run writes."""
-    why = untrusted.shortened(what, _LONGEST_PROBLEM)
+    why = untrusted.shortened(problem, _LONGEST_PROBLEM)
     return ReportError(f"{file} does not hold what a run writes: {why}. {_WHERE_FROM}")
 
 
 def _renamed(value: Any) -> Any:
     """Return the value with the fields of races renamed to their current names."""
     if isinstance(value, list):
-        return [_renamed(one) for one in value]
+        return [_renamed(item) for item in value]
     if not isinstance(value, dict):
         return value
     if not value.keys() & _OF_RACES:
-        return {key: _renamed(one) for key, one in value.items()}
-    made = {_RENAMED.get(key, key): _renamed(one) for key, one in value.items()}
-    made.setdefault("slack_ns", 0)  # missing in the first runs
-    return made
+        return {key: _renamed(item) for key, item in value.items()}
+    renamed = {_RENAMED.get(key, key): _renamed(item) for key, item in value.items()}
+    renamed.setdefault("slack_ns", 0)  # missing in the first runs
+    return renamed
 
 
 def _bounded(value: Any, name: str = "") -> None:
     """Raise ValueError for a whole number that no run writes: too large, or below 0 where none is."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            _bounded(one, key)
+        for key, item in value.items():
+            _bounded(item, key)
     elif isinstance(value, list):
-        for one in value:
-            _bounded(one, name)
+        for item in value:
+            _bounded(item, name)
     elif isinstance(value, int) and not (-_LARGEST if name in _SIGNED else _LEAST.get(name, 0)) <= value <= _LARGEST:
         raise ValueError(f"{name} is a number that no run writes")
 

@@ -50,7 +50,7 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
     ``folders``: searched for files before the places that modules are imported from. A file that is not found, or is
     not text, is omitted.
     """
-    found = []
+    sources = []
     texts: dict[str, list[str] | None] = {}
     for frame in dict.fromkeys(_frames(races)):
         if frame.file not in texts:
@@ -59,8 +59,8 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
         if lines is not None and 1 <= frame.line <= len(lines):
             first = max(1, frame.line - _AROUND)
             text = tuple(line[:_LONGEST] for line in lines[first - 1 : frame.line + _AROUND])
-            found.append(Source(file=frame.file, line=frame.line, first=first, text=text))
-    return SourcesFile(sources=found)
+            sources.append(Source(file=frame.file, line=frame.line, first=first, text=text))
+    return SourcesFile(sources=sources)
 
 
 def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> None:
@@ -70,8 +70,8 @@ def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> 
 
 def read(folder: Path) -> dict[str, Source]:
     """Read the lines in a folder, by ``file:line``; empty if it has none. Raises :class:`ReportError`."""
-    found = SourcesFile.read(folder).sources if (folder / SourcesFile.NAME).is_file() else []
-    return {f"{one.file}:{one.line}": one for one in found}
+    sources = SourcesFile.read(folder).sources if (folder / SourcesFile.NAME).is_file() else []
+    return {f"{source.file}:{source.line}": source for source in sources}
 
 
 def _frames(races: Iterable[Race]) -> Iterable[Frame]:

@@ -28,11 +28,11 @@ def model_of(data: Mapping[str, Any]) -> str:
         options = data.get(key)
         if isinstance(options, Mapping):
             named = [options.get("model"), options.get("size")] if "model" in options else [options.get("program")]
-            return " ".join(one for one in named if isinstance(one, str))
+            return " ".join(part for part in named if isinstance(part, str))
     return ""
 
 
-def stamp(what: str, model: str, when: str) -> str:
+def stamp(title: str, model: str, when: str) -> str:
     """Return the head line of a page: its subject, and when that was written."""
     of = f" of {model}" if model else ""
-    return f"{what}{of}, {when}" if when else f"{what}{of}"
+    return f"{title}{of}, {when}" if when else f"{title}{of}"

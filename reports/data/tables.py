@@ -32,7 +32,7 @@ def metrics(run: Values, reference: Values) -> pd.DataFrame:
     """
     rows = []
     for rank, losses in sorted(run.losses.items()):
-        known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
+        reference_losses = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
         last = {loss.step: loss.micro_batch for loss in losses}
         norms = [values.norms.get(rank, {}) for values in (run, reference)]
         rows += [
@@ -41,7 +41,7 @@ def metrics(run: Values, reference: Values) -> pd.DataFrame:
                 loss.micro_batch,
                 rank,
                 loss.value,
-                known.get((loss.step, loss.micro_batch)),
+                reference_losses.get((loss.step, loss.micro_batch)),
                 *(norm.get(loss.step) if last[loss.step] == loss.micro_batch else None for norm in norms),
             )
             for loss in losses
@@ -69,7 +69,7 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
                 use.phase,
                 rank,
                 use.name,
-                " ".join(f"{one:08x}" for one in use.checksums),
+                " ".join(f"{checksum:08x}" for checksum in use.checksums),
                 use.bad,
                 use.distance,
             )
@@ -81,8 +81,8 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
         return frame
 
     ours = table(run)
-    theirs = table(reference)[[*columns, "checksums"]].rename(columns={"checksums": "reference_checksums"})
-    merged = ours.merge(theirs, on=columns, how="left")
+    expected = table(reference)[[*columns, "checksums"]].rename(columns={"checksums": "reference_checksums"})
+    merged = ours.merge(expected, on=columns, how="left")
     merged["equal"] = merged["checksums"] == merged["reference_checksums"]
     return merged
 

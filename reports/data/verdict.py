@@ -56,12 +56,12 @@ class Seen:
 
 def kept(examples: Sequence[Occurrence], ends: Sequence[RankEnd]) -> list[Occurrence]:
     """Return the examples in the part of the traces that is kept. ``ends``: of the ranks whose traces were cut."""
-    of = {one.rank: one.op for one in ends}
+    of = {end.rank: end.op for end in ends}
 
-    def last(one: Occurrence) -> int:
-        return max(-1 if side.op is None else side.op for side in (one.first, one.second))
+    def last(pair: Occurrence) -> int:
+        return max(-1 if side.op is None else side.op for side in (pair.first, pair.second))
 
-    return [one for one in examples if one.rank not in of or last(one) <= of[one.rank]]
+    return [pair for pair in examples if pair.rank not in of or last(pair) <= of[pair.rank]]
 
 
 def thinned(operations: int, of: int, ends: Mapping[int, int], races: Sequence[Race]) -> Thinned:
@@ -73,13 +73,13 @@ def thinned(operations: int, of: int, ends: Mapping[int, int], races: Sequence[R
     ]
     gone = [str(number) for number, race in enumerate(races, 1) if not kept(race.examples, cut)]
     if gone:
-        which = f"Race {gone[0]} is" if len(gone) == 1 else f"Races {', '.join(gone)} are"
-        says.append(f"{which} in what was thinned out: what is told here is all that is left of it")
+        subject = f"Race {gone[0]} is" if len(gone) == 1 else f"Races {', '.join(gone)} are"
+        says.append(f"{subject} in what was thinned out: what is told here is all that is left of it")
     return Thinned(operations=operations, of=of, ends=cut, says=says)
 
 
 def of_program(
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     versions: Mapping[str, str],
     *,
     races: Sequence[Race] = (),
@@ -105,10 +105,10 @@ def of_program(
     """
     why = iter(known.suppressed) if known.suppressed else repeat(None)
     judged = [Judged(**vars(race), witness=one, suppressed=next(why)) for race, one in zip_longest(races, witnesses)]
-    held = [Held.of(one, [Judged(**vars(race), suppressed=next(why)) for race in one.races]) for one in holding.held]
-    said = [JudgedAnswer(**vars(one), suppressed=None if one.kind == "right" else next(why)) for one in answers]
-    unwritten = [KeptUninitialised(**vars(one), says=one.sentence(), suppressed=next(why)) for one in uninitialised]
-    wrong = [one for one in said if one.kind != "right"]
+    held = [Held.of(pair, [Judged(**vars(race), suppressed=next(why)) for race in pair.races]) for pair in holding.held]
+    marked = [JudgedAnswer(**vars(item), suppressed=None if item.kind == "right" else next(why)) for item in answers]
+    unwritten = [KeptUninitialised(**vars(read), says=read.sentence(), suppressed=next(why)) for read in uninitialised]
+    wrong = [answer for answer in marked if answer.kind != "right"]
     uncertain = bool(failure or not seen.launches or unseen)
 
     def verdict(judged: Sequence[Any], unwritten: Sequence[Any], wrong: Sequence[Any]) -> Verdict:
@@ -123,9 +123,9 @@ def of_program(
         return Verdict.FRAGILE if held else Verdict.CLEAN
 
     every: list[list[Any]] = [judged, unwritten, wrong]
-    counting = verdict(*([one for one in those if one.suppressed is None] for those in every))
+    counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
     some: dict[str, Any] = {
-        **{"dry": dry, "answers": said, "uninitialised": unwritten, "seeded": seeded, "thinned": thinned}
+        **{"dry": dry, "answers": marked, "uninitialised": unwritten, "seeded": seeded, "thinned": thinned}
     }
     basis = Basis(
         seen=seen.sentence(),
@@ -139,7 +139,7 @@ def of_program(
         status=FAILED if failed else STATUSES[counting],
         gone=None if uncertain or known.gone is None else list(known.gone),
     )
-    found = Findings(
+    findings = Findings(
         verdict=verdict(*every),
         sentence="",
         failure=failure,
@@ -148,41 +148,41 @@ def of_program(
         divergence=None,
         checked=basis,
         races=judged,
-        scenario=dict(asked),
+        scenario=dict(options),
         versions=dict(versions),
     )
-    return found.model_copy(update={"sentence": _sentence(found, basis, seen.ranks)})
+    return findings.model_copy(update={"sentence": _sentence(findings, basis, seen.ranks)})
 
 
-def _sentence(found: Findings, basis: Basis, ranks: int) -> str:
+def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
     """Return the verdict as a sentence for a person."""
     ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
-    if found.races:
-        count = "A race" if len(found.races) == 1 else wording.count(len(found.races), "race")
+    if findings.races:
+        count = "A race" if len(findings.races) == 1 else wording.count(len(findings.races), "race")
         text = f"{count}: streams use the same memory, and nothing orders them."
-        if aside := sum(race.suppressed is not None for race in found.races):
-            text += f" {_of_them(aside, len(found.races))} known before."
-    elif found.failure:
-        return f"Unknown: the program ended early ({found.failure}), and no race was seen until then."
+        if aside := sum(race.suppressed is not None for race in findings.races):
+            text += f" {_of_them(aside, len(findings.races))} known before."
+    elif findings.failure:
+        return f"Unknown: the program ended early ({findings.failure}), and no race was seen until then."
     elif basis.idle:
         text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
-    elif found.verdict == Verdict.UNKNOWN:
+    elif findings.verdict == Verdict.UNKNOWN:
         text = "Unknown: no race was seen, but not all that the program does was."
     elif basis.uninitialised:
         where = visible(basis.uninitialised[0].where, lines=False)
         left = len(basis.uninitialised) - 1
-        others = f" (and {left} more)" if left else ""
-        text = f"Uninitialised, and no race: {ordered}, and yet what nobody wrote reaches {where}{others}."
+        more_clause = f" (and {left} more)" if left else ""
+        text = f"Uninitialised, and no race: {ordered}, and yet what nobody wrote reaches {where}{more_clause}."
     elif basis.wrong:
         first, more = basis.wrong[0], len(basis.wrong) - 1
-        what = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"
-        text = f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {what}."
-    elif found.verdict == Verdict.FRAGILE:
+        clause = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"
+        text = f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {clause}."
+    elif findings.verdict == Verdict.FRAGILE:
         text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
     else:
         text = clean(ordered, basis.unexercised)
-    if found.failure:
-        text += f" The program ended early: {found.failure}."
+    if findings.failure:
+        text += f" The program ended early: {findings.failure}."
         if ranks > 1:  # RaceDetector.finish: less order is known
             text += " What the other ranks did then is missing, and with it perhaps what orders the two."
     return text
@@ -194,11 +194,11 @@ def _of_them(count: int, of: int) -> str:
     return f"{count} of them {wording.plural_of(count, 'is', 'are')}"
 
 
-def ran_with(asked: Mapping[str, Any]) -> str:
+def ran_with(options: Mapping[str, Any]) -> str:
     """Return the releases that replaced the environment's, a sentence without a full stop; empty if none did."""
-    releases = asked.get("packages", {})
+    releases = options.get("packages", {})
     words = {"not tried": " (not tried here before)"}
-    named = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in releases.items() if word != "beside"]
+    named = [f"{pin.replace('==', ' ')}{words.get(word, '')}" for pin, word in releases.items() if word != "beside"]
     beside = len(releases) - len(named)  # each was reported when it was installed
     more = f", and {wording.count(beside, 'package')} that they ask for" if beside else ""
     return f"With {', '.join(named)}{more}" if named else ""

@@ -72,9 +72,9 @@ class WaitRow(JsonPart):
         """Return the race without the wait, or the order that remains instead: a sentence without a full stop."""
         if self.races:
             more = len(self.races) - 1
-            one = self.races[0]
+            race = self.races[0]
             together = f"{self.why}: " if self.why else ""
-            return f"{together}{one.kind}: {one.first}; {one.second}{f' (and {more} more)' if more else ''}"
+            return f"{together}{race.kind}: {race.first}; {race.second}{f' (and {more} more)' if more else ''}"
         instead = f"ordered by {', then '.join(self.chain)}" if self.chain else self.why
         return f"{instead}; only by chance: a read, a copy or a timer" if self.by_chance else instead
 
@@ -99,27 +99,27 @@ class WaitsFile(JsonFile):
     @property
     def disagree(self) -> int:
         """The number of verdicts that a live run did not confirm."""
-        return sum(one.live == "disagrees" for one in self.waits) + (self.together_live == "disagrees")
+        return sum(wait.live == "disagrees" for wait in self.waits) + (self.together_live == "disagrees")
 
     def sentence(self) -> str:
         """Return the result in one sentence."""
         counted = ", ".join(f"{count} {load}" for load in get_args(Load) if (count := self.of(load)))
-        ran = [one for one in self.waits if one.live != "not run"]
-        agreed = sum(one.live == "agrees" for one in ran)
+        ran = [wait for wait in self.waits if wait.live != "not run"]
+        agreed = sum(wait.live == "agrees" for wait in ran)
         lines = f"{wording.count(len(self.waits), 'line')} that wait"
         return f"{lines}: {counted or 'none'}. Live runs bear out {agreed} of the {len(ran)} that were tried."
 
     def of(self, load: str) -> int:
-        return sum(one.verdict == load for one in self.waits)
+        return sum(wait.verdict == load for wait in self.waits)
 
 
 def pairs(races: Sequence[Race]) -> list[RacePair]:
-    return [RacePair.of(one) for one in races]
+    return [RacePair.of(race) for race in races]
 
 
-def said(found: WaitsFile) -> str:
+def said(waits: WaitsFile) -> str:
     """Return the result of a live run without all the waits that can be removed together."""
-    says = found.together_says or "That is by the trace alone"
+    says = waits.together_says or "That is by the trace alone"
     return f"{wording.capital(says)}."
 
 

@@ -42,4 +42,4 @@ def read(folder: Path) -> dict[int, SeenElsewhere]:
     """Read the file, by the race's number; empty if the run kept none. Raises :class:`ReportError`."""
     if not (folder / WitnessesFile.NAME).is_file():
         return {}
-    return {one.race: one for one in WitnessesFile.read(folder).witnesses}
+    return {witness.race: witness for witness in WitnessesFile.read(folder).witnesses}

@@ -8,22 +8,22 @@ from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 
-def text(told: CheckedRun) -> str:
+def text(run: CheckedRun) -> str:
     """Return a line per new finding, one per finding that only the baseline has, and one with the verdict."""
-    lines = [_line(item) for item in told.items if item.suppressed is None]
-    lines += [f"::notice::{_value(one)}" for one in told.gone]
-    level = "notice" if told.found.status == 0 else "warning"
-    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(told.found.sentence)}", ""])
+    lines = [_line(item) for item in run.items if item.suppressed is None]
+    lines += [f"::notice::{_value(message)}" for message in run.gone]
+    level = "notice" if run.found.status == 0 else "warning"
+    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(run.found.sentence)}", ""])
 
 
 def _line(item: Result) -> str:
     place = item.place
     where = {"file": place.path, "line": str(place.line)} if place.own else {}
-    said = {**where, "title": f"{item.rule.id}: {item.rule.title}"}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
-    told = item.told if place.own else f"{wording.line(place.path, place.line, path=True)}: {item.told}"
+    fields = {**where, "title": f"{item.rule.id}: {item.rule.title}"}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
+    message = item.told if place.own else f"{wording.line(place.path, place.line, path=True)}: {item.told}"
     again = f"\nAgain: {item.witness.command}" if item.witness and item.witness.command else ""
-    return f"::{item.rule.level} {properties}::{_value(told + again)}"
+    return f"::{item.rule.level} {properties}::{_value(message + again)}"
 
 
 def _value(text: str) -> str:

@@ -83,13 +83,13 @@ class CheckedRun:
     @property
     def notes(self) -> list[str]:
         """The parts of the program that the verdict does not cover."""
-        notes = [f"Not exercised, so nothing is known of it: {one}." for one in self.basis.unexercised]
-        return notes + [f"Not seen: {one}." for one in self.basis.unseen]
+        notes = [f"Not exercised, so nothing is known of it: {path}." for path in self.basis.unexercised]
+        return notes + [f"Not seen: {part}." for part in self.basis.unseen]
 
     @property
     def gone(self) -> list[str]:
         """Sentences on the findings that only the baseline has."""
-        return [f"In the baseline, and not in this run: {one}" for one in self.basis.gone or ()]
+        return [f"In the baseline, and not in this run: {message}" for message in self.basis.gone or ()]
 
     @property
     def unknown(self) -> bool:
@@ -103,49 +103,51 @@ def load(folder: Path) -> Findings:
         from streamrace.reports.data.loading import not_a_run  # imports pandas, which nothing else here needs
 
         raise not_a_run(folder)
-    found = Findings.read(folder)
-    if found.checked is None:
+    findings = Findings.read(folder)
+    if findings.checked is None:
         raise ReportError(f"{folder} is no run of 'streamrace check', and only such runs have a --format")
-    return found
+    return findings
 
 
-def told(found: Findings) -> CheckedRun:
+def told(run: Findings) -> CheckedRun:
     """Return the results of a run of ``streamrace check``."""
-    basis = found.checked
+    basis = run.checked
     assert basis is not None
-    script = _script(found.scenario, basis.own)
+    script = _script(run.scenario, basis.own)
     items = [
-        _item(one, basis.own, script, why) for one, why in zip(known_findings.of(found), found.suppressed, strict=True)
+        _item(item, basis.own, script, why) for item, why in zip(known_findings.of(run), run.suppressed, strict=True)
     ]
-    items += _unknown(found, script)
-    items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
-    return CheckedRun(found, basis, script, items)
+    items += _unknown(run, script)
+    items.sort(key=lambda item: (not item.fails, item.rule.level))  # the gravest first: GitHub shows ten
+    return CheckedRun(run, basis, script, items)
 
 
 def _item(
-    one: known_findings.Discovery,
+    finding: known_findings.Discovery,
     own: Mapping[str, str],
     script: SourceLine,
     suppressed: KeptSuppression | None,
 ) -> Result:
-    sides = (one.race.first, one.race.second) if one.race else ()
+    sides = (finding.race.first, finding.race.second) if finding.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
-    sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
+    sites = tuple(_place(site.frame, own) for site in finding.sites if site.frame)
     # In order of preference, own lines first: an incidental wait, the second access, the first, any other frame.
     candidates = [*sites, *(_innermost(places) for _, places in reversed(accesses))]
-    candidates += [_innermost([_place(frame, own) for frame in one.frames])]
-    there = [place for place in candidates if place]
-    place = next((place for place in there if place.own), there[0] if there else script)
-    race, witness = one.race, one.race.witness if isinstance(one.race, Judged) else None
+    candidates += [_innermost([_place(frame, own) for frame in finding.frames])]
+    existing = [place for place in candidates if place]
+    place = next((place for place in existing if place.own), existing[0] if existing else script)
+    race, witness = finding.race, finding.race.witness if isinstance(finding.race, Judged) else None
     numbers = {"occurrences": race.occurrences, "ranks": list(race.ranks), "memory": race.memory} if race else {}
-    return Result(RULES[one.rule], one.message, one.fingerprint, place, accesses, sites, witness, suppressed, numbers)
+    return Result(
+        RULES[finding.rule], finding.message, finding.fingerprint, place, accesses, sites, witness, suppressed, numbers
+    )
 
 
-def _unknown(found: Findings, script: SourceLine) -> list[Result]:
+def _unknown(findings: Findings, script: SourceLine) -> list[Result]:
     """Return a finding for a program that was not seen in full: without it the list would look clean."""
-    if not (found.verdict == Verdict.UNKNOWN or found.uncertain):
+    if not (findings.verdict == Verdict.UNKNOWN or findings.uncertain):
         return []
-    message = found.failure and f"The program ended early: {found.failure}. What came behind that is not known."
+    message = findings.failure and f"The program ended early: {findings.failure}. What came behind that is not known."
     message = message or "Not all that the program does was seen, so what was not found may be there."
     return [Result(RULES["unknown"], visible(message, lines=False), known_findings.fingerprint(["unknown"]), script)]
 

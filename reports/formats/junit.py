@@ -14,18 +14,18 @@ SUITE = "streamrace"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def text(told: CheckedRun) -> str:
+def text(run: CheckedRun) -> str:
     """Return the whole file, in ASCII: other characters are written as character references."""
     suite = Xml.Element("testsuite", name=SUITE)
-    case = _case(suite, f"{SUITE}.verdict", told.program or "program")
-    if told.unknown:
-        _within(case, "error", told.found.sentence, "unknown", [told.found.failure or "", *told.notes])
+    case = _case(suite, f"{SUITE}.verdict", run.program or "program")
+    if run.unknown:
+        _within(case, "error", run.found.sentence, "unknown", [run.found.failure or "", *run.notes])
     else:
-        Xml.SubElement(case, "system-out").text = _shown("\n".join([told.found.sentence, *told.notes, *told.gone]))
-    for item in told.items:
+        Xml.SubElement(case, "system-out").text = _shown("\n".join([run.found.sentence, *run.notes, *run.gone]))
+    for item in run.items:
         _finding(suite, item)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(name, str(sum(one.find(tag) is not None for one in suite)))
+        suite.set(name, str(sum(case.find(tag) is not None for case in suite)))
     suite.set("tests", str(len(suite)))
     suites = Xml.Element("testsuites")
     suites.append(suite)
@@ -54,11 +54,11 @@ def _case(suite: Xml.Element, kind: str, name: str) -> Xml.Element:
 
 
 def _within(case: Xml.Element, tag: str, message: str, kind: str, lines: list[str]) -> None:
-    made = Xml.SubElement(case, tag, message=_shown(message, lines=False))
+    element = Xml.SubElement(case, tag, message=_shown(message, lines=False))
     if kind:
-        made.set("type", kind)
-    if told := "\n".join(line for line in lines if line):
-        made.text = _shown(told)
+        element.set("type", kind)
+    if body := "\n".join(line for line in lines if line):
+        element.text = _shown(body)
 
 
 def _shown(text: str, *, lines: bool = True) -> str:

@@ -11,34 +11,34 @@ FORMAT = "stream-race-results"
 VERSION = 1
 
 
-def text(told: CheckedRun) -> str:
+def text(run: CheckedRun) -> str:
     """Return the whole file."""
-    states = [item.state for item in told.items]
+    states = [item.state for item in run.items]
     return as_json(
         {
             "format": FORMAT,
             "version": VERSION,
-            "verdict": told.found.verdict,
-            "sentence": told.found.sentence,
-            "status": told.found.status,
-            "program": told.program,
+            "verdict": run.found.verdict,
+            "sentence": run.found.sentence,
+            "status": run.found.status,
+            "program": run.program,
             "counts": {state: states.count(state) for state in ("new", "baseline", "suppressed")},
-            "results": [_result(item) for item in told.items],
-            "gone": told.basis.gone,
-            "notes": list(told.notes),
+            "results": [_result(item) for item in run.items],
+            "gone": run.basis.gone,
+            "notes": list(run.notes),
         }
     )
 
 
 def _result(item: Result) -> dict[str, Any]:
-    kept, witness = item.suppressed, item.witness
+    mark, witness = item.suppressed, item.witness
     return {
         "rule": item.rule.id,
         "level": item.rule.level,
         "message": item.message,
         "fingerprint": item.fingerprint,
         "state": item.state,
-        "reason": kept.reason if kept else None,
+        "reason": mark.reason if mark else None,
         "place": _place(item.place),
         "accesses": [_access(side, places) for side, places in item.accesses],
         "waits": [_place(place) for place in item.sites],

@@ -63,41 +63,41 @@ class EmittedTest:
     trials: int = 0
 
 
-def text(one: EmittedTest) -> str:
+def text(test: EmittedTest) -> str:
     """Return the text of the test's file."""
-    constants = {"PROGRAM": one.program}
+    constants = {"PROGRAM": test.program}
     modules = []
-    for at, (file, inner) in enumerate(one.modules.items(), 1):
+    for at, (file, inner) in enumerate(test.modules.items(), 1):
         constant = re.sub(r"\W", "_", PurePath(file).stem, flags=re.ASCII).strip("_").upper() or f"MODULE_{at}"
         constant = constant if constant not in constants and not constant[0].isdigit() else f"MODULE_{at}"
         constants[constant] = inner
         modules.append(f"{_quoted(file)}: {constant}")
-    given = ["PROGRAM", f"name={_quoted(one.name)}"]
-    given += [f"modules={{{', '.join(modules)}}}"] if modules else []
-    given += [f"arguments=[{', '.join(map(_quoted, one.arguments))}]"] if one.arguments else []
-    given += [f"ranks={one.ranks}"] if one.ranks is not None else []
-    given += [_between(one.between), f"timing={_quoted(one.timing)}"]
-    given += [f"reference={_quoted(one.reference)}"] if one.reference != "t1" else []
-    given += [_pairs(one.beside)] if one.beside else []
+    arguments = ["PROGRAM", f"name={_quoted(test.name)}"]
+    arguments += [f"modules={{{', '.join(modules)}}}"] if modules else []
+    arguments += [f"arguments=[{', '.join(map(_quoted, test.arguments))}]"] if test.arguments else []
+    arguments += [f"ranks={test.ranks}"] if test.ranks is not None else []
+    arguments += [_between(test.between), f"timing={_quoted(test.timing)}"]
+    arguments += [f"reference={_quoted(test.reference)}"] if test.reference != "t1" else []
+    arguments += [_pairs(test.beside)] if test.beside else []
     lines = [
-        literal(_docstring(one)),
+        literal(_docstring(test)),
         "",
         "from streamrace import check_program",
         "",
         *(f"{name} = {literal(inner)}\n" for name, inner in constants.items()),
         "",
-        f"def {name_of(one)}():",
+        f"def {name_of(test)}():",
         "    check_program(",
-        *(f"        {argument}," for argument in given),
+        *(f"        {argument}," for argument in arguments),
         "    )",
     ]
     return "\n".join(lines) + "\n"
 
 
-def name_of(one: EmittedTest) -> str:
+def name_of(test: EmittedTest) -> str:
     """Return the test's name: the fact that holds once the race is fixed."""
-    first, second = (_short(side, one.name) for side in (one.race.first, one.race.second))
-    fact = f"{first} keeps its memory" if one.race.kind in _MEMORY else f"{second} waits for {first}"
+    first, second = (_short(side, test.name) for side in (test.race.first, test.race.second))
+    fact = f"{first} keeps its memory" if test.race.kind in _MEMORY else f"{second} waits for {first}"
     name = re.sub(r"[\W_]+", "_", fact, flags=re.ASCII).strip("_")
     return f"test_{name[:_LONGEST].rstrip('_')}"
 
@@ -107,24 +107,24 @@ def literal(inner: str) -> str:
     coded = visible(inner.replace("\\", "\\\\")).replace('"""', '\\"\\"\\"')
     if coded.endswith('"'):
         coded = f'{coded[:-1]}\\"'
-    made = f'"""{coded}"""' if not coded.startswith(("\n", '"')) else f'"""\\\n{coded}"""'
+    quoted = f'"""{coded}"""' if not coded.startswith(("\n", '"')) else f'"""\\\n{coded}"""'
     if inner.startswith(("import ", "from ")):
-        made = f'"""\\\n{coded}"""'
+        quoted = f'"""\\\n{coded}"""'
     try:
-        same = ast.literal_eval(made) == inner
+        same = ast.literal_eval(quoted) == inner
     except (SyntaxError, ValueError):
         same = False
-    return made if same else ascii(inner)
+    return quoted if same else ascii(inner)
 
 
-def _docstring(one: EmittedTest) -> str:
-    race = one.race
-    first, second = (_short(side, one.name) for side in (race.first, race.second))
+def _docstring(test: EmittedTest) -> str:
+    race = test.race
+    first, second = (_short(side, test.name) for side in (race.first, race.second))
     if race.kind in _MEMORY:
         head = f"The memory of the {first} is not to be used again before that is done."
     else:
         head = f"The {second} has to wait for the {first}."
-    releases = ", ".join(f"{name} {version}" for name, version in one.releases.items())
+    releases = ", ".join(f"{name} {version}" for name, version in test.releases.items())
     shown = [
         f"Fails{f' with {releases}' if releases else ''}:",
         "",
@@ -133,44 +133,44 @@ def _docstring(one: EmittedTest) -> str:
     ]
     parts = [
         head,
-        inspect.cleandoc(one.about),
+        inspect.cleandoc(test.about),
         "\n".join(shown),
-        _filled(f"{race.missing_wait}. {harm(one.harm, one.says)}"),
+        _filled(f"{race.missing_wait}. {harm(test.harm, test.says)}"),
         _filled(_ASSERTS),
     ]
-    if all(place.rpartition(":")[0] in (one.name, *one.modules) for place in one.between):
+    if all(place.rpartition(":")[0] in (test.name, *test.modules) for place in test.between):
         parts.append("Both functions lie in this file: where it is they that are wrong, mend them here.")
-    if one.beside:
+    if test.beside:
         parts.append("The program has other races, which are not this one's test: `beside` names them.")
-    if one.needed:
-        parts.append(_filled(f"Beside this file it imports {', '.join(one.needed)}: pytest has to find that."))
-    parts.append(_filled(_made(one)))
+    if test.needed:
+        parts.append(_filled(f"Beside this file it imports {', '.join(test.needed)}: pytest has to find that."))
+    parts.append(_filled(_made(test)))
     return visible("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _made(one: EmittedTest) -> str:
-    where = f"{one.ranks} processes with a simulated GPU each" if (one.ranks or 1) > 1 else "a simulated GPU"
-    before, after = one.lines
+def _made(test: EmittedTest) -> str:
+    where = f"{test.ranks} processes with a simulated GPU each" if (test.ranks or 1) > 1 else "a simulated GPU"
+    before, after = test.lines
     left = f" The program is what is left of {before} lines, {after}, that show the race" if after < before else ""
-    said = f"{left}{'' if one.whole else '; it may still have some that are not needed'}." if left else ""
-    return f"Runs on {where}: pip install pytest 'streamrace[reports]'.{said}"
+    remark = f"{left}{'' if test.whole else '; it may still have some that are not needed'}." if left else ""
+    return f"Runs on {where}: pip install pytest 'streamrace[reports]'.{remark}"
 
 
 def _short(side: Side, program: str) -> str:
     """Return an access in short: ``all_gather in _dist_allgather_fn``."""
-    what = "free" if side.access == "free" else wording.operator(side.kernel)
+    operation = "free" if side.access == "free" else wording.operator(side.kernel)
     frame = meant(side.stack)
     if frame is None:
-        return what
+        return operation
     function = frame.function.partition(" ")[0].rpartition(".")[2]
     if function == "<module>":
         function = PurePath(frame.file).stem if PurePath(frame.file).name != program else "the program"
-    return f"{what} in {function.strip('<>')}"
+    return f"{operation} in {function.strip('<>')}"
 
 
-def _line(which: str, side: Side) -> list[str]:
+def _line(word: str, side: Side) -> list[str]:
     frame = meant(side.stack)
-    return [f"    {line}" for line in of_accesses.listed(which, side, [frame] if frame else [])]
+    return [f"    {line}" for line in of_accesses.listed(word, side, [frame] if frame else [])]
 
 
 def _filled(sentences: str) -> str:
@@ -188,7 +188,7 @@ def _between(places: Sequence[str]) -> str:
     line = f"between=({', '.join(quoted)})"
     if len(line) + 9 <= _WIDTH:
         return line
-    return "between=(\n" + "".join(f"            {one},\n" for one in quoted) + "        )"
+    return "between=(\n" + "".join(f"            {place},\n" for place in quoted) + "        )"
 
 
 def _quoted(inner: str) -> str:

@@ -20,13 +20,13 @@ _ORDER = list(RULES.values())
 _VERSION = "streamrace"
 
 
-def text(told: CheckedRun) -> str:
+def text(run: CheckedRun) -> str:
     """Return the whole file."""
-    return as_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(told)]})
+    return as_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(run)]})
 
 
-def _run(told: CheckedRun) -> dict[str, Any]:
-    version = told.found.versions.get(_VERSION, "")
+def _run(run: CheckedRun) -> dict[str, Any]:
+    version = run.found.versions.get(_VERSION, "")
     driver = {
         "name": "streamrace",
         **({"semanticVersion": version} if _is_version(version) else {}),
@@ -41,16 +41,16 @@ def _run(told: CheckedRun) -> dict[str, Any]:
         },
         "invocations": [
             {
-                "executionSuccessful": not told.unknown,
-                "exitCode": told.found.status,
+                "executionSuccessful": not run.unknown,
+                "exitCode": run.found.status,
                 "toolExecutionNotifications": [
-                    {"level": "error" if told.unknown else "note", "message": _message(one)}
-                    for one in (told.found.sentence, *told.notes, *told.gone)
+                    {"level": "error" if run.unknown else "note", "message": _message(sentence)}
+                    for sentence in (run.found.sentence, *run.notes, *run.gone)
                 ],
             }
         ],
-        "results": [_result(one, baseline=told.basis.gone is not None) for one in told.items],
-        "properties": {"verdict": told.found.verdict, "program": _shown(told.program)},
+        "results": [_result(item, baseline=run.basis.gone is not None) for item in run.items],
+        "properties": {"verdict": run.found.verdict, "program": _shown(run.program)},
     }
 
 
@@ -75,7 +75,7 @@ def _rules() -> Iterator[dict[str, Any]]:
 
 
 def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
-    kept = item.suppressed
+    mark = item.suppressed
     result: dict[str, Any] = {
         "ruleId": item.rule.id,
         "ruleIndex": _ORDER.index(item.rule),
@@ -89,21 +89,21 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
         if places:
             related.append(_location(places[0], f"The {word} access: {side}."))
     if related:
-        result["relatedLocations"] = [{"id": number, **one} for number, one in enumerate(related, 1)]
+        result["relatedLocations"] = [{"id": number, **location} for number, location in enumerate(related, 1)]
     flows = [_flow(side, places) for side, places in item.accesses if places]
     if flows:
         result["codeFlows"] = [{"threadFlows": flows}]
     if baseline:
         result["baselineState"] = "unchanged" if item.state == "baseline" else "new"
     result["suppressions"] = []  # an empty list: known to be unsuppressed; without the list it would be unknown
-    if kept is not None:
-        inside = kept.kind == "comment"
+    if mark is not None:
+        inside = mark.kind == "comment"
         result["suppressions"] = [
             {
                 "kind": "inSource" if inside else "external",
                 "status": "accepted",
-                "justification": _shown(kept.reason),
-                **({"location": _location(SourceLine(kept.file, max(kept.line, 1), "", True))} if inside else {}),
+                "justification": _shown(mark.reason),
+                **({"location": _location(SourceLine(mark.file, max(mark.line, 1), "", True))} if inside else {}),
             }
         ]
     result["properties"] = {"harm": item.witness.verdict if item.witness else "", **item.numbers}
@@ -119,18 +119,18 @@ def _flow(side: Side, places: Sequence[SourceLine]) -> dict[str, Any]:
     return {"id": _shown(side.stream), "message": _message(f"stream {side.stream}"), "locations": locations}
 
 
-def _location(place: SourceLine, said: str = "") -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _location(place: SourceLine, message: str = "") -> dict[str, Any]:
+    location: dict[str, Any] = {
         "physicalLocation": {
             "artifactLocation": {"uri": uri(place.path), "uriBaseId": OWN if place.own else INSTALLED},
             "region": {"startLine": place.line},
         }
     }
     if place.function:
-        made["logicalLocations"] = [{"fullyQualifiedName": _shown(place.function), "kind": "function"}]
-    if said:
-        made["message"] = _message(said)
-    return made
+        location["logicalLocations"] = [{"fullyQualifiedName": _shown(place.function), "kind": "function"}]
+    if message:
+        location["message"] = _message(message)
+    return location
 
 
 def uri(path: str) -> str:

@@ -12,9 +12,9 @@ from streamrace.reports.formats import github, items, junit, plain, sarif
 _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "github": github.text}
 
 
-def text(found: Findings, form: str) -> str:
+def text(findings: Findings, form: str) -> str:
     """Return the findings of a run of ``streamrace check`` in a format. Raises :class:`ReportError`."""
-    return _WRITERS[form](items.told(found))
+    return _WRITERS[form](items.told(findings))
 
 
 def write(text: str, file: Path | None) -> None:

@@ -45,9 +45,9 @@ def write(runs: Sequence[Run], target: Path) -> list[Path]:
 
 def report(runs: Sequence[Run]) -> str:
     """Return a short report, as Markdown to paste into an issue."""
-    told = summary.worst(runs)
-    if not told.file.races:
-        told = next((run for run in runs if run.file.races), told)
+    worst = summary.worst(runs)
+    if not worst.file.races:
+        worst = next((run for run in runs if run.file.races), worst)
     return markdown.render(
         "report.md",
         head=head.of_runs(runs),
@@ -56,11 +56,11 @@ def report(runs: Sequence[Run]) -> str:
         runs=summary.side_by_side(runs),
         several=len(runs) > 1,
         failures=[(run.name, run.file.failure) for run in runs if run.file.failure],
-        told=told.name,
-        races=told.file.races,
-        checked=told.file.basis,
+        told=worst.name,
+        races=worst.file.races,
+        checked=worst.file.basis,
         versions=run_page.ran_of(runs).versions,
-        scenario=[f"{name}={_plain(value)}" for name, value in told.file.scenario.items() if _says(value)],
+        scenario=[f"{name}={_plain(value)}" for name, value in worst.file.scenario.items() if _says(value)],
     )
 
 
@@ -81,8 +81,8 @@ def _metrics(runs: Sequence[Run], target: Path) -> list[Path]:
 def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> list[Path]:
     """Write ``metrics.csv`` and ``.parquet``: one tidy table, whose first column ``column`` names each row's frame."""
     named = []
-    for name, one in frames.items():
-        frame = one.copy()
+    for name, rows in frames.items():
+        frame = rows.copy()
         frame.insert(0, column, pd.Series([name] * len(frame), dtype="str"))
         named.append(frame)
     table = pd.concat(named, ignore_index=True)
@@ -113,14 +113,14 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
 
 def _file_names(runs: Sequence[Run]) -> list[str]:
     """Return the runs' names as unique parts of file names: shortened, with unsafe characters replaced."""
-    taken: dict[str, None] = {}
+    names: dict[str, None] = {}
     for run in runs:
         base = re.sub(r"[^A-Za-z0-9._-]", "_", run.name)[:_LONGEST_NAME]
         name, number = base, 2
-        while name in taken:
+        while name in names:
             name, number = f"{base}-{number}", number + 1
-        taken[name] = None
-    return list(taken)
+        names[name] = None
+    return list(names)
 
 
 def _says(value: Any) -> bool:

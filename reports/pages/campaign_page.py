@@ -28,36 +28,36 @@ _ROWS = 12  # timings in the table
 
 def headline(campaigns: Sequence[CampaignFolder]) -> str:
     """Return the verdict in a sentence or two, for a reader with one minute."""
-    told = worst(campaigns)
-    parts = [_sentence(told)]
-    clean = [one.fix for one in campaigns if one is not told and not _wrong(one)]
-    if clean and _wrong(told):
+    subject = worst(campaigns)
+    parts = [_sentence(subject)]
+    clean = [campaign.fix for campaign in campaigns if campaign is not subject and not _wrong(campaign)]
+    if clean and _wrong(subject):
         parts.append(f"With {wording.every(clean)} no timing changes a bit.")
     return " ".join(parts)
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
     """Return the campaign with the most diverged timings, else with a harmful race; the first of equals."""
-    return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
+    return max(campaigns, key=lambda campaign: (_wrong(campaign), campaign.data["campaign"]["diverged"]))
 
 
 def _wrong(campaign: CampaignFolder) -> bool:
-    return bool(campaign.data["campaign"]["diverged"]) or any(one.harmful for one in campaign.witnesses)
+    return bool(campaign.data["campaign"]["diverged"]) or any(witness.harmful for witness in campaign.witnesses)
 
 
 def _sentence(campaign: CampaignFolder) -> str:
-    found, races = campaign.data["campaign"], campaign.witnesses
-    tried, diverged = found["timings"], found["diverged"]
+    result, races = campaign.data["campaign"], campaign.witnesses
+    tried, diverged = result["timings"], result["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
         ways = (
-            f", in {wording.count(found['outcomes'], 'way')}" if found.get("outcomes") else ""
+            f", in {wording.count(result['outcomes'], 'way')}" if result.get("outcomes") else ""
         )  # unknown in earlier versions
         return (
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
             f"timings it goes wrong{ways}."
         )
-    if any(one.harmful for one in races):
+    if any(witness.harmful for witness in races):
         return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
     if races:
         return f"{with_fix} accesses race, and none of {tried:,} timings changes a value that training uses."
@@ -66,24 +66,24 @@ def _sentence(campaign: CampaignFolder) -> str:
 
 def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page. ``files``: names and descriptions of the files next to it. The campaigns are comparable."""
-    told = worst(campaigns)
-    tone = "bad" if _wrong(told) else "warn" if told.witnesses else "good"
-    chart = campaign_chart.draw(told)
+    subject = worst(campaigns)
+    tone = "bad" if _wrong(subject) else "warn" if subject.witnesses else "good"
+    chart = campaign_chart.draw(subject)
     return html.render(
         "campaign.html",
         {} if chart is None else {"timings": chart},
-        title=f"Timings: {', '.join(one.name for one in campaigns)}",
+        title=f"Timings: {', '.join(campaign.name for campaign in campaigns)}",
         head=head.of_campaigns(campaigns),
-        verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
+        verdict="depends on timing" if _wrong(subject) else "race, benign" if subject.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),
-        told=told.name,
+        told=subject.name,
         several=len(campaigns) > 1,
-        facts=facts(told),
-        matrix=matrix(one.tried for one in campaigns),
-        races=[_race(one, told) for one in told.witnesses],
-        replay=_replay(told),
-        diverged=_diverged(told),
+        facts=facts(subject),
+        matrix=matrix(campaign.tried for campaign in campaigns),
+        races=[_race(witness, subject) for witness in subject.witnesses],
+        replay=_replay(subject),
+        diverged=_diverged(subject),
         ran=ran(campaigns),
         words=WORDS,
         files=files,
@@ -114,17 +114,17 @@ def _race(witness: CampaignWitness, campaign: CampaignFolder) -> dict[str, Any]:
 
 def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
-    for number, one in enumerate(campaign.witnesses, 1):
-        if one.token:
-            rows.append(sentences.witness(number, Witness(one.token, "")))
+    for number, witness in enumerate(campaign.witnesses, 1):
+        if witness.token:
+            rows.append(sentences.witness(number, Witness(witness.token, "")))
     return rows
 
 
 def _diverged(campaign: CampaignFolder) -> Table:
     diverged = campaign.timings[campaign.timings["diverged"]]
     rows = [
-        [str(one.number), one.wrong_values, one.bad_numbers, _loss(one.loss_difference), one.first_wrong]
-        for one in each(diverged.head(_ROWS))
+        [str(row.number), row.wrong_values, row.bad_numbers, _loss(row.loss_difference), row.first_wrong]
+        for row in each(diverged.head(_ROWS))
     ]
     columns = ["timing", Column("values wrong", ","), Column("not finite", ","), "a loss differs by", "first wrong"]
     return Table("", columns, rows, more(len(diverged) - _ROWS, "timings.csv"), key="diverged")
@@ -135,17 +135,17 @@ def _loss(difference: float) -> str:
 
 
 def ran(campaigns: Sequence[CampaignFolder]) -> run_page.RunMetadata:
-    return run_page.ran([(one.name, one.data["versions"], one.data["scenario"], {}) for one in campaigns])
+    return run_page.ran([(entry.name, entry.data["versions"], entry.data["scenario"], {}) for entry in campaigns])
 
 
 def comparable(campaigns: Sequence[CampaignFolder]) -> None:
     """Raise :class:`ReportError` for campaigns of different programs: only fix and strategy may differ."""
-    for one in campaigns[1:]:
-        ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
-        differ = [name for name in ours if name in theirs and name not in SWITCHES and ours[name] != theirs[name]]
+    for campaign in campaigns[1:]:
+        base, other = campaigns[0].data["scenario"], campaign.data["scenario"]
+        differ = [name for name in base if name in other and name not in SWITCHES and base[name] != other[name]]
         if differ:
             raise ReportError(
-                f"{campaigns[0].folder} and {one.folder} cannot be compared: they differ in {', '.join(differ)}. "
+                f"{campaigns[0].folder} and {campaign.folder} cannot be compared: they differ in {', '.join(differ)}. "
                 "Choose campaigns that differ in the fix or the strategy only"
             )
 
@@ -154,19 +154,19 @@ def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
     """Write the report into the folder ``target``; return its headline. Raises :class:`ReportError`, OSError."""
     comparable(campaigns)
     target.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "version": VERSION, "campaigns": {one.name: dict(one.data) for one in campaigns}}
+    data = {"format": FORMAT, "version": VERSION, "campaigns": {entry.name: dict(entry.data) for entry in campaigns}}
     findings, short = target / "findings.json", target / "report.md"
     html.write(json.dumps(data, indent=2, allow_nan=False) + "\n", findings)
-    tables = bundle.tables({one.name: one.timings for one in campaigns}, "campaign", target)
-    told = worst(campaigns)
+    tables = bundle.tables({campaign.name: campaign.timings for campaign in campaigns}, "campaign", target)
+    subject = worst(campaigns)
     text = markdown.render(
         "campaign.md",
         head=head.of_campaigns(campaigns),
         headline=headline(campaigns),
-        facts=facts(told),
-        matrix=matrix(one.tried for one in campaigns),
-        races=[(one.race, _outcome(one)) for one in told.witnesses],
-        replay=_replay(told),
+        facts=facts(subject),
+        matrix=matrix(campaign.tried for campaign in campaigns),
+        races=[(witness.race, _outcome(witness)) for witness in subject.witnesses],
+        replay=_replay(subject),
         versions=ran(campaigns).versions,
     )
     html.write(text, short)

@@ -52,9 +52,9 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     return study(CatalogueFile.read(folder), ran)
 
 
-def study(found: CatalogueFile, ran: StudyMetadata) -> StudyReport:
+def study(catalogue: CatalogueFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace catalogue``."""
-    rows = found.entries
+    rows = catalogue.entries
     verdict, tone, sentence = judged(rows)
     libraries = Counter(row.library for row in rows)
     facts = [
@@ -77,7 +77,7 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> StudyReport:
         tables=[table(rows), *_missing(rows)],
         cards=[_card(row) for row in rows],
         command=ran.command,
-        versions=found.versions,
+        versions=catalogue.versions,
         configuration={},
         metrics=tidy(rows),
         words=_WORDS,
@@ -100,11 +100,11 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
         parts.append(f"{wording.count(controls, 'bug')} with the same symptom that are none")
     if count["not-shown"]:
         parts.append(f"{count['not-shown']} not shown, with what was tried")
-    told = f"{len(rows)} entries: {'; '.join(parts)}" if parts else "no entry"
+    summary = f"{len(rows)} entries: {'; '.join(parts)}" if parts else "no entry"
     if wrong:
         names = ", ".join(row.id for row in wrong)
-        return f"{len(wrong)} not as expected", "bad", f"{told}. Not as expected: {names}."
-    return "as expected", "good", f"{told}. Each is told as what it is, and each fixed release is clean."
+        return f"{len(wrong)} not as expected", "bad", f"{summary}. Not as expected: {names}."
+    return "as expected", "good", f"{summary}. Each is told as what it is, and each fixed release is clean."
 
 
 def table(rows: Sequence[EntryRow]) -> Table:
@@ -173,7 +173,7 @@ def _card(row: EntryRow) -> Card:
     if row.cost is not None:
         facts.append(Fact("the fix costs", f"{row.cost:+.1%} of virtual time", "virtual time"))
     facts += [Fact("tried", row.tried)] if row.tried else []
-    facts += [Fact("not as expected", one) for one in row.differs]
+    facts += [Fact("not as expected", difference) for difference in row.differs]
     facts.append(Fact("program", row.program))
     mark = row.affected.verdict if row.affected else "not shown"
     tone = cell(row.affected).tone or "soft"

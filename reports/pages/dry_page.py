@@ -23,19 +23,19 @@ _FILES = {
 
 def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page. ``files``: names and descriptions of the files next to it."""
-    said = dry.said
+    verdict = dry.said
     return html.render(
         "dry.html",
         {},
-        title=f"{said.verdict}: dry run {dry.name}",
+        title=f"{verdict.verdict}: dry run {dry.name}",
         stamp=stamp("Dry run", model_of(dry.data), written(dry.folder / DryFile.NAME)),
-        verdict=said.verdict,
-        tone=said.tone if said.tone in ("good", "warn", "bad") else "",
-        headline=said.sentence,
+        verdict=verdict.verdict,
+        tone=verdict.tone if verdict.tone in ("good", "warn", "bad") else "",
+        headline=verdict.sentence,
         facts=facts(dry),
-        notes=said.notes,
+        notes=verdict.notes,
         tables=tables(dry),
-        races=[run_page.race(one, dry.sources) for one in dry.file.races],
+        races=[run_page.race(race, dry.sources) for race in dry.file.races],
         unexercised=dry.file.unexercised,
         ran=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]),
         words=WORDS,
@@ -45,16 +45,16 @@ def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
 
 def facts(dry: DryFolder) -> list[Fact]:
     """Return the rehearsed job, and the figures of one of its steps."""
-    found, job = dry.file, dry.file.job
+    file, job = dry.file, dry.file.job
     nodes, gpus = job.get("nodes"), job.get("gpus")
     return [
-        Fact("model", f"{job.get('model')}, {found.parameters / 1e9:.2f} billion parameters"),
+        Fact("model", f"{job.get('model')}, {file.parameters / 1e9:.2f} billion parameters"),
         Fact("cluster", f"{nodes} nodes of {gpus} GPUs, {job.get('hardware')}", "hardware profile"),
         Fact("sharding", _sharding(job)),
-        Fact("batch", f"micro-batch {found.micro_batch} of {job.get('sequence')} tokens", "micro-batch"),
-        Fact("optimizer step", f"{found.step_s:.4g} s", "virtual time"),
-        Fact("throughput", f"{found.tokens_per_second:,.0f} tokens/s on all GPUs"),
-        Fact("computing rate", f"{found.tflops_per_gpu:.1f} TFLOPs per GPU"),
+        Fact("batch", f"micro-batch {file.micro_batch} of {job.get('sequence')} tokens", "micro-batch"),
+        Fact("optimizer step", f"{file.step_s:.4g} s", "virtual time"),
+        Fact("throughput", f"{file.tokens_per_second:,.0f} tokens/s on all GPUs"),
+        Fact("computing rate", f"{file.tflops_per_gpu:.1f} TFLOPs per GPU"),
     ]
 
 
@@ -90,6 +90,6 @@ def write(dry: DryFolder, target: Path) -> str:
     )
     html.write(text, target / "report.md")
     beside = dry.folder.resolve() == target.resolve().parent  # otherwise a link would lead elsewhere
-    there = [one for one in _FILES if not one.startswith("..") or (beside and (target / one).is_file())]
-    html.write(page(dry, [(one, _FILES[one]) for one in there]), target / "index.html")
+    present = [name for name in _FILES if not name.startswith("..") or (beside and (target / name).is_file())]
+    html.write(page(dry, [(name, _FILES[name]) for name in present]), target / "index.html")
     return dry.said.sentence

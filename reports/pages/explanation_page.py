@@ -20,23 +20,23 @@ _PICTURE = "timings"
 _WORDS = ("race", "stream", "rank", "missing edge", "happens-before", "witness", "token", "timing", "virtual time")
 
 
-def page(found: Explained) -> str:
+def page(explanation: Explained) -> str:
     """Return the page."""
-    chart = two_timings.draw(found)
+    chart = two_timings.draw(explanation)
     text: str = html.render(
         "explained.html",
         {_PICTURE: chart} if chart else {},
-        title=f"Race {found.number} of {found.run.name}",
-        head=head.of_explained(found.run, found.number),
-        kind="held only by chance" if found.fragile else f"{found.race.kind} race",
-        tone="warn" if found.fragile else "bad",
-        headline=found.headline,
-        sections=found.sections,
-        command=found.command,
-        lacks=found.lacks,
-        number=found.number,
-        race=run_page.race(found.race, found.run.sources),
-        ran=run_page.ran_of([found.run]),
+        title=f"Race {explanation.number} of {explanation.run.name}",
+        head=head.of_explained(explanation.run, explanation.number),
+        kind="held only by chance" if explanation.fragile else f"{explanation.race.kind} race",
+        tone="warn" if explanation.fragile else "bad",
+        headline=explanation.headline,
+        sections=explanation.sections,
+        command=explanation.command,
+        lacks=explanation.lacks,
+        number=explanation.number,
+        race=run_page.race(explanation.race, explanation.run.sources),
+        ran=run_page.ran_of([explanation.run]),
         words=WORDS,
         explained={word: WORDS[word] for word in _WORDS},
         files=_files(chart is not None),
@@ -49,18 +49,18 @@ def _files(drawn: bool) -> list[tuple[str, str]]:
     return [*files, (f"{_PICTURE}.png", "for slides"), (f"{_PICTURE}.svg", "the same as lines")] if drawn else files
 
 
-def write(found: Explained, target: Path) -> Path:
+def write(explanation: Explained, target: Path) -> Path:
     """Write page, pictures and data into the folder ``target``; return the page's file. Raises :class:`ReportError`."""
     refuse_link(target)
     file = target / "index.html"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        html.write(found.text(), target / FILE)
-        chart = two_timings.draw(found)
+        html.write(explanation.text(), target / FILE)
+        chart = two_timings.draw(explanation)
         if chart is not None and isinstance(chart.figure, Figure):
             whole(target / f"{_PICTURE}.png", partial(png, chart.figure))
             whole(target / f"{_PICTURE}.svg", partial(vector, chart.figure))
-        html.write(page(found), file)
+        html.write(page(explanation), file)
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"cannot write the page into {target}: {why}; choose another --output") from error

@@ -20,38 +20,38 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     return study(FixFile.read(folder), ran)
 
 
-def study(found: FixFile, ran: StudyMetadata) -> StudyReport:
+def study(fixes: FixFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace fix``."""
-    held = [row for row in found.rows if row.holds]
+    held = [row for row in fixes.rows if row.holds]
     facts = [
-        Fact("race", f"{found.race.kind}: {found.race.first}; {found.race.second}", "race"),
-        Fact("missing", found.missing),
+        Fact("race", f"{fixes.race.kind}: {fixes.race.first}; {fixes.race.second}", "race"),
+        Fact("missing", fixes.missing),
         Fact("scope", "this program with these arguments, and the branches that it took"),
-        Fact("in the trace", f"{len(held)} of {len(found.rows)} candidates remove it and add none"),
+        Fact("in the trace", f"{len(held)} of {len(fixes.rows)} candidates remove it and add none"),
         Fact(
             "costs",
-            f"virtual time, of the {duration(found.end_ns)} that the run took"
-            if found.end_ns is not None
-            else f"not known: {found.no_schedule}",
+            f"virtual time, of the {duration(fixes.end_ns)} that the run took"
+            if fixes.end_ns is not None
+            else f"not known: {fixes.no_schedule}",
             "virtual time",
         ),
     ]
-    facts += [Fact("live", f"nothing was tried: {found.untried}")] if found.untried else []
-    taken = found.taken
+    facts += [Fact("live", f"nothing was tried: {fixes.untried}")] if fixes.untried else []
+    chosen = fixes.taken
     return StudyReport(
         kind="fix",
-        title=f"race {found.number} of {found.run}",
-        verdict="tried: clean" if taken else "no diff to take" if held else "no fix was found",
-        sentence=found.sentence(),
-        tone="good" if taken else "warn" if held else "bad",
+        title=f"race {fixes.number} of {fixes.run}",
+        verdict="tried: clean" if chosen else "no diff to take" if held else "no fix was found",
+        sentence=fixes.sentence(),
+        tone="good" if chosen else "warn" if held else "bad",
         facts=facts,
         charts={},
-        tables=[table(found.rows)] if found.rows else [],
-        cards=[_card(number, row) for number, row in enumerate(found.rows, 1) if row.diff and row.holds],
+        tables=[table(fixes.rows)] if fixes.rows else [],
+        cards=[_card(number, row) for number, row in enumerate(fixes.rows, 1) if row.diff and row.holds],
         command=ran.command,
-        versions=found.versions,
+        versions=fixes.versions,
         configuration={},
-        metrics=tidy(found.rows),
+        metrics=tidy(fixes.rows),
         words=_WORDS,
     )
 
@@ -65,6 +65,6 @@ def tidy(rows: Sequence[FixRow]) -> pd.DataFrame:
 
 
 def _card(number: int, row: FixRow) -> Card:
-    facts = [Fact("costs", row.cost, "virtual time"), *(Fact("remark", one) for one in row.remarks)]
+    facts = [Fact("costs", row.cost, "virtual time"), *(Fact("remark", remark) for remark in row.remarks)]
     mark = "tried: clean" if row.live == "clean" else row.live
     return Card(f"fix-{number}", row.how, mark, TONES[row.live], row.words, facts, code=row.diff)

@@ -29,13 +29,13 @@ def page(folders: Sequence[Path]) -> str:
     return run_page.page(runs, (), tried)
 
 
-def write(folders: Sequence[Path], target: Path, found: Mapping[Path, Findings] = MappingProxyType({})) -> str:
+def write(folders: Sequence[Path], target: Path, findings: Mapping[Path, Findings] = MappingProxyType({})) -> str:
     """Write the report, page and files, into the folder ``target``; return its headline. ``found``: findings that are
     known and need not be read, by folder.
 
     Raises :class:`ReportError`, also if ``target`` cannot be written.
     """
-    alone, runs, tried = _read(folders, found)
+    alone, runs, tried = _read(folders, findings)
     with _writing(target):
         if isinstance(alone, DryFolder):
             return dry_page.write(alone, target)
@@ -61,16 +61,16 @@ def refuse_link(target: Path) -> None:
 
 
 def _read(
-    folders: Sequence[Path], found: Mapping[Path, Findings] = MappingProxyType({})
+    folders: Sequence[Path], findings: Mapping[Path, Findings] = MappingProxyType({})
 ) -> tuple[StudyReport | DryFolder | None, list[Run], list[CampaignFolder]]:
     for folder in folders:
-        what = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
-        if what and len(folders) > 1:
-            raise ReportError(f"{folder} is a {what}, which is compared with nothing: make its report by itself")
-        if what:
-            return study_folder.load(folder) if what == "study" else dry.load(folder), [], []
+        kind = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
+        if kind and len(folders) > 1:
+            raise ReportError(f"{folder} is a {kind}, which is compared with nothing: make its report by itself")
+        if kind:
+            return study_folder.load(folder) if kind == "study" else dry.load(folder), [], []
     tried = [folder for folder in folders if campaigns.is_campaign(folder)]
-    runs = [loading.load(folder, found.get(folder)) for folder in folders if folder not in tried]
+    runs = [loading.load(folder, findings.get(folder)) for folder in folders if folder not in tried]
     loading.comparable(runs)
     return None, runs, [campaigns.load(folder) for folder in tried]
 

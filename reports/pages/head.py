@@ -38,21 +38,21 @@ def of_explained(run: Run, number: int) -> Head:
 
 def of_campaigns(campaigns: Sequence[CampaignFolder]) -> Head:
     """Return the head of a report of timings."""
-    ones = [(one.name, one.folder, one.data["scenario"], one.data["versions"]) for one in campaigns]
-    return _head("Timings report", ones)
+    rows = [(entry.name, entry.folder, entry.data["scenario"], entry.data["versions"]) for entry in campaigns]
+    return _head("Timings report", rows)
 
 
-def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str, str]]]) -> Head:
-    names = [name for name, *_ in ones]
-    hardware = _each(str(scenario.get("hardware") or "") for _, _, scenario, _ in ones)
-    away = [(name, taken_away(scenario, versions)) for name, _, scenario, versions in ones]
+def _head(title: str, rows: Sequence[tuple[str, Path, dict[str, object], dict[str, str]]]) -> Head:
+    names = [name for name, *_ in rows]
+    hardware = _each(str(scenario.get("hardware") or "") for _, _, scenario, _ in rows)
+    away = [(name, taken_away(scenario, versions)) for name, _, scenario, versions in rows]
     facts = [
-        ("model", _each(model_of({"scenario": scenario}) for _, _, scenario, _ in ones if "model" in scenario)),
-        ("made", _each(written(*(folder / name for name in _FILES)) for _, folder, _, _ in ones)),
+        ("model", _each(model_of({"scenario": scenario}) for _, _, scenario, _ in rows if "model" in scenario)),
+        ("made", _each(written(*(folder / name for name in _FILES)) for _, folder, _, _ in rows)),
         (
             "by",
             _each(
-                f"streamrace {known}" for *_, one in ones if (known := one.get("streamrace") or one.get("stream-races"))
+                f"streamrace {value}" for *_, row in rows if (value := row.get("streamrace") or row.get("stream-races"))
             ),
         ),
         (
@@ -60,9 +60,9 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
             "on simulated GPUs: no GPU took part, and times are virtual"
             + (f", those of the hardware profile {hardware}" if hardware else ""),
         ),
-        *((f"taken away in {name}" if len(ones) > 1 else "taken away", line) for name, line in away if line),
+        *((f"taken away in {name}" if len(rows) > 1 else "taken away", line) for name, line in away if line),
     ]
-    return Head(f"{what}: {wording.few(names, _NAMED)}", [(name, text) for name, text in facts if text])
+    return Head(f"{title}: {wording.few(names, _NAMED)}", [(name, text) for name, text in facts if text])
 
 
 def _each(texts: Iterable[str]) -> str:

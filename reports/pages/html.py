@@ -57,7 +57,7 @@ def environment() -> Environment:
     """Return the environment of this package's templates: values are escaped, and shortened except by the filters
     ``whole`` and ``command``; an undefined name is an error.
     """
-    made = Environment(
+    env = Environment(
         loader=PackageLoader("streamrace.reports.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -65,10 +65,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(shortened(value)) if type(value) is str else value,
     )
-    made.filters["whole"] = lambda text: escape(visible(str(text)))
-    made.filters["breaks"] = lambda text: breaks(shortened(str(text)))
-    made.filters["command"] = lambda text: breaks(str(text))
-    return made
+    env.filters["whole"] = lambda text: escape(visible(str(text)))
+    env.filters["breaks"] = lambda text: breaks(shortened(str(text)))
+    env.filters["command"] = lambda text: breaks(str(text))
+    return env
 
 
 def write(text: str, target: Path) -> None:
@@ -81,9 +81,9 @@ def breaks(text: str) -> Markup:
     """Return ``text`` that may also break after the parts of a name; text copied from the page is unchanged."""
     parts, at = [], 0
     text = visible(text)
-    for found in _BREAKS.finditer(text):
-        parts.append(escape(text[at : found.end()]))
-        at = found.end()
+    for match in _BREAKS.finditer(text):
+        parts.append(escape(text[at : match.end()]))
+        at = match.end()
     return Markup("<wbr>").join([*parts, escape(text[at:])])
 
 
@@ -102,9 +102,9 @@ def _scripts(figures: dict[str, Any]) -> tuple[str, dict[str, str]]:
         return "", {}
     script, divs = components(figures, wrap_script=False)
     ids = re.findall(r'id="([0-9a-f-]{36})"', "".join(divs.values())) + re.findall(r'"docid":"([0-9a-f-]{36})"', script)
-    for number, one in enumerate(dict.fromkeys(ids), 1):
-        script = script.replace(one, f"drawn-{number}")
-        divs = {name: div.replace(one, f"drawn-{number}") for name, div in divs.items()}
+    for number, drawn_id in enumerate(dict.fromkeys(ids), 1):
+        script = script.replace(drawn_id, f"drawn-{number}")
+        divs = {name: div.replace(drawn_id, f"drawn-{number}") for name, div in divs.items()}
     return script, divs
 
 

@@ -66,12 +66,12 @@ def code(text: object) -> Ready:
     return Ready(f"{fence}{room}{line}{room}{fence}")
 
 
-def table(made: Table) -> Ready:
+def table(source: Table) -> Ready:
     """Return a GitHub table; its first column holds names, as code."""
-    lines: list[list[str]] = [[plain(column.name) for column in made.head], ["---"] * len(made.head)]
-    for first, *others in made.cells:
+    lines: list[list[str]] = [[plain(column.name) for column in source.head], ["---"] * len(source.head)]
+    for first, *rest in source.cells:
         name = code(first.text).replace("|", "\\|")
-        texts = (f"{one.text} ({one.below})" if one.below else one.text for one in others)
+        texts = (f"{cell.text} ({cell.below})" if cell.below else cell.text for cell in rest)
         lines.append([name, *map(plain, texts)])
     return Ready("\n".join(f"| {' | '.join(line)} |" for line in lines))
 

@@ -46,7 +46,7 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyReport:
     """Return the report of the rows of :func:`streamrace.repro.commands.releases.row_of`, by release."""
-    rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
+    rows = dict(sorted(rows.items(), key=lambda item: _ordered(item[0])))
     frame = tidy(rows)
     verdict, tone, sentence = _judged(rows)
     runs = [row["plain"] for row in rows.values() if "plain" in row]
@@ -87,30 +87,30 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyRep
 
 def tidy(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Return a row per release and run. A release that does not run has rows without findings, and a ``failure``."""
-    made = []
+    records = []
     for release, row in rows.items():
         for key, name in _RUNS.items():
-            found = row.get(key)
-            wrong = found.divergence.parameter if found and found.divergence else None
-            causes = found.causes if found else ()
-            made.append(
+            findings = row.get(key)
+            wrong = findings.divergence.parameter if findings and findings.divergence else None
+            causes = findings.causes if findings else ()
+            records.append(
                 {
                     "release": release,
                     "run": name,
-                    "ran": found is not None,
-                    "verdict": found.verdict if found else "",
+                    "ran": findings is not None,
+                    "verdict": findings.verdict if findings else "",
                     **{cause: cause in causes for cause in ("race", "stale", "uncovered")},
-                    "wrong_values": bool(found and found.diverged),
+                    "wrong_values": bool(findings and findings.diverged),
                     "wrong_from_step": wrong.step if wrong else None,
                     "wrong_from_phase": wrong.phase if wrong else "",
                     "parameter": wrong.name if wrong else "",
-                    "distance": found.distance if found else "",
-                    "step_ns": found.virtual_ns_per_step if found else None,
-                    "evidence": "; ".join(_evidence(found).values()) if found else "",
+                    "distance": findings.distance if findings else "",
+                    "step_ns": findings.virtual_ns_per_step if findings else None,
+                    "evidence": "; ".join(_evidence(findings).values()) if findings else "",
                     "failure": row.get("failure", ""),
                 }
             )
-    frame = pd.DataFrame(made)
+    frame = pd.DataFrame(records)
     return frame.astype({"wrong_from_step": "Int64", "step_ns": "float64"})
 
 
@@ -118,24 +118,24 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
     """Return verdict, tone and sentence. The newest release counts most: users can upgrade to it."""
     newest = list(rows)[-1]
     causes = {release: _found(row) for release, row in rows.items() if "failure" not in row}
-    others = [release for release in causes if release != newest]
-    told = []
-    clean = [release for release in others if not any(causes[release])]
-    hard = [release for release in others if causes[release][1] and not causes[release][0]]
-    bad = [release for release in others if causes[release][0]]
+    older = [release for release in causes if release != newest]
+    clauses = []
+    clean = [release for release in older if not any(causes[release])]
+    hard = [release for release in older if causes[release][1] and not causes[release][0]]
+    bad = [release for release in older if causes[release][0]]
     if clean:
-        told.append(f"{', '.join(clean)} {wording.plural_of(len(clean), 'is', 'are')} clean, too")
+        clauses.append(f"{', '.join(clean)} {wording.plural_of(len(clean), 'is', 'are')} clean, too")
     if hard:
-        told.append(
+        clauses.append(
             f"{wording.count(len(hard), 'older one is', 'older ones are')} at fault with padding or edits alone"
         )
     if bad:
         names = ", ".join(f"{release} ({', '.join(causes[release][0])})" for release in bad)
-        told.append(f"{names} {wording.plural_of(len(bad), 'is', 'are')} at fault in plain training")
+        clauses.append(f"{names} {wording.plural_of(len(bad), 'is', 'are')} at fault in plain training")
     failed = [release for release in rows if release not in causes and release != newest]
     if failed:
-        told.append(f"{', '.join(failed)} did not run")
-    rest = "".join(f"; {one}" for one in told)
+        clauses.append(f"{', '.join(failed)} did not run")
+    rest = "".join(f"; {clause}" for clause in clauses)
     name = f"DeepSpeed {newest}{', the newest that was tried,' if len(rows) > 1 else ''}"
     if newest not in causes:
         return "the newest release does not run", "warn", f"{name} does not run{rest}."
@@ -150,7 +150,7 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
         fault = f"{name} is at fault with padding or edits ({', '.join(edited)}){rest}."
         return "the newest release is at fault", "bad", fault
     rests = [rows[newest][run].rests for run in _RUNS]
-    missing = list(dict.fromkeys(one for found in rests if found for one in found.unexercised))
+    missing = list(dict.fromkeys(name for rest in rests if rest for name in rest.unexercised))
     behind = f" {not_exercised(missing)}" if missing else ""
     if hard or bad or failed:
         return (
@@ -171,15 +171,15 @@ def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table with a row per release and run, and the evidence of its findings."""
     cells: list[list[Any]] = []
-    for one in frame.to_dict("records"):
-        found = rows[one["release"]].get(_KEYS[one["run"]])
-        evidence = [*_evidence(found).values()] if found else []
-        if one["wrong_values"]:
-            evidence.append(f"wrong from {_wrong(one)}")
-        tone = "bad" if one["wrong_values"] else "warn"
-        no = Cell("no" if one["ran"] else "did not run", "soft")
-        states = (Cell("found", tone) if one[name.replace(" ", "_")] else no for name in FINDINGS)
-        cells.append([f"{one['release']}, {one['run']}", *states, "; ".join(evidence)])
+    for row in frame.to_dict("records"):
+        findings = rows[row["release"]].get(_KEYS[row["run"]])
+        evidence = [*_evidence(findings).values()] if findings else []
+        if row["wrong_values"]:
+            evidence.append(f"wrong from {_wrong(row)}")
+        tone = "bad" if row["wrong_values"] else "warn"
+        no = Cell("no" if row["ran"] else "did not run", "soft")
+        states = (Cell("found", tone) if row[name.replace(" ", "_")] else no for name in FINDINGS)
+        cells.append([f"{row['release']}, {row['run']}", *states, "; ".join(evidence)])
     note = "Each release ran twice. Red: values are wrong; yellow: every value came out right."
     return Table("What was found in which release", ["release", *FINDINGS, "evidence"], cells, note, brief=False)
 
@@ -190,11 +190,11 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
         if "failure" in row:
             cells.append([release, Cell("does not run", "warn"), "", row["failure"], "", ""])
             continue
-        told = dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()])
+        evidence = dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()])
         parameter = row["plain"].divergence and row["plain"].divergence.parameter
         wrong = f"step {parameter.step} {parameter.phase}" if parameter else "never"
         distance = f"{row['plain'].distance} / {row['edited'].distance}"
-        cells.append([release, *map(_verdict, _found(row)), "; ".join(told), wrong, distance])
+        cells.append([release, *map(_verdict, _found(row)), "; ".join(evidence), wrong, distance])
     return Table(
         "Releases, each run twice",
         ["release", PLAIN, EDITED, "the race's two lines, or the evidence", "wrong values from (plain)", "distance"],
@@ -202,22 +202,22 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     )
 
 
-def _verdict(found: Sequence[str]) -> Cell:
-    return Cell(", ".join(found), "bad") if found else Cell("clean", "good")
+def _verdict(names: Sequence[str]) -> Cell:
+    return Cell(", ".join(names), "bad") if names else Cell("clean", "good")
 
 
-def _evidence(found: Findings) -> dict[str, str]:
+def _evidence(findings: Findings) -> dict[str, str]:
     """Return by finding: the first race's two lines; a stale partition's version; the count of unwritten bytes."""
-    told = {}
-    for race in found.races[:1]:
-        told["race"] = f"{sentences.access(race.first)} | {sentences.access(race.second)}"
-    stale = found.stale
+    evidence = {}
+    for race in findings.races[:1]:
+        evidence["race"] = f"{sentences.access(race.first)} | {sentences.access(race.second)}"
+    stale = findings.stale
     if stale:
         before = "before the edit after" if stale.edited else "of"
-        told["stale"] = f"{stale.phase} of step {stale.step} holds values {before} step {stale.version}"
-    for one in found.uncovered[:1]:
-        told["uncovered"] = f"{one.nbytes} bytes nobody wrote"
-    return told
+        evidence["stale"] = f"{stale.phase} of step {stale.step} holds values {before} step {stale.version}"
+    for read in findings.uncovered[:1]:
+        evidence["uncovered"] = f"{read.nbytes} bytes nobody wrote"
+    return evidence
 
 
 def _wrong(row: Mapping[Any, Any]) -> str:
@@ -228,9 +228,9 @@ def _wrong(row: Mapping[Any, Any]) -> str:
 
 def _with(frame: pd.DataFrame, name: str) -> str:
     """Return the releases with this finding."""
-    found = frame[frame[name.replace(" ", "_")]]
-    plain = list(found.release[found.run == PLAIN])
-    more = [release for release in found.release[found.run == EDITED] if release not in plain]
+    rows = frame[frame[name.replace(" ", "_")]]
+    plain = list(rows.release[rows.run == PLAIN])
+    more = [release for release in rows.release[rows.run == EDITED] if release not in plain]
     return (
         "; ".join([*([", ".join(plain)] if plain else []), *([f"{EDITED} alone: {', '.join(more)}"] if more else [])])
         or "none"
@@ -238,15 +238,15 @@ def _with(frame: pd.DataFrame, name: str) -> str:
 
 
 def _scenario(options: Mapping[str, str]) -> str:
-    said = [f"{options.get('model', '?')} {options.get('size', '')}".strip()]
-    said += [f"{options[name]} {word}" for name, word in (("ranks", "ranks"), ("nodes", "nodes")) if name in options]
-    said += [
+    parts = [f"{options.get('model', '?')} {options.get('size', '')}".strip()]
+    parts += [f"{options[name]} {word}" for name, word in (("ranks", "ranks"), ("nodes", "nodes")) if name in options]
+    parts += [
         f"{word} {options[name]}"
         for name, word in (("hpz", "hpZ"), ("accumulation", "accumulation"))
         if name in options
     ]
-    said += [f"{options[name]} {word}" for name, word in (("steps", "steps"),) if name in options]
-    return ", ".join(said + ([options["hardware"]] if "hardware" in options else []))
+    parts += [f"{options[name]} {word}" for name, word in (("steps", "steps"),) if name in options]
+    return ", ".join(parts + ([options["hardware"]] if "hardware" in options else []))
 
 
 def _ordered(release: str) -> tuple[list[int], str]:

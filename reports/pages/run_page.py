@@ -40,11 +40,11 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
     The runs are comparable (:func:`streamrace.reports.data.loading.comparable`); the one with the gravest verdict is
     shown in detail.
     """
-    told = summary.worst(runs)
-    verdict = summary.verdict(told)
+    subject = summary.worst(runs)
+    verdict = summary.verdict(subject)
     return html.render(
         "report.html",
-        _charts(runs, told),
+        _charts(runs, subject),
         title=f"{verdict}: {', '.join(run.name for run in runs)}",
         head=head.of_runs(runs),
         verdict=str(verdict),
@@ -52,35 +52,35 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         tone=verdict.tone,
         headline=summary.headline(runs),
         runs=summary.side_by_side(runs) if len(runs) > 1 else None,
-        told=told.name,
-        facts=summary.facts(told),
-        races=[race(one, told.sources) for one in told.file.races],
-        checked=_checked(told),
-        compared=bool(len(told.checksums)),
-        spread=_spread(told),
-        watch=_watch(told),
-        replay=summary.replay(told),
+        told=subject.name,
+        facts=summary.facts(subject),
+        races=[race(judged, subject.sources) for judged in subject.file.races],
+        checked=_checked(subject),
+        compared=bool(len(subject.checksums)),
+        spread=_spread(subject),
+        watch=_watch(subject),
+        replay=summary.replay(subject),
         ran=ran_of(runs),
         costs=summary.costs(runs),
-        matrix=matrix([*map(_tried, runs), *(one.tried for one in campaigns)]),
+        matrix=matrix([*map(_tried, runs), *(campaign.tried for campaign in campaigns)]),
         words=WORDS,
         files=files,
     )
 
 
-def _charts(runs: Sequence[Run], told: Run) -> dict[str, Chart]:
+def _charts(runs: Sequence[Run], subject: Run) -> dict[str, Chart]:
     charts = dict(curves.draw(runs))
-    drawn = {"checksums": checksum_map.draw(told), "moment": _moment(told)}
+    drawn = {"checksums": checksum_map.draw(subject), "moment": _moment(subject)}
     return charts | {name: chart for name, chart in drawn.items() if chart is not None}
 
 
 def _moment(run: Run) -> Chart | None:
     """Draw the first race's first example, preferably one that manifested in this timing."""
     for race in run.file.races[:1]:
-        for example in sorted(race.examples, key=lambda one: not one.manifested)[:1]:
-            seen = moment.window(file_of(run.folder / "trace", example.rank), example.first, example.second)
-            if seen is not None:
-                return moment_chart.draw(seen, race)
+        for example in sorted(race.examples, key=lambda occurrence: not occurrence.manifested)[:1]:
+            window = moment.window(file_of(run.folder / "trace", example.rank), example.first, example.second)
+            if window is not None:
+                return moment_chart.draw(window, race)
     return None
 
 
@@ -96,14 +96,14 @@ def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:
 
 def _checked(run: Run) -> dict[str, Any] | None:
     """Return the basis of a clean verdict; for a program of the user's own also the parts that were not seen."""
-    told = run.file.basis
-    if told is None:
+    basis = run.file.basis
+    if basis is None:
         return None
     held = [
-        {"sentence": wording.capital(one.sentence), "races": [race(pair, run.sources) for pair in one.races]}
-        for one in told.held
+        {"sentence": wording.capital(wait.sentence), "races": [race(pair, run.sources) for pair in wait.races]}
+        for wait in basis.held
     ]
-    return {**vars(told), "held": held, "wrong": told.wrong}
+    return {**vars(basis), "held": held, "wrong": basis.wrong}
 
 
 def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -124,11 +124,11 @@ def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any
 
 def _spread(run: Run) -> Table | None:
     """Return the table of the first parameters with values that are not finite."""
-    found = run.checksums[run.checksums["not_finite"] > 0].sort_values(["step", "turn"], kind="stable")
-    shown = each(found.head(_SPREAD))
-    rows = [[f"{one.step}", one.parameter, f"{one.not_finite} of {one.uses}", one.first_rank] for one in shown]
+    bad = run.checksums[run.checksums["not_finite"] > 0].sort_values(["step", "turn"], kind="stable")
+    shown = each(bad.head(_SPREAD))
+    rows = [[f"{row.step}", row.parameter, f"{row.not_finite} of {row.uses}", row.first_rank] for row in shown]
     columns = ["step", "parameter", "uses not finite", Column("lowest rank", "d")]
-    more = f"And {len(found) - _SPREAD:,} more rows." if len(found) > _SPREAD else ""
+    more = f"And {len(bad) - _SPREAD:,} more rows." if len(bad) > _SPREAD else ""
     return Table("", columns, rows, more, key="spread") if rows else None
 
 
@@ -138,9 +138,9 @@ def _watch(run: Run) -> str:
 
 
 def _tried(run: Run) -> Tried:
-    found = run.file
-    diverged = bool((found.divergence and found.divergence.parameter) or found.diverged)
-    return Tried(summary.fix(run), timing_of(found.scenario), int(diverged), 1)
+    file = run.file
+    diverged = bool((file.divergence and file.divergence.parameter) or file.diverged)
+    return Tried(summary.fix(run), timing_of(file.scenario), int(diverged), 1)
 
 
 class RunMetadata(NamedTuple):
@@ -150,41 +150,41 @@ class RunMetadata(NamedTuple):
     details: Sequence[Table]
 
 
-def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> RunMetadata:
+def ran(entries: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> RunMetadata:
     """Return the metadata of runs, given as name, versions, scenario and hardware profile (empty if not kept)."""
-    packages = dict.fromkeys(name for _, versions, _, _ in ones for name in versions)
-    rows = [[name, *(str(versions.get(name, "")) for _, versions, _, _ in ones)] for name in packages]
+    packages = dict.fromkeys(name for _, versions, _, _ in entries for name in versions)
+    rows = [[name, *(str(versions.get(name, "")) for _, versions, _, _ in entries)] for name in packages]
     rows += [
-        [name, *(_plain(scenario.get(name, "")) for _, _, scenario, _ in ones)]
-        for name in _differing([scenario for _, _, scenario, _ in ones])
+        [name, *(_plain(scenario.get(name, "")) for _, _, scenario, _ in entries)]
+        for name in _differing([scenario for _, _, scenario, _ in entries])
     ]
     details = [
         Table(
             name,
             ["", ""],
-            [[str(one), _plain(value)] for one, value in scenario.items()]
-            + [[f"hardware profile: {one}", _plain(value)] for one, value in profile.items()],
+            [[str(option), _plain(value)] for option, value in scenario.items()]
+            + [[f"hardware profile: {field}", _plain(value)] for field, value in profile.items()],
             sides=True,
         )
-        for name, _, scenario, profile in ones
+        for name, _, scenario, profile in entries
         if scenario or profile
     ]
-    return RunMetadata(Table("", ["version", *(name for name, *_ in ones)], rows, key="versions"), details)
+    return RunMetadata(Table("", ["version", *(name for name, *_ in entries)], rows, key="versions"), details)
 
 
 def ran_of(runs: Sequence[Run]) -> RunMetadata:
-    return ran([(one.name, one.file.versions, one.file.scenario, one.file.profile) for one in runs])
+    return ran([(run.name, run.file.versions, run.file.scenario, run.file.profile) for run in runs])
 
 
 def _differing(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the model, and the options in which the runs differ; for a single run those that matter most."""
-    names = list(dict.fromkeys(name for one in scenarios for name in one))
+    names = list(dict.fromkeys(name for scenario in scenarios for name in scenario))
     model = [name for name in _MODEL if name in names]
     if len(scenarios) == 1:
         ours = scenarios[0].get("sharding")
         return model + [name for name in (*(_OURS if ours else _DEEPSPEED), "hardware", "seed") if name in names]
     return model + [
-        name for name in names if name not in model and len({_plain(one.get(name)) for one in scenarios}) > 1
+        name for name in names if name not in model and len({_plain(scenario.get(name)) for scenario in scenarios}) > 1
     ]
 
 

@@ -71,8 +71,8 @@ def _listed(place: Path) -> Listed | None:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_mtime_ns, found.st_size
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=4096)
@@ -93,8 +93,8 @@ def _study(data: Any) -> tuple[str, str, str]:
 
 
 def _dry(data: Any) -> tuple[str, str, str]:
-    told = said(data)
-    return str(told["verdict"]), "a dry run", _tone(told.get("tone"))
+    verdict = said(data)
+    return str(verdict["verdict"]), "a dry run", _tone(verdict.get("tone"))
 
 
 def _tone(tone: Any) -> str:
@@ -134,20 +134,20 @@ class _Pages(RequestHandler):
         self.set_status(status)
         self.finish(html.environment().get_template("sentence.html").render(sentence=sentence))
 
-    async def made(self, make: Callable[..., str], *what: Any) -> None:
+    async def made(self, make: Callable[..., str], *arguments: Any) -> None:
         """Send the page, built in a thread while other requests are answered: its data may be large."""
         try:
-            self.finish(await asyncio.to_thread(make, *what))
+            self.finish(await asyncio.to_thread(make, *arguments))
         except ReportError as error:
             self.say(404, f"{str(error)[:1].upper()}{str(error)[1:]}.")
 
     def places(self, names: Sequence[str]) -> list[Path]:
-        known = {place.name: place for place in _places(self.folder)}
+        by_name = {place.name: place for place in _places(self.folder)}
         for name in names:
-            if name not in known or _listed(known[name]) is None:
+            if name not in by_name or _listed(by_name[name]) is None:
                 wanted = html.shortened(name)
                 raise ReportError(f"there is no run of the name '{wanted}' here: go back to the list of runs")
-        return [known[name] for name in dict.fromkeys(names)]
+        return [by_name[name] for name in dict.fromkeys(names)]
 
 
 class _Missing(_Pages):
@@ -180,9 +180,9 @@ class _Report(_Pages):
 
 def application(folder: Path) -> Application:
     """Return the server's application, over the runs in ``folder``."""
-    known = {"folder": folder}
-    app = Application(default_handler_class=_Missing, default_handler_args=known)
-    app.add_handlers(_HOSTS, [("/", _Index, known), ("/report", _Report, known)])
+    settings = {"folder": folder}
+    app = Application(default_handler_class=_Missing, default_handler_args=settings)
+    app.add_handlers(_HOSTS, [("/", _Index, settings), ("/report", _Report, settings)])
     return app
 
 

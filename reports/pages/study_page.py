@@ -116,7 +116,7 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
         file = folder / f"{name}.csv"
         if file.exists() or len(study.columns) == 1:
             frame = read_table(file, columns, optional=study.later)
-            for column in (one for one in study.later if columns.get(one) == "str"):
+            for column in (name for name in study.later if columns.get(name) == "str"):
                 frame[column] = frame[column].astype(object).fillna("")
             try:
                 results[name] = study.completed(frame)
@@ -125,19 +125,19 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     if not results:
         raise does_not_hold(folder, f"none of its tables is there ({', '.join(study.columns)})")
     options = texts(ran.options)
-    found = study.conclude(results, options)
+    conclusion = study.conclude(results, options)
     profile = options.get("hardware", "")
     hardware = ran.hardware if ran.hardware.startswith(profile) else f"{profile}: {ran.hardware}"
     first, *others = results
     return StudyReport(
         kind=ran.study,
-        title=found.title,
-        verdict=found.verdict,
-        sentence=found.sentence,
-        tone=found.tone,
+        title=conclusion.title,
+        verdict=conclusion.verdict,
+        sentence=conclusion.sentence,
+        tone=conclusion.tone,
         facts=[
             Fact("asked", study.question),
-            *found.facts,
+            *conclusion.facts,
             *([Fact("hardware profile", hardware, "hardware profile")] if ran.hardware else []),
         ],
         charts=_drawn(ran.study, results),

@@ -42,13 +42,13 @@ def worst(runs: Sequence[Run]) -> Run:
 
 def headline(runs: Sequence[Run]) -> str:
     """Return the verdict in a sentence or two, for a reader with one minute."""
-    told = worst(runs)
+    subject = worst(runs)
     if len(runs) == 1:
-        return wording.capital(_sentence(told))
+        return wording.capital(_sentence(subject))
     bad = [run for run in runs if verdict(run) in _BAD]
     clean = [run for run in runs if verdict(run) == "clean"]
     partly = {fix(run): run.file.rests.unexercised for run in clean if run.file.rests and run.file.rests.unexercised}
-    missing = [not_exercised(list(dict.fromkeys(one for told in partly.values() for one in told)))] if partly else []
+    missing = [not_exercised(list(dict.fromkeys(line for rows in partly.values() for line in rows)))] if partly else []
     if missing and len(partly) < len(clean):
         missing[0] = f"With {wording.every(list(partly))}: {missing[0][0].lower()}{missing[0][1:]}"
     if len(clean) == len(runs):
@@ -57,8 +57,8 @@ def headline(runs: Sequence[Run]) -> str:
             "reference bit for bit."
         )
         return " ".join([first, *missing])
-    parts = [f"{_titled(told)}: {_sentence(told)}"] if bad else [wording.capital(_sentence(told))]
-    others = [run for run in bad if run is not told]
+    parts = [f"{_titled(subject)}: {_sentence(subject)}"] if bad else [wording.capital(_sentence(subject))]
+    others = [run for run in bad if run is not subject]
     if others:
         parts.append(f"Also with {wording.every(map(fix, others))} something is wrong (see the table).")
     if bad and clean:
@@ -73,12 +73,12 @@ def _titled(run: Run) -> str:
 
 
 def _sentence(run: Run) -> str:
-    found = run.file
-    if found.checked:
-        return found.sentence
-    kind, step = verdict(run), found.first_bad_step
+    findings = run.file
+    if findings.checked:
+        return findings.sentence
+    kind, step = verdict(run), findings.first_bad_step
     since = f" from step {step}" if step is not None else ""
-    why = wording.cut(_why(found), _LONGEST)
+    why = wording.cut(_why(findings), _LONGEST)
     if kind == "unstable":
         text = f"training goes wrong{since}, because {why}."
     elif kind == "hidden":
@@ -90,44 +90,44 @@ def _sentence(run: Run) -> str:
     elif kind == "diverged":
         text = f"training goes wrong{since}, and no race between streams explains it."
     elif kind == "clean":
-        missing = found.rests.unexercised if found.rests else []
+        missing = findings.rests.unexercised if findings.rests else []
         far = " as far as it went" if missing else ""
         text = f"nothing is wrong{far}: no race was found, and every value equals the reference bit for bit."
-        if found.rests and found.rests.held:
+        if findings.rests and findings.rests.held:
             text += " But part of what orders it are waits that are there for another reason."
         if missing:
             text += f" {not_exercised(missing)}"
-        if found.divergence is None:
+        if findings.divergence is None:
             text = "no race was found. There is no reference, so values were not compared."
     else:
         text = "the run ended before it could say what it found."
-    if found.failure:
-        steps = found.steps_done
-        text += f" The run ended early, after {wording.count(steps, 'whole step')}: {shortened(found.failure)}"
+    if findings.failure:
+        steps = findings.steps_done
+        text += f" The run ended early, after {wording.count(steps, 'whole step')}: {shortened(findings.failure)}"
     return text
 
 
-def _why(found: Findings) -> str:
+def _why(findings: Findings) -> str:
     """Return the cause that a race about the first wrong parameter is, else the first race."""
-    if not found.races:
+    if not findings.races:
         return "streams race"
-    wrong = found.divergence.parameter.name if found.divergence and found.divergence.parameter else ""
-    racing = (race for race in found.races if any(name.name == wrong for name in race.names))
-    return sentences.cause(next(racing, found.races[0]), wrong)
+    wrong = findings.divergence.parameter.name if findings.divergence and findings.divergence.parameter else ""
+    racing = (race for race in findings.races if any(name.name == wrong for name in race.names))
+    return sentences.cause(next(racing, findings.races[0]), wrong)
 
 
 def facts(run: Run) -> list[Fact]:
     """Return the facts of a run: what is wrong, where, since which step, on which rank."""
-    found = run.file
+    findings = run.file
     rows = [Fact("verdict", verdict(run), verdict(run))]
-    divergence = found.divergence
+    divergence = findings.divergence
     if divergence and (wrong := divergence.parameter):
-        what = f"{wrong.bad} of its values are not finite" if wrong.bad else "finite, and wrong"
+        kind = f"{wrong.bad} of its values are not finite" if wrong.bad else "finite, and wrong"
         rows += [
             Fact("first wrong parameter", wrong.name),
             Fact("since", _moment(wrong), "step"),
             Fact("ranks", f"rank {wording.few(wrong.ranks or [wrong.rank], _RANKS)}", "rank"),
-            Fact("wrong part", f"what rank {wording.few(wrong.parts, _RANKS)} of the group holds: {what}", "partition"),
+            Fact("wrong part", f"what rank {wording.few(wrong.parts, _RANKS)} of the group holds: {kind}", "partition"),
         ]
     if divergence and (loss := divergence.loss):
         where = f"step {loss.step}, micro-batch {loss.micro_batch}, rank {loss.rank}"
@@ -136,21 +136,21 @@ def facts(run: Run) -> list[Fact]:
         rows.append(Fact("values compared", f"{divergence.compared:,} with the reference", "reference"))
         if divergence.final:
             rows.append(Fact("at the end", f"{len(divergence.final)} partitions differ", "partition"))
-    for number, race in enumerate(found.races, 1):
+    for number, race in enumerate(findings.races, 1):
         text = f"{sentences.pair(race)}: {sentences.often(race)}"
-        rows.append(Fact(f"race {number}" if len(found.races) > 1 else "race", text, "race"))
-    if found.stale:
-        rows.append(Fact("stale", found.stale.sentence(), "stale"))
-    rows += [Fact("uncovered", one.sentence(), "uncovered") for one in found.uncovered]
-    if found.checked:
-        rows.append(Fact("program", str(found.scenario.get("program", ""))))
-        if with_ := ran_with(found.scenario):
+        rows.append(Fact(f"race {number}" if len(findings.races) > 1 else "race", text, "race"))
+    if findings.stale:
+        rows.append(Fact("stale", findings.stale.sentence(), "stale"))
+    rows += [Fact("uncovered", read.sentence(), "uncovered") for read in findings.uncovered]
+    if findings.checked:
+        rows.append(Fact("program", str(findings.scenario.get("program", ""))))
+        if with_ := ran_with(findings.scenario):
             rows.append(Fact("packages", with_.removeprefix("With ")))
-        rows.append(Fact("examined", found.checked.seen))
-        if found.checked.thinned:
-            rows.append(Fact("kept", ". ".join(found.checked.thinned.says)))
-    if found.failure:
-        rows.append(Fact("ended early", found.failure))
+        rows.append(Fact("examined", findings.checked.seen))
+        if findings.checked.thinned:
+            rows.append(Fact("kept", ". ".join(findings.checked.thinned.says)))
+    if findings.failure:
+        rows.append(Fact("ended early", findings.failure))
     return rows
 
 
@@ -159,13 +159,13 @@ def side_by_side(runs: Sequence[Run]) -> Table:
     base = min((cost for run in runs if (cost := run.file.virtual_ns_per_step)), default=None)
     rows: dict[str, list[Any]] = {"verdict": [Cell(verdict(run), verdict(run).tone) for run in runs]}
     for run in runs:
-        one = run.file
-        parameter, loss = (one.divergence.parameter, one.divergence.loss) if one.divergence else (None, None)
-        cost, blocked = one.virtual_ns_per_step, one.host_blocked_ns_per_step
+        file = run.file
+        parameter, loss = (file.divergence.parameter, file.divergence.loss) if file.divergence else (None, None)
+        cost, blocked = file.virtual_ns_per_step, file.host_blocked_ns_per_step
         cells = {
             "fix": fix(run),
-            "races found": f"{sum(race.occurrences for race in one.races):,}",
-            "manifested": f"{sum(race.manifested for race in one.races):,}",
+            "races found": f"{sum(race.occurrences for race in file.races):,}",
+            "manifested": f"{sum(race.manifested for race in file.races):,}",
             "first wrong parameter": f"{_moment(parameter)}: {parameter.name}" if parameter else "none",
             "first wrong loss": f"step {loss.step}: {_apart(loss, 'for')}" if loss else "none",
             "virtual time per step": _ms(cost),
@@ -179,11 +179,11 @@ def side_by_side(runs: Sequence[Run]) -> Table:
 
 def costs(runs: Sequence[Run]) -> Table:
     """Return each fix's cost: virtual time per step, compared with the run without a fix (else the fastest run)."""
-    known = {run.name: (run, cost) for run in runs if (cost := run.file.virtual_ns_per_step)}
-    base = next((one for one in known.values() if fix(one[0]) == "none"), None)
-    base = base or min(known.values(), key=lambda one: one[1], default=None)
+    priced = {run.name: (run, cost) for run in runs if (cost := run.file.virtual_ns_per_step)}
+    base = next((pair for pair in priced.values() if fix(pair[0]) == "none"), None)
+    base = base or min(priced.values(), key=lambda pair: pair[1], default=None)
     rows = []
-    for run, cost in known.values():
+    for run, cost in priced.values():
         assert base is not None
         against = "" if run is base[0] else f"{cost / base[1] - 1:+.2%} against {fix(base[0])}"
         rows.append(

@@ -33,32 +33,32 @@ def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     return study(WaitsFile.read(folder), ran)
 
 
-def study(found: WaitsFile, ran: StudyMetadata) -> StudyReport:
+def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
     """Return the report of the results of ``streamrace waits``."""
-    rows = found.waits
-    carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
-    tone = "bad" if found.disagree else "warn" if found.of(FRAGILE) or found.of(UNKNOWN) else "good"
+    rows = waits.waits
+    carrying, redundant = waits.of(CARRIES), waits.of(REDUNDANT)
+    tone = "bad" if waits.disagree else "warn" if waits.of(FRAGILE) or waits.of(UNKNOWN) else "good"
     facts = [
-        Fact("scope", found.scope),
+        Fact("scope", waits.scope),
         Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
-        Fact("together", f"{', '.join(found.together)}. {said(found)}" if found.together else "none can go"),
+        Fact("together", f"{', '.join(waits.together)}. {said(waits)}" if waits.together else "none can go"),
         Fact(
             "not taken away",
-            f"{wording.count(found.others, 'wait')} of collectives and autograd's engine themselves",
+            f"{wording.count(waits.others, 'wait')} of collectives and autograd's engine themselves",
         ),
     ]
     return StudyReport(
         kind="waits",
         title=f"{wording.count(len(rows), 'line')} that wait",
         verdict=f"{wording.count(carrying, 'carries', 'carry')} load, {redundant} redundant",
-        sentence=found.sentence(),
+        sentence=waits.sentence(),
         tone=tone,
         facts=facts,
         charts={},
         tables=[table(rows)] if rows else [],
         cards=[_card(number, row) for number, row in enumerate(rows, 1)],
         command=ran.command,
-        versions=found.versions,
+        versions=waits.versions,
         configuration={},
         metrics=tidy(rows),
         words=_WORDS,

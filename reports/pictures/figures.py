@@ -27,12 +27,12 @@ def panels(rows: int, columns: int, width: float, height: float, **more: Any) ->
     """Return a figure of ``rows`` x ``columns`` axes, in inches. ``more``: arguments of ``Figure.subplots``."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
     axes = figure.subplots(rows, columns, squeeze=False, **more)
-    for one in axes.flat:
-        one.set_facecolor("none")
-        one.tick_params(colors=TEXT, labelsize=8)
-        one.spines[:].set_color(TEXT)
-        one.xaxis.label.set_color(TEXT)
-        one.yaxis.label.set_color(TEXT)
+    for panel in axes.flat:
+        panel.set_facecolor("none")
+        panel.tick_params(colors=TEXT, labelsize=8)
+        panel.spines[:].set_color(TEXT)
+        panel.xaxis.label.set_color(TEXT)
+        panel.yaxis.label.set_color(TEXT)
     return figure, axes.tolist()
 
 
@@ -59,7 +59,7 @@ def bars(
 
 def plain(text: str, most: int = 40) -> str:
     """Return ``text`` for literal use in a figure: without TeX, and without characters that its font lacks."""
-    return "".join(one if ord(one) < 0x250 else "·" for one in tame(text, most)).replace("$", r"\$")
+    return "".join(letter if ord(letter) < 0x250 else "·" for letter in tame(text, most)).replace("$", r"\$")
 
 
 def svg(figure: Figure) -> Markup:

@@ -28,22 +28,22 @@ def charts(frames: Frames) -> dict[str, Chart]:
         best = fastest(rows)
         colours = [_FREE if free else _RACY for free in rows.race_free]
         places = range(len(rows))
-        for one, values, text, title in (
+        for panel, values, text, title in (
             (left, ((rows.step_s - best) * 1e3).round(3), "{:+,} ms",
              f"{plain(str(model))}, {gbits:g} Gbit/s: {best:.3f} s a step, and ms more"),
             (right, rows.waited_s, "{:,} s", "seconds a step that the host waits at the fix"),
         ):  # fmt: skip
-            one.set_title(title, fontsize=10, loc="left", color=TEXT)
+            panel.set_title(title, fontsize=10, loc="left", color=TEXT)
             bars(
-                one,
+                panel,
                 places,
                 list(values),
                 colours,
                 least=_LEAST,
                 labels=[text.format(_short(value)) for value in values],
             )
-            one.tick_params(axis="x", labelbottom=True)
-            one.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(axis="x", labelbottom=True)
+            panel.spines[["top", "right"]].set_visible(False)
         left.set_yticks(places, [plain(fix) for fix in rows.fix], fontsize=9)
         left.set_ylim(len(rows) - 0.4, -0.6)
         for label, colour in zip(left.get_yticklabels(), colours, strict=True):

@@ -47,12 +47,12 @@ def phases(frame: pd.DataFrame, configurations: Sequence[str]) -> Chart:
     count = len(configurations)
     height = 1.1 + (1.1 + 0.55 * len(batches)) * count
     figure, rows = panels(count, 1, 1.5 + 0.95 * len(networks), height)
-    found: set[str] = set()
+    colours: set[str] = set()
     for configuration, (axes,) in zip(configurations, rows, strict=True):
-        found |= _phase(axes, shown[shown.configuration == configuration], networks, batches)
+        colours |= _phase(axes, shown[shown.configuration == configuration], networks, batches)
         if count > 1:
             axes.set_title(plain(_titled(configuration), 60), fontsize=9, color=TEXT)
-    handles = [Patch(color=colour, label=word) for colour, word in _STATES.items() if colour in found]
+    handles = [Patch(color=colour, label=word) for colour, word in _STATES.items() if colour in colours]
     if not shown.fits.all():
         handles.append(Patch(facecolor="white", **_HATCH, label="does not fit on the GPU"))
     key(figure, handles)
@@ -73,16 +73,16 @@ def _titled(configuration: str) -> str:
 
 def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[int]) -> set[str]:
     """Draw the settings of one configuration; return the colours used."""
-    found = set()
-    for one in each(rows):
-        x, y = networks.index(one.network), batches.index(one.micro_batch)
-        colour = _colour(int(one.harmful), int(one.harmful_manifested))
-        found.add(colour)
+    colours = set()
+    for row in each(rows):
+        x, y = networks.index(row.network), batches.index(row.micro_batch)
+        colour = _colour(int(row.harmful), int(row.harmful_manifested))
+        colours.add(colour)
         axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
-        if not one.fits:
+        if not row.fits:
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, **_HATCH))
         if colour != _NONE:
-            text = f"{_time(one.harmful_slack_us)}\n{one.harmful_manifested:.0f} of {one.harmful:.0f}"
+            text = f"{_time(row.harmful_slack_us)}\n{row.harmful_manifested:.0f} of {row.harmful:.0f}"
             ink = "black" if colour == _PARTLY else "white"
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color=ink)
     axes.set_xticks(range(len(networks)), [f"{network:g}" for network in networks])
@@ -91,7 +91,7 @@ def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[
     axes.set(xlabel="network between nodes, Gbit/s per node", ylabel="micro-batch, sequences per GPU")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    return found
+    return colours
 
 
 def throughput(frame: pd.DataFrame) -> Chart:

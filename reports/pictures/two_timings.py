@@ -22,10 +22,12 @@ _LEAST = 1 / 300  # of the width: shorter slices are drawn this wide
 _NAME = 26  # characters of a stream, of a kernel
 
 
-def draw(found: Explained) -> Chart | None:
+def draw(explanation: Explained) -> Chart | None:
     """Draw one panel for each timing that was kept; None if none was."""
     windows = [
-        (title, window) for title, window in zip(found.titles(), (found.own, found.other), strict=True) if window
+        (title, window)
+        for title, window in zip(explanation.titles(), (explanation.own, explanation.other), strict=True)
+        if window
     ]
     if not windows:
         return None
@@ -33,11 +35,11 @@ def draw(found: Explained) -> Chart | None:
     figure, rows = panels(len(windows), 1, 9.5, len(windows) * (1.1 + 0.42 * most) + 0.5)
     kinds: dict[Kind, None] = {}
     for (title, window), (axes,) in zip(windows, rows, strict=True):
-        kinds |= dict.fromkeys(_panel(axes, title, window, (found.race.first, found.race.second)))
+        kinds |= dict.fromkeys(_panel(axes, title, window, (explanation.race.first, explanation.race.second)))
     handles = [
         Patch(color=FIRST, label="1: issued first"),
         Patch(color=SECOND, label="2: issued second"),
-        Line2D([], [], color=BAD, ls="--", label="held by chance alone" if found.fragile else "missing: no wait"),
+        Line2D([], [], color=BAD, ls="--", label="held by chance alone" if explanation.fragile else "missing: no wait"),
         *(Patch(color=_OTHER[kind], label=_WORDS[kind]) for kind in _WORDS if kind in kinds),
     ]
     key(figure, handles, 3)
@@ -55,25 +57,25 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
     lanes = window.shown(_LANES)
     row = {lane: len(lanes) - 1 - at for at, lane in enumerate(lanes)}
     racing = (window.first, window.second)
-    zero = min(one.start for one in racing)
+    zero = min(bar.start for bar in racing)
     least = (window.end - window.start) * _LEAST
     kinds: list[Kind] = []
-    for one in window.slices:
-        if one.lane in row and one not in racing:
-            kinds.append(one.kind)
-            _bar(axes, one, row[one.lane], zero, least, _OTHER[one.kind], _HIGH)
-    lowest = min(row[one.lane] for one in racing)
-    for number, (one, colour) in enumerate(zip(racing, (FIRST, SECOND), strict=True), 1):
-        at = row[one.lane]
-        _bar(axes, one, at, zero, least, colour, _RACING)
-        middle = ((one.start + one.end) / 2 - zero) / 1000
+    for bar in window.slices:
+        if bar.lane in row and bar not in racing:
+            kinds.append(bar.kind)
+            _bar(axes, bar, row[bar.lane], zero, least, _OTHER[bar.kind], _HIGH)
+    lowest = min(row[bar.lane] for bar in racing)
+    for number, (bar, colour) in enumerate(zip(racing, (FIRST, SECOND), strict=True), 1):
+        at = row[bar.lane]
+        _bar(axes, bar, at, zero, least, colour, _RACING)
+        middle = ((bar.start + bar.end) / 2 - zero) / 1000
         way, va = (-1, "top") if at == lowest and len(row) > 1 else (1, "bottom")  # away from the arrow
         axes.annotate(
-            f"{number}: {plain(one.kernel, _NAME)}", (middle, at + way * _RACING / 2), (0, 2 * way),
+            f"{number}: {plain(bar.kernel, _NAME)}", (middle, at + way * _RACING / 2), (0, 2 * way),
             textcoords="offset points", ha="center", va=va, fontsize=8, color=colour, fontweight="bold",
             annotation_clip=False,
         )  # fmt: skip
-    ends = [(one.effect(side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
+    ends = [(bar.effect(side) - zero) / 1000 for bar, side in zip(racing, sides, strict=True)]
     arrow = FancyArrowPatch(
         (ends[0], row[racing[0].lane]), (ends[1], row[racing[1].lane]),
         arrowstyle="-|>", mutation_scale=13, lw=1.6, ls=(0, (4, 3)), color=BAD, shrinkA=0, shrinkB=0, zorder=5,
@@ -90,6 +92,6 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
     return kinds
 
 
-def _bar(axes: Axes, one: Slice, at: int, zero: int, least: float, colour: str, high: float) -> None:
-    wide = max(one.end - one.start, least)
-    axes.barh(at, wide / 1000, left=(one.start - zero) / 1000, height=high, color=colour, edgecolor=colour, lw=0.5)
+def _bar(axes: Axes, bar: Slice, at: int, zero: int, least: float, colour: str, high: float) -> None:
+    wide = max(bar.end - bar.start, least)
+    axes.barh(at, wide / 1000, left=(bar.start - zero) / 1000, height=high, color=colour, edgecolor=colour, lw=0.5)

@@ -23,19 +23,19 @@ def charts(frames: Frames) -> dict[str, Chart]:
     frame = frames["why"]
     releases = compared(frame)
     rows = frame[frame.release.isin(releases) & frame.slack_ms.notna()]
-    rows = rows.assign(named=[_named(one) for one in each(rows)])
+    rows = rows.assign(named=[_named(row) for row in each(rows)])
     names = list(dict.fromkeys(rows.named))
     places = {name: len(names) - 1 - at for at, name in enumerate(names)}
     figure, (axes,) = panels(1, len(releases), 4.2 + 2.6 * len(releases), 1.4 + 0.18 * len(names), sharey=True)
-    for release, one in zip(releases, axes, strict=True):
+    for release, panel in zip(releases, axes, strict=True):
         shown = rows[rows.release == release]
         colours = [_REVERSED if row.reversed else _LUCK for row in each(shown)]
-        bars(one, [places[name] for name in shown.named], list(shown.slack_ms), colours, least=1)
-        one.xaxis.set_major_locator(FixedLocator([0, *_TICKS, *(-tick for tick in _TICKS)]))
-        one.axvline(0, color=TEXT, lw=0.8)
-        one.set_xlabel("slack of the closest harmful pair, ms")
-        one.set_title(f"DeepSpeed {plain(release)}", fontsize=9, color=TEXT)
-        one.tick_params(axis="x", labelsize=7)
+        bars(panel, [places[name] for name in shown.named], list(shown.slack_ms), colours, least=1)
+        panel.xaxis.set_major_locator(FixedLocator([0, *_TICKS, *(-tick for tick in _TICKS)]))
+        panel.axvline(0, color=TEXT, lw=0.8)
+        panel.set_xlabel("slack of the closest harmful pair, ms")
+        panel.set_title(f"DeepSpeed {plain(release)}", fontsize=9, color=TEXT)
+        panel.tick_params(axis="x", labelsize=7)
     axes[0].set_yticks(list(places.values()), [plain(name, 72) for name in places], fontsize=7)
     key(figure, [Patch(color=_REVERSED, label="a harmful pair is reversed"), Patch(color=_LUCK, label="none is")])
     chart = Chart(

@@ -10,7 +10,7 @@ from streamrace.studies.table import Column, Table
 _LEFT = 5  # reasons that are printed
 
 
-def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
+def show(console: Console, recorded: ProfilerTrace, calibrated: Calibrated) -> None:
     """Print the summary, the figures, the errors, and the kernels that were not placed."""
     placed = len(recorded.ran)
     left = sum(recorded.left.values())
@@ -19,15 +19,15 @@ def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
         f"{placed:,} calls of operators were.",
         highlight=False,
     )
-    gpu = found.profile.gpu or ""
+    gpu = calibrated.profile.gpu or ""
     if recorded.device and gpu.upper() not in recorded.device.upper():
         console.print(f"The base is of another GPU ({gpu}): its peak and its memory's rate stay.", style="yellow")
-    for figure, (value, calls) in found.fitted.items():
+    for figure, (value, calls) in calibrated.fitted.items():
         console.print(f"  {figure} = {value:.4g}, from {calls:,}", highlight=False)
-    for figure, why in found.kept.items():
+    for figure, why in calibrated.kept.items():
         console.print(f"  {figure} stays as it is: {why}", highlight=False)
-    console.print(_table(found))
-    worst = sorted(recorded.left.items(), key=lambda one: (-one[1], one[0]))
+    console.print(_table(calibrated))
+    worst = sorted(recorded.left.items(), key=lambda item: (-item[1], item[0]))
     for why, count in worst[:_LEFT]:
         console.print(f"  not placed: {count:,} of {why}", highlight=False, markup=False)
     if len(worst) > _LEFT:
@@ -35,7 +35,7 @@ def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
         console.print(f"  not placed: {rest:,} for {len(worst) - _LEFT} other reasons", highlight=False)
 
 
-def _table(found: Calibrated) -> Table:
+def _table(calibrated: Calibrated) -> Table:
     columns = [
         "kernels",
         Column("calls", ",.0f"),
@@ -48,6 +48,6 @@ def _table(found: Calibrated) -> Table:
     ]
     rows = [
         [row.kind, row.calls, row.used, row.theirs_ms, row.base_ms, row.ours_ms, row.error, row.median_error]
-        for row in found.rows
+        for row in calibrated.rows
     ]
     return Table("The trace's kernels, by the base and by the new profile", columns, rows)

@@ -30,13 +30,13 @@ def told(row: EntryRow) -> str:
     """Return the result of a finished entry, in a line."""
     if row.affected is None or row.fixed is None:
         return "not shown"
-    both = f"{_before(row.affected).text} -> {row.fixed.verdict}"
-    return f"{both}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else both
+    change = f"{_before(row.affected).text} -> {row.fixed.verdict}"
+    return f"{change}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else change
 
 
 def _before(ran: RanSide) -> Cell:
-    made = cell(ran)
-    return made._replace(text=f"{ran.verdict} ({ran.harm})") if ran.harm else made
+    shown = cell(ran)
+    return shown._replace(text=f"{ran.verdict} ({ran.harm})") if ran.harm else shown
 
 
 def _lines(ran: RanSide) -> str:

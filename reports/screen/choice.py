@@ -19,14 +19,14 @@ _HEADS = (
 )  # fmt: skip
 
 
-def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
+def show(console: Console, frame: pd.DataFrame, query: ShardingQuestion) -> None:
     """Print the question, the answer, the table, and what is not counted."""
-    console.print(title(asked), highlight=False, markup=False)
-    console.print(sentence(frame, asked), style="bold green", highlight=False)
+    console.print(title(query), highlight=False, markup=False)
+    console.print(sentence(frame, query), style="bold green", highlight=False)
     console.print(_table(frame))
     activations = (
-        f"{_gb(asked.activations)} are kept free for activations; not counted are"
-        if asked.activations
+        f"{_gb(query.activations)} are kept free for activations; not counted are"
+        if query.activations
         else "not counted are activations (--activations keeps room for them),"
     )
     console.print(
@@ -36,40 +36,40 @@ def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None
     )
 
 
-def title(asked: ShardingQuestion) -> str:
+def title(query: ShardingQuestion) -> str:
     """Return the question: model, cluster, memory and batch."""
-    size, cluster = asked.size, asked.cluster
+    size, cluster = query.size, query.cluster
     part = size.trained / size.parameters
     trained = "all trained" if part == 1 else f"{100 * part:.3g} % of them trained"
     groups = f"groups of {cluster.group}" if cluster.groups > 1 else "one group"
     gpus = "one GPU" if cluster.ranks == 1 else f"{cluster.ranks} GPUs"
-    links = ", ".join(f"{rate:g} {where}" for where, rate in asked.links.items())
+    links = ", ".join(f"{rate:g} {where}" for where, rate in query.links.items())
     return (
-        f"{asked.model}: {size.parameters / 1e9:.4g} billion parameters, {trained}, {asked.precision}; {gpus} of "
-        f"{_gb(asked.memory)}, {cluster.gpus} on a node, in {groups} ({asked.hardware}"
-        f"{'; Gbit/s of a GPU: ' if links else ''}{links}); {asked.accumulation} micro-batches of "
-        f"{asked.micro_batch} x {asked.sequence} tokens a step"
+        f"{query.model}: {size.parameters / 1e9:.4g} billion parameters, {trained}, {query.precision}; {gpus} of "
+        f"{_gb(query.memory)}, {cluster.gpus} on a node, in {groups} ({query.hardware}"
+        f"{'; Gbit/s of a GPU: ' if links else ''}{links}); {query.accumulation} micro-batches of "
+        f"{query.micro_batch} x {query.sequence} tokens a step"
     )
 
 
-def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
+def sentence(frame: pd.DataFrame, query: ShardingQuestion) -> str:
     """Return the fastest strategy that fits, why, and which would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1
-    memory = _gb(asked.memory) + (f" with {_gb(asked.activations)} for activations" if asked.activations else "")
+    memory = _gb(query.memory) + (f" with {_gb(query.activations)} for activations" if query.activations else "")
     if fitting == 1:
         among = f"is the only one that fits {memory}"
     else:
         among = f"{'are the fastest, equally,' if several else 'is the fastest'} of the {fitting} that fit {memory}"
     against = "" if "GGG" in set(best.strategy) else f", {first.relative:.2f} times as fast as ZeRO-3"
-    why = _why_all(best) if several else _why(first, one_group=asked.cluster.groups == 1)
+    why = _why_all(best) if several else _why(first, one_group=query.cluster.groups == 1)
     text = f"{_names(list(best.title))} {among}: {_seconds(first.step_s)} a step{against}, as {why}"
     faster = frame[~frame.fits & (frame.step_s < first.step_s * (1 - 1e-9))]  # the last bits are rounding
     if faster.empty:
         return f"{text}."
     # Of the faster strategies, the one that needs least memory.
-    other = faster[faster.step_s <= faster.step_s.min() * (1 + 1e-9)].sort_values("total", kind="stable").iloc[0]
-    return f"{text}; {other.title} would take {_seconds(other.step_s)}, but needs {_gb(other.total)}."
+    alternative = faster[faster.step_s <= faster.step_s.min() * (1 + 1e-9)].sort_values("total", kind="stable").iloc[0]
+    return f"{text}; {alternative.title} would take {_seconds(alternative.step_s)}, but needs {_gb(alternative.total)}."
 
 
 def _why(row: Any, *, one_group: bool) -> str:

@@ -20,21 +20,21 @@ from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Collective, Frame, Launch, Stack
 
 
-def panel(found: Rehearsed, told: Mapping[str, Any]) -> Panel:
+def panel(dry_run: Rehearsed, data: Mapping[str, Any]) -> Panel:
     """Return the verdict on one dry run. ``told``: the result of :func:`said`, which may have to read the trace."""
-    colour = STYLES[tone(found)]
-    body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
-    if not found.fits:
-        body.append(Text(told["notes"][0], "red"))  # the result of :func:`excess`
-    if found.extension:
-        body.append(Text(extension(found.extension)))
-    body += [Text(speed(found)), time_table(found.step), memory_table(found.memory)]
-    body += [Text(traffic(found)), _ranks(found)]
-    for number, race in enumerate(found.races, 1):
+    colour = STYLES[tone(dry_run)]
+    body: list[RenderableType] = [Text(sentence(dry_run), f"bold {colour}")]
+    if not dry_run.fits:
+        body.append(Text(data["notes"][0], "red"))  # the result of :func:`excess`
+    if dry_run.extension:
+        body.append(Text(extension(dry_run.extension)))
+    body += [Text(speed(dry_run)), time_table(dry_run.step), memory_table(dry_run.memory)]
+    body += [Text(traffic(dry_run)), _ranks(dry_run)]
+    for number, race in enumerate(dry_run.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
-    if not found.races:
-        body += unexercised_text(found.unexercised)
-    return Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour)
+    if not dry_run.races:
+        body += unexercised_text(dry_run.unexercised)
+    return Panel(Group(*body), title=f"dry run: {verdict(dry_run)}", border_style=colour)
 
 
 def show(console: Console, shown: Panel, folder: Path) -> None:
@@ -44,53 +44,53 @@ def show(console: Console, shown: Panel, folder: Path) -> None:
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
-def said(found: Rehearsed) -> dict[str, Any]:
+def said(dry_run: Rehearsed) -> dict[str, Any]:
     """Return the verdict and the notes below it, as the folder keeps them for its page."""
-    notes = [] if found.fits else [excess(found)]
-    if found.extension:
-        notes.append(extension(found.extension))
-    notes += [speed(found), traffic(found), *ranks_said(found)]
-    return {"verdict": verdict(found), "tone": tone(found), "sentence": sentence(found), "notes": notes}
+    notes = [] if dry_run.fits else [excess(dry_run)]
+    if dry_run.extension:
+        notes.append(extension(dry_run.extension))
+    notes += [speed(dry_run), traffic(dry_run), *ranks_said(dry_run)]
+    return {"verdict": verdict(dry_run), "tone": tone(dry_run), "sentence": sentence(dry_run), "notes": notes}
 
 
-def tone(found: Rehearsed) -> str:
+def tone(dry_run: Rehearsed) -> str:
     """Return the tone: good, warn (a race that does not show) or bad."""
-    if any(race.manifested for race in found.races) or not found.fits:
+    if any(race.manifested for race in dry_run.races) or not dry_run.fits:
         return "bad"
-    return "warn" if found.races else "good"
+    return "warn" if dry_run.races else "good"
 
 
-def verdict(found: Rehearsed) -> str:
+def verdict(dry_run: Rehearsed) -> str:
     """Return the verdict in a word."""
-    if found.races:
-        return "race, manifested" if any(race.manifested for race in found.races) else "race, latent"
-    return "clean" if found.fits else "does not fit"
+    if dry_run.races:
+        return "race, manifested" if any(race.manifested for race in dry_run.races) else "race, latent"
+    return "clean" if dry_run.fits else "does not fit"
 
 
-def sentence(found: Rehearsed) -> str:
+def sentence(dry_run: Rehearsed) -> str:
     """Return the verdict as a sentence for a person."""
-    if any(race.manifested for race in found.races):
+    if any(race.manifested for race in dry_run.races):
         first = "A race, and this timing shows it: values may be wrong."
-    elif found.races:
+    elif dry_run.races:
         first = "A race that this timing does not show: another network or batch may."
     else:
-        first = clean("nothing on two streams is unordered", found.unexercised)
-    return first if found.fits else f"{first} The job does not fit on the GPU."
+        first = clean("nothing on two streams is unordered", dry_run.unexercised)
+    return first if dry_run.fits else f"{first} The job does not fit on the GPU."
 
 
-def excess(found: Rehearsed) -> str:
+def excess(dry_run: Rehearsed) -> str:
     """Return when the memory was first exceeded, and what to do. Two sentences."""
-    memory = found.memory
+    memory = dry_run.memory
     assert memory.excess is not None
     moment = memory.excess.moment
-    where = None if found.extension else place(found.trace, moment.record)
+    where = None if dry_run.extension else place(dry_run.trace, moment.record)
     at = f" at {wording.frame(where)}" if where else ""
     when = f"in {moment.phase}" + (f" of step {moment.step}, micro-batch {moment.micro_batch}" if moment.step else "")
-    job = found.job
+    job = dry_run.job
     advice = []
     if not job.checkpointing and memory.kinds.get("activations", 0) > memory.peak / 3:
         advice.append("--checkpointing")
-    if found.micro_batch > 1:
+    if dry_run.micro_batch > 1:
         advice.append("a smaller --micro-batch")
     if job.hpz > 1:
         advice.append("a larger --hpz group, or none")
@@ -106,30 +106,30 @@ def place(trace: Path, record: int) -> Frame | None:
     stacks: dict[int, tuple[Frame, ...]] = {}
     reader = TraceReader(trace)
     try:
-        for number, one in enumerate(reader.read()):
-            if isinstance(one, Stack):
-                stacks[one.id] = one.frames
-            elif number >= record and isinstance(one, (Launch, Collective)) and stacks.get(one.stack):
-                return stacks[one.stack][0]
+        for number, event in enumerate(reader.read()):
+            if isinstance(event, Stack):
+                stacks[event.id] = event.frames
+            elif number >= record and isinstance(event, (Launch, Collective)) and stacks.get(event.stack):
+                return stacks[event.stack][0]
     finally:
         reader.close()
     return None
 
 
-def speed(found: Rehearsed) -> str:
+def speed(dry_run: Rehearsed) -> str:
     """Return how long a step takes, and what was rehearsed for that. One sentence."""
-    job = found.job
+    job = dry_run.job
     return (
-        f"{found.step_s:.2f} s an optimizer step, {found.tokens_per_second:,.0f} tokens/s on {job.ranks} GPUs, "
-        f"{found.tflops:.1f} TFLOPs per GPU; {found.parameters / 1e9:.2f} billion parameters, "
-        f"{found.operations:,} operations rehearsed."
+        f"{dry_run.step_s:.2f} s an optimizer step, {dry_run.tokens_per_second:,.0f} tokens/s on {job.ranks} GPUs, "
+        f"{dry_run.tflops:.1f} TFLOPs per GPU; {dry_run.parameters / 1e9:.2f} billion parameters, "
+        f"{dry_run.operations:,} operations rehearsed."
     )
 
 
-def traffic(found: Rehearsed) -> str:
+def traffic(dry_run: Rehearsed) -> str:
     """Return the traffic of a step. One sentence."""
-    sent = found.traffic.only(step=found.step.step)
-    leaves = sent.crossing * found.job.gpus
+    sent = dry_run.traffic.only(step=dry_run.step.step)
+    leaves = sent.crossing * dry_run.job.gpus
     return (
         f"Sent per GPU and step: {sent.within / GIB:.2f} GiB in collectives within the node, "
         f"{sent.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
@@ -146,32 +146,34 @@ def extension(of: Extension) -> str:
     )
 
 
-def ranks_said(found: Rehearsed) -> list[str]:
+def ranks_said(dry_run: Rehearsed) -> list[str]:
     """Return what is known of the other ranks, a sentence each."""
-    checked = found.classes
+    checked = dry_run.classes
     if checked is None:
-        return [f"This is rank {found.rank}; that the other {found.job.ranks - 1} ranks do the same is assumed."]
+        return [f"This is rank {dry_run.rank}; that the other {dry_run.job.ranks - 1} ranks do the same is assumed."]
     on = "" if checked.layers is None else f" (on {checked.layers} layers)"
-    said = [
-        f"{found.job.ranks} ranks in {len(checked.classes)} classes; {checked.compared} second members compared with "
+    lines = [
+        f"{dry_run.job.ranks} ranks in {len(checked.classes)} classes; {checked.compared} second members compared with "
         f"their representatives{on}: {'equal' if not checked.unequal else f'{len(checked.unequal)} differ'}."
     ]
-    said += [f"Ranks that are {one.ranks.what} are no class. {one.difference}." for one in checked.unequal]
-    differ = [one for one in checked.classes if one.from_first]
+    lines += [f"Ranks that are {cls.ranks.what} are no class. {cls.difference}." for cls in checked.unequal]
+    differ = [cls for cls in checked.classes if cls.from_first]
     if not differ:
-        return [*said, "All classes do what rank 0 does."]
-    for one in differ:
-        whose = f"Ranks that are {one.ranks.what} ({len(one.ranks.members)}, as rank {one.ranks.members[0]})"
-        said.append(f"{whose} differ from rank 0. First: {one.from_first}. '--rank {one.ranks.members[0]}' runs as it.")
+        return [*lines, "All classes do what rank 0 does."]
+    for cls in differ:
+        whose = f"Ranks that are {cls.ranks.what} ({len(cls.ranks.members)}, as rank {cls.ranks.members[0]})"
+        lines.append(
+            f"{whose} differ from rank 0. First: {cls.from_first}. '--rank {cls.ranks.members[0]}' runs as it."
+        )
     first, slowest = checked.classes[0], checked.slowest
     if slowest.step_ns > first.step_ns:
         longer = 100 * (slowest.step_ns / first.step_ns - 1)
-        said.append(
+        lines.append(
             f"Rank {slowest.ranks.members[0]} takes {longer:.1f} % longer for such a step, and the others wait."
         )
-    return said
+    return lines
 
 
-def _ranks(found: Rehearsed) -> RenderableType:
-    checked = found.classes
-    return Text("\n".join(ranks_said(found)), "red" if checked and checked.unequal else "")
+def _ranks(dry_run: Rehearsed) -> RenderableType:
+    checked = dry_run.classes
+    return Text("\n".join(ranks_said(dry_run)), "red" if checked and checked.unequal else "")

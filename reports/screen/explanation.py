@@ -22,34 +22,36 @@ _NAME = 22  # characters of a stream's name
 _WIDEST = 78  # of the lanes
 
 
-def show(console: Console, found: Explained, page: Path | None) -> None:
+def show(console: Console, explanation: Explained, page: Path | None) -> None:
     """Print all that is known, then the page's file or the command that writes it."""
-    race = found.race
-    what = "Pair" if found.fragile else "Race"
-    head = f"{what} {found.number} of {found.folder}: {race.kind}, {sentences.occurs(race)}"
+    race = explanation.race
+    noun = "Pair" if explanation.fragile else "Race"
+    head = f"{noun} {explanation.number} of {explanation.folder}: {race.kind}, {sentences.occurs(race)}"
     console.print(Text(visible(head, lines=False), "bold"), soft_wrap=True)
-    _say(console, found.headline, indent="")
-    for title, text in found.sections:
+    _say(console, explanation.headline, indent="")
+    for title, text in explanation.sections:
         console.print(Text(f"\n{title}", "bold"))
         for sentence in text:
             _say(console, sentence)
-    if found.command:
+    if explanation.command:
         _say(console, "Again:")
-        console.print(f"    {typed(found.command)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"    {typed(explanation.command)}", highlight=False, soft_wrap=True, markup=False)
     width = max(20, min(_WIDEST, console.width - _NAME - 4))
-    for title, window in zip(found.titles(), (found.own, found.other), strict=True):
+    for title, window in zip(explanation.titles(), (explanation.own, explanation.other), strict=True):
         if window is not None:
             console.print(Text(f"\n{title}", "bold"))
             for line in lanes(window, race, width):
                 console.print(f"  {_tame(line)}", highlight=False, soft_wrap=True, markup=False)
-    if found.own or found.other:
-        arrow = "from 1 to 2, which chance alone orders" if found.fragile else "the wait that is missing, from 1 to 2"
+    if explanation.own or explanation.other:
+        arrow = (
+            "from 1 to 2, which chance alone orders" if explanation.fragile else "the wait that is missing, from 1 to 2"
+        )
         console.print()
         _say(console, f"1: issued first, 2: issued second, =: other work, w: the host waits. The arrow: {arrow}.")
-    for sentence in found.lacks:
+    for sentence in explanation.lacks:
         _say(console, sentence)
     if page is None:
-        command = f"streamrace explain {shlex.quote(str(found.folder))} {found.number} --report"
+        command = f"streamrace explain {shlex.quote(str(explanation.folder))} {explanation.number} --report"
         console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
     else:
         console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)
@@ -73,26 +75,26 @@ def lanes(window: Window, race: Race, width: int) -> list[str]:
     lines = []
     for lane in shown:
         row = ["."] * width
-        for one in window.slices:
-            if one.lane == lane and one not in racing:
-                _put(row, one, window.start, span, "w" if one.kind == "wait" else "=")
-        for one, letter in zip(racing, "12", strict=True):
-            if one.lane == lane:
-                _put(row, one, window.start, span, letter)
+        for bar in window.slices:
+            if bar.lane == lane and bar not in racing:
+                _put(row, bar, window.start, span, "w" if bar.kind == "wait" else "=")
+        for bar, letter in zip(racing, "12", strict=True):
+            if bar.lane == lane:
+                _put(row, bar, window.start, span, letter)
         lines.append(f"{_named(lane):<{_NAME}}{''.join(row)}")
     lines.append(" " * _NAME + _edge(window, race, width))
-    zero = min(one.start for one in racing)
+    zero = min(bar.start for bar in racing)
     lines.append(" " * _NAME + _scale(window, zero, width))
-    busy = len({one.lane for one in window.slices})
+    busy = len({bar.lane for bar in window.slices})
     if busy > len(shown):
         lines.append(f"{busy - len(shown)} more streams are left out.")
     return lines
 
 
-def _put(row: list[str], one: Slice, start: int, span: int, letter: str) -> None:
+def _put(row: list[str], bar: Slice, start: int, span: int, letter: str) -> None:
     width = len(row)
-    left = min(max((one.start - start) * width // span, 0), width - 1)
-    right = min(max(-(-(one.end - start) * width // span), left + 1), width)
+    left = min(max((bar.start - start) * width // span, 0), width - 1)
+    right = min(max(-(-(bar.end - start) * width // span), left + 1), width)
     row[left:right] = letter * (right - left)
 
 
@@ -109,8 +111,8 @@ def _scale(window: Window, zero: int, width: int) -> str:
     """Return a scale with time 0, the beginning of the earlier access, and the duration from then to the end."""
     span = max(window.end - window.start, 1)
     at = min(max((zero - window.start) * width // span, 0), width - 2)
-    whole = f"|{duration(max(window.end - zero, 0))}"
-    return f"{' ' * at}|0{whole:>{max(width - at - 2, 1)}}"
+    end = f"|{duration(max(window.end - zero, 0))}"
+    return f"{' ' * at}|0{end:>{max(width - at - 2, 1)}}"
 
 
 def _named(lane: str) -> str:

@@ -12,32 +12,32 @@ from streamrace.reports.text import reports_on, typed
 from streamrace.trace.wording import duration
 
 
-def show(console: Console, found: FixFile) -> None:
+def show(console: Console, fixes: FixFile) -> None:
     """Print the race, the result, the candidates, and the diff."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    say(f"Race {found.number} of {found.run}: {found.race.kind}: {found.race.first}; {found.race.second}")
-    say(f"Missing: {found.missing}.")
-    say(found.sentence())
-    if found.rows:
-        console.print(table(best_of_each(found)))
-    if found.end_ns is None:
-        say(f"What they cost is not known: {found.no_schedule}.")
+    say(f"Race {fixes.number} of {fixes.run}: {fixes.race.kind}: {fixes.race.first}; {fixes.race.second}")
+    say(f"Missing: {fixes.missing}.")
+    say(fixes.sentence())
+    if fixes.rows:
+        console.print(table(best_of_each(fixes)))
+    if fixes.end_ns is None:
+        say(f"What they cost is not known: {fixes.no_schedule}.")
     else:
-        say(f"Costs are virtual time, of the {duration(found.end_ns)} that the run took.")
-    if found.rows:
+        say(f"Costs are virtual time, of the {duration(fixes.end_ns)} that the run took.")
+    if fixes.rows:
         say("All of it is said of this program with these arguments, and of the branches that it took.")
-    if found.untried:
-        say(f"Nothing was tried live: {found.untried}.")
-    if found.taken is not None:
-        console.print(Syntax(found.taken.diff.rstrip("\n"), "diff", background_color="default", word_wrap=True))
+    if fixes.untried:
+        say(f"Nothing was tried live: {fixes.untried}.")
+    if fixes.taken is not None:
+        console.print(Syntax(fixes.taken.diff.rstrip("\n"), "diff", background_color="default", word_wrap=True))
 
 
-def where(console: Console, folder: Path, found: FixFile, *, reported: bool) -> None:
+def where(console: Console, folder: Path, fixes: FixFile, *, reported: bool) -> None:
     """Print where the files are, and the command that writes the page unless ``reported``."""
-    diff = f", {DIFF}" if found.taken is not None else ""
+    diff = f", {DIFF}" if fixes.taken is not None else ""
     console.print(f"Files: {folder}/{FixFile.NAME}{diff}", highlight=False, soft_wrap=True, markup=False)
     if not reported:
         console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)

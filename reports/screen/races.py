@@ -48,8 +48,8 @@ def held_text(held: Held, own: str = "") -> Text:
         lines = Text(f"Held only by {held.sites[0]}. Without it:", "bold")
     else:
         lines = Text(f"Held only by {len(held.sites)} waits, each of which is enough for some of it:", "bold")
-        for one in held.sites:
-            lines.append(f"\n  {one}", "not bold cyan")
+        for site in held.sites:
+            lines.append(f"\n  {site}", "not bold cyan")
         lines.append("\nWithout all of them:")
     for race in held.races[:MOST]:
         lines.append("\n")
@@ -67,4 +67,4 @@ def unexercised_text(sentences: Sequence[str]) -> list[RenderableType]:
 def listed(title: str, sentences: Sequence[str]) -> list[RenderableType]:
     if not sentences:
         return []
-    return [Text(""), Text(title, "bold"), *(Text(f"  {one}.") for one in sentences)]
+    return [Text(""), Text(title, "bold"), *(Text(f"  {sentence}.") for sentence in sentences)]

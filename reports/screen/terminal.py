@@ -60,13 +60,13 @@ class Progress:
             self._live.transient = not self._finished  # without a finished step nothing is worth keeping
             self._live.__exit__(None, None, None)
 
-    def doing(self, what: str) -> None:
+    def doing(self, activity: str) -> None:
         """Show the current activity, in a few words."""
-        self._doing = what
+        self._doing = activity
         if self._live:
-            self._live.update(self._shown(sorted(self._rows)[-_LAST:], what))
+            self._live.update(self._shown(sorted(self._rows)[-_LAST:], activity))
         else:
-            self._console.print(f"  {what}", highlight=False)
+            self._console.print(f"  {activity}", highlight=False)
 
     def row(self, step: int) -> Row:
         return self._rows.setdefault(step, Row())
@@ -91,9 +91,9 @@ class Progress:
         rows = []
         for step in sorted(steps):
             row = self._rows[step]
-            whole = step in self._finished  # before that, equality is unknown
-            state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good") if whole else Cell("")
-            races = Cell(str(row.races), "bad" if row.races else "") if whole else Cell("")
+            finished = step in self._finished  # before that, equality is unknown
+            state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good") if finished else Cell("")
+            races = Cell(str(row.races), "bad" if row.races else "") if finished else Cell("")
             rows.append([f"{step}/{self._steps}", _loss(row.losses), _loss(row.reference), state, races])
         columns = [Column(name, right=True) for name in ("step", "loss", "reference loss", "", "races so far")]
         return Group(Text(self._title, "bold"), Table("", columns, rows, doing or ""))
@@ -106,7 +106,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
     body += [Text(line) for line in _divergence(findings)]
     if findings.stale:
         body.append(Text(f"Stale: {findings.stale.sentence()}; {findings.stale.uses} uses in all."))
-    body += [Text(f"Uncovered: {one.sentence()}.") for one in findings.uncovered]
+    body += [Text(f"Uncovered: {uncovered.sentence()}.") for uncovered in findings.uncovered]
     if findings.watch:
         body.append(Text(f"The NaN watch: {findings.watch['sentence']}"))
         body += [Text(f"  {line}") for line in findings.watch["evidence"]]
@@ -130,28 +130,28 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
 
 
 @contextmanager
-def doing(console: Console, what: str) -> Iterator[None]:
+def doing(console: Console, activity: str) -> Iterator[None]:
     """Show a message during a long operation; without a terminal, as a line."""
     if console.is_terminal:
-        with console.status(Text(what)):
+        with console.status(Text(activity)):
             yield
     else:
-        console.print(f"  {what}", highlight=False)
+        console.print(f"  {activity}", highlight=False)
         yield
 
 
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
     """Print several runs for comparison, a column for each."""
     rows: dict[str, Callable[[Findings], str | Cell]] = {
-        "verdict": lambda found: Cell(found.verdict, found.verdict.tone),
-        "races found": lambda found: str(sum(race.occurrences for race in found.races)),
-        "manifested": lambda found: str(sum(race.manifested for race in found.races)),
+        "verdict": lambda findings: Cell(findings.verdict, findings.verdict.tone),
+        "races found": lambda findings: str(sum(race.occurrences for race in findings.races)),
+        "manifested": lambda findings: str(sum(race.manifested for race in findings.races)),
         "first wrong parameter": _first_parameter,
         "first wrong loss": _first_loss,
-        "virtual ms per step": lambda found: _ms(found.virtual_ns_per_step),
-        "host blocked, ms": lambda found: _ms(found.host_blocked_ns_per_step),
+        "virtual ms per step": lambda findings: _ms(findings.virtual_ns_per_step),
+        "host blocked, ms": lambda findings: _ms(findings.host_blocked_ns_per_step),
     }
-    cells = [[title, *(cell(found) for found in runs.values())] for title, cell in rows.items()]
+    cells = [[title, *(cell(findings) for findings in runs.values())] for title, cell in rows.items()]
     console.print(Table("side by side", ["fix", *runs], cells))
     for fix, folder in folders.items():
         console.print(f"{fix}: {folder}", highlight=False)
@@ -161,13 +161,13 @@ def _ms(ns: float | None) -> str:
     return "" if ns is None else f"{ns / 1e6:.1f}"
 
 
-def _first_parameter(found: Findings) -> str:
-    wrong = found.divergence.parameter if found.divergence else None
+def _first_parameter(findings: Findings) -> str:
+    wrong = findings.divergence.parameter if findings.divergence else None
     return f"step {wrong.step}.{wrong.micro_batch} {wrong.phase}: {wrong.name}" if wrong else "none"
 
 
-def _first_loss(found: Findings) -> str:
-    loss = found.divergence.loss if found.divergence else None
+def _first_loss(findings: Findings) -> str:
+    loss = findings.divergence.loss if findings.divergence else None
     return f"step {loss.step}.{loss.micro_batch}: {loss.value:.4f} for {loss.reference:.4f}" if loss else "none"
 
 
@@ -180,12 +180,12 @@ def _divergence(findings: Findings) -> list[str]:
     lines = []
     wrong = divergence.parameter
     if wrong is not None:
-        what = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
+        state = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
         parts, ranks = ", ".join(map(str, wrong.parts)), ", ".join(map(str, wrong.ranks))
         lines.append(
             f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, "
             f"micro-batch {wrong.micro_batch}, on rank {ranks}. "
-            f"Wrong is what rank {parts} of its group holds: {what}."
+            f"Wrong is what rank {parts} of its group holds: {state}."
         )
     if divergence.loss is not None:
         loss = divergence.loss

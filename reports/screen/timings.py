@@ -46,12 +46,12 @@ def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: C
 def words(deviation: Deviation) -> str:
     """Describe a deviation."""
     if isinstance(deviation, OperationDelay):
-        one = deviation.operation
-        of = f" of {one.parameter}" if one.parameter else ""
+        work = deviation.operation
+        of = f" of {work.parameter}" if work.parameter else ""
         does = "takes longer" if deviation.how == "long" else "starts later"
         return (
-            f"{one.kernel}{of} (number {one.occurrence} in {one.phase} of step {one.step}, micro-batch "
-            f"{one.micro_batch}, rank {one.rank}) {does}, by {duration(deviation.ns)}"
+            f"{work.kernel}{of} (number {work.occurrence} in {work.phase} of step {work.step}, micro-batch "
+            f"{work.micro_batch}, rank {work.rank}) {does}, by {duration(deviation.ns)}"
         )
     if isinstance(deviation, Stretch):
         return f"{deviation.what} takes {deviation.factor} times as long"
@@ -76,10 +76,10 @@ def sentence(verdict: ReplayVerdict) -> str:
 
 
 def place(look: UsedValue) -> str:
-    what = "the loss" if look.kind == "loss" else look.name
+    value = "the loss" if look.kind == "loss" else look.name
     if look.kind == "final":
-        return f"{what} at the end, on rank {look.rank}"
-    return f"{what} in {look.phase} of step {look.step}, micro-batch {look.micro_batch}, on rank {look.rank}"
+        return f"{value} at the end, on rank {look.rank}"
+    return f"{value} in {look.phase} of step {look.step}, micro-batch {look.micro_batch}, on rank {look.rank}"
 
 
 def confirmed(confirmation: Confirmation) -> str:
@@ -102,19 +102,19 @@ def confirmed(confirmation: Confirmation) -> str:
 def races(console: Console, witnesses: Sequence[Reversal], tokens: Sequence[Token]) -> None:
     """Print each race with its witness."""
     rows = [
-        [str(number), str(one.race.first), str(one.race.second), one.race.occurrences, _harm(one)]
-        for number, one in enumerate(witnesses, 1)
+        [str(number), str(witness.race.first), str(witness.race.second), witness.race.occurrences, _harm(witness)]
+        for number, witness in enumerate(witnesses, 1)
     ]
     columns = ["race", "first", "second", Column("times", "d"), "witness"]
     console.print(Table("races, and what their witnesses do", columns, rows))
-    for number, (one, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
-        text, command = sentences.witness(number, Witness(str(token), one.reason))
+    for number, (witness, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
+        text, command = sentences.witness(number, Witness(str(token), witness.reason))
         console.print(f"Race {number}: {typed(command)}" if command else f"{text}.", highlight=False, soft_wrap=True)
 
 
-def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
+def campaign(console: Console, name: str, result: CampaignResult, token: Token | None) -> None:
     """Print the results of a campaign."""
-    rows = [row[:2] for row in facts(found.as_dict(), [*map(words, found.smallest or ())])]
+    rows = [row[:2] for row in facts(result.as_dict(), [*map(words, result.smallest or ())])]
     console.print(Table(f"timings of {name}", ["", ""], rows, sides=True))
     if token is not None:
         console.print(f"Replay it: {typed(replays(str(token)))}", highlight=False, soft_wrap=True)
@@ -136,40 +136,40 @@ def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) ->
     }
 
 
-def witness_dict(one: Reversal, token: Token) -> dict[str, Any]:
+def witness_dict(witness: Reversal, token: Token) -> dict[str, Any]:
     """Return a JSON-ready dict of a witness."""
     return {
-        "race": one.race.as_dict(),
-        "token": None if one.reason else str(token),
-        "deviations": written(one.deviations),
-        "reason": one.reason or None,
-        "harmful": one.harmful,
-        "verdict": None if one.verdict is None else as_dict(one.verdict),
+        "race": witness.race.as_dict(),
+        "token": None if witness.reason else str(token),
+        "deviations": written(witness.deviations),
+        "reason": witness.reason or None,
+        "harmful": witness.harmful,
+        "verdict": None if witness.verdict is None else as_dict(witness.verdict),
     }
 
 
 def _departed(verdict: ReplayVerdict) -> str:
     assert verdict.departure is not None
-    one, recorded, value = verdict.departure
+    work, recorded, value = verdict.departure
     return (
-        f"From {one.kernel} in {one.phase} of step {one.step} on rank {one.rank} on the program itself might go "
+        f"From {work.kernel} in {work.phase} of step {work.step} on rank {work.rank} on the program itself might go "
         f"another way: its host reads {value!r} there, and read {recorded!r} when it was recorded. --live runs it."
     )
 
 
-def _harm(one: Reversal) -> Cell:
-    if one.verdict is None:
+def _harm(witness: Reversal) -> Cell:
+    if witness.verdict is None:
         return Cell("none")
-    if not one.harmful:
+    if not witness.harmful:
         return Cell("benign: no value that training uses changes", "good")
-    assert one.verdict.first is not None
-    return Cell(f"harmful: {place(one.verdict.first)}", "bad")
+    assert witness.verdict.first is not None
+    return Cell(f"harmful: {place(witness.verdict.first)}", "bad")
 
 
 def write(
     folder: Path,
     scenario: Mapping[str, Any],
-    found: CampaignResult,
+    result: CampaignResult,
     token: Token | None,
     witnesses: Sequence[Reversal],
     tokens: Sequence[Token],
@@ -180,18 +180,18 @@ def write(
 
     An earlier campaign's two timings files are replaced as a whole: a kill leaves the old or the new one.
     """
-    sources.write([one.race for one in witnesses], folder)
+    sources.write([witness.race for witness in witnesses], folder)
     data = {
         **{name: TimingsFile.model_fields[name].default for name in ("format", "version")},
         "scenario": dict(scenario),
-        "campaign": found.as_dict(),
+        "campaign": result.as_dict(),
         "token": None if token is None else str(token),
-        "smallest": [words(one) for one in found.smallest or ()],
+        "smallest": [words(deviation) for deviation in result.smallest or ()],
         "versions": dict(versions),
         "live": None if confirmation is None else confirmed(confirmation),
         "confirmed": None if confirmation is None else confirmation.confirmed,
-        "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],
+        "races": [witness_dict(witness, token) for witness, token in zip(witnesses, tokens, strict=True)],
     }
     TimingsFile.parsed(folder / TimingsFile.NAME, whole_characters(data)).write(folder)
-    frame = pd.DataFrame(found.rows())
+    frame = pd.DataFrame(result.rows())
     whole(folder / "timings.csv", lambda beside: frame.to_csv(beside, index=False))

@@ -24,45 +24,45 @@ from streamrace.trace.untrusted import visible
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
 
-def verdict(console: Console, found: Findings, folder: Path, page: Path | None = None) -> None:
+def verdict(console: Console, findings: Findings, folder: Path, page: Path | None = None) -> None:
     """Print the verdict, both lines of each race, and where the files are. ``page``: its file, if already written."""
-    basis = found.checked
+    basis = findings.checked
     assert basis is not None
-    colour = STYLES[found.verdict.tone]
-    body: list[RenderableType] = [Text(found.sentence, f"bold {colour}")]
-    if with_ := ran_with(found.scenario):
+    colour = STYLES[findings.verdict.tone]
+    body: list[RenderableType] = [Text(findings.sentence, f"bold {colour}")]
+    if with_ := ran_with(findings.scenario):
         body.append(Text(f"{with_}."))
-    own = shlex.split(str(found.scenario["program"]))[0]
-    for number, race in enumerate(found.races[:MOST], 1):
+    own = shlex.split(str(findings.scenario["program"]))[0]
+    for number, race in enumerate(findings.races[:MOST], 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
         body += _why(race.suppressed)
-    if len(found.races) > MOST:
-        body.append(Text(f"\nAnd {len(found.races) - MOST} more: see findings.json."))
-    for held in found.held:
+    if len(findings.races) > MOST:
+        body.append(Text(f"\nAnd {len(findings.races) - MOST} more: see findings.json."))
+    for held in findings.held:
         body += [Text(""), held_text(held, own)]
     if basis.unexamined:
         body.append(Text(f"\n{basis.unexamined} more lines that wait were not left out by themselves."))
-    if not found.failure:
+    if not findings.failure:
         body += unexercised_text(basis.unexercised)
     body += listed("Not seen:", basis.unseen)
-    body += listed("Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in basis.wrong])
-    body += listed("Uninitialised:", [visible(one.sentence(), lines=False) for one in basis.uninitialised])
-    if aside := [one for one in found.suppressed if one]:
-        told = Counter(one.kind for one in aside)
-        words = [f"{count} {_WHERE[kind]}" for kind, count in told.items()]
-        left = found.suppressed.count(None)
+    body += listed("Wrong values:", [f"{row.name} on rank {row.rank} ({row.kind}): {row.says}" for row in basis.wrong])
+    body += listed("Uninitialised:", [visible(read.sentence(), lines=False) for read in basis.uninitialised])
+    if aside := [suppression for suppression in findings.suppressed if suppression]:
+        kinds = Counter(suppression.kind for suppression in aside)
+        words = [f"{count} {_WHERE[kind]}" for kind, count in kinds.items()]
+        left = findings.suppressed.count(None)
         body.append(Text(f"\nKnown before, and not counted: {', '.join(words)}. {left} left.", "bold"))
-    body += listed("In the baseline, and not in this run:", [one.removesuffix(".") for one in basis.gone or ()])
+    body += listed("In the baseline, and not in this run:", [message.removesuffix(".") for message in basis.gone or ()])
     if basis.dry:
-        body += [Text(""), *(Text(f"{one}.") for one in basis.dry.sentences())]
+        body += [Text(""), *(Text(f"{sentence}.") for sentence in basis.dry.sentences())]
     if not basis.idle:
         body += [Text(""), Text(f"Examined: {basis.seen}.")]
     if basis.seeded:
         body.append(Text(f"{basis.seeded}."))
     if basis.thinned:
-        body += [Text(f"{one}.") for one in basis.thinned.says]
-    console.print(Panel(Group(*body), title=f"verdict: {found.verdict}", border_style=colour))
-    for number, witness in enumerate(found.witnesses, 1):
+        body += [Text(f"{sentence}.") for sentence in basis.thinned.says]
+    console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
+    for number, witness in enumerate(findings.witnesses, 1):
         text, command = sentences.witness(number, witness)
         again = " Again:" if command else ""
         # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
@@ -80,9 +80,9 @@ def first(console: Console, race: Race) -> None:
     console.print(line, highlight=False, markup=False)
 
 
-def _why(one: KeptSuppression | None) -> list[RenderableType]:
+def _why(suppression: KeptSuppression | None) -> list[RenderableType]:
     """Return the reason why a race does not count; empty if it counts."""
-    if one is None:
+    if suppression is None:
         return []
-    where = f" ({wording.line(one.file, one.line, path=True)})" if one.file else ""
-    return [Text(f"  Known before: {one.reason}{where}.")]
+    where = f" ({wording.line(suppression.file, suppression.line, path=True)})" if suppression.file else ""
+    return [Text(f"  Known before: {suppression.reason}{where}.")]

@@ -13,22 +13,22 @@ from streamrace.reports.data.waits import WaitsFile, said, table
 from streamrace.reports.text import reports_on, typed
 
 
-def show(console: Console, found: WaitsFile) -> None:
+def show(console: Console, waits: WaitsFile) -> None:
     """Print the result, with the scope first: all that follows applies to that scope only."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    say(found.scope)
-    say(found.sentence())
-    if found.waits:
-        console.print(table(found.waits))
-    if found.together:
-        say(f"Together these can go: {', '.join(found.together)}. {said(found)}")
-    for row in found.waits:
+    say(waits.scope)
+    say(waits.sentence())
+    if waits.waits:
+        console.print(table(waits.waits))
+    if waits.together:
+        say(f"Together these can go: {', '.join(waits.together)}. {said(waits)}")
+    for row in waits.waits:
         if row.live == "disagrees":
             console.print(Text(f"Trace and live run differ at {row.place}: {row.says}.", "red"))
-    commands = [row for row in found.waits if row.command]
+    commands = [row for row in waits.waits if row.command]
     for row in commands:
         say(f"Without {row.place} ({row.harm}):\n  {typed(row.command)}")
 

@@ -85,8 +85,8 @@ def _here(name: str) -> str:
     ours = python.with_name(name)
     if name != "python" and not ours.exists():  # the package is on the import path, but not installed
         return f"{_here('python')} -m {name}"
-    found = shutil.which(name)
-    if found and Path(found).parent.resolve() == python.parent.resolve():
+    path = shutil.which(name)
+    if path and Path(path).parent.resolve() == python.parent.resolve():
         return name
     below = os.path.relpath(ours)
     return shlex.quote(str(ours) if below.startswith(os.pardir) else below)

@@ -10,18 +10,18 @@ from streamrace.trace import wording
 _OTHERS = "which were executed; the others do all in an order that one of these has, wherever that matters"
 
 
-def facts(found: Mapping[str, Any], smallest: Sequence[str]) -> list[tuple[str, str, str]]:
+def facts(campaign: Mapping[str, Any], smallest: Sequence[str]) -> list[tuple[str, str, str]]:
     """Return rows of a name, a value, and the entry of ``pages.words`` that explains the name, if it has one.
 
     ``found``: the campaign as ``timings.json`` has it; ``smallest``: the deviations of the smallest timing, in words.
     """
-    timings, own, wrong = found["timings"], found.get("own"), [row for row in found["rows"] if row["diverged"]]
-    ways = f", in {wording.count(found['outcomes'], 'way')}" if wrong and found.get("outcomes") else ""
-    rows = [("timings that diverged", f"{found['diverged']:,} of {timings:,}{ways}", "timing")]
+    timings, own, wrong = campaign["timings"], campaign.get("own"), [row for row in campaign["rows"] if row["diverged"]]
+    ways = f", in {wording.count(campaign['outcomes'], 'way')}" if wrong and campaign.get("outcomes") else ""
+    rows = [("timings that diverged", f"{campaign['diverged']:,} of {timings:,}{ways}", "timing")]
     if own is not None and own < timings:
         rows.append(("an order of their own", f"{own:,}, {_OTHERS}", ""))
-    if found.get("twice"):
-        rows.append(("not counted again", f"{wording.count(found['twice'], 'timing')} that two workers drew", ""))
+    if campaign.get("twice"):
+        rows.append(("not counted again", f"{wording.count(campaign['twice'], 'timing')} that two workers drew", ""))
     if wrong:
         finite = [row["loss_difference"] for row in wrong if row["loss_difference"] is not None]
         rows += [
@@ -29,16 +29,16 @@ def facts(found: Mapping[str, Any], smallest: Sequence[str]) -> list[tuple[str, 
             ("numbers not finite, at most", f"{max(row['bad_numbers'] for row in wrong):,}", "not finite"),
             ("a loss differs by, at most", f"{max(finite, default=0.0):.3g}", ""),
             ("a loss was NaN in", wording.count(len(wrong) - len(finite), "timing"), ""),
-            ("first timing that diverged", str(found["first"]), ""),
+            ("first timing that diverged", str(campaign["first"]), ""),
         ]
         if departed := sum(row["departed"] for row in wrong):
             exact = f"{wording.count(departed, 'timing')}: behind that only --live is exact"
             rows.append(("the host read other values in", exact, ""))
-    if smallest or found.get("smallest") is not None:
-        kind = "smallest timing, 1-minimal" if found["minimal"] else "smallest timing found"
+    if smallest or campaign.get("smallest") is not None:
+        kind = "smallest timing, 1-minimal" if campaign["minimal"] else "smallest timing found"
         rows.append((kind, "; ".join(smallest) or "as recorded", "timing"))
-        known = " (an earlier campaign knew it)" if found.get("from_database") else ""
-        rows.append(("executions to make it small", f"{found['shrinking']}{known}", ""))
-    if found["interrupted"]:
+        origin = " (an earlier campaign knew it)" if campaign.get("from_database") else ""
+        rows.append(("executions to make it small", f"{campaign['shrinking']}{origin}", ""))
+    if campaign["interrupted"]:
         rows.append(("interrupted", "what was known is written", ""))
     return rows

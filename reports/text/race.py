@@ -51,7 +51,7 @@ def cause(race: Race, parameter: str) -> str:
     """Return the missing wait, and the memory that both use: ``parameter`` if that is part of it, and how much more."""
     if not race.names:
         return race.missing_wait
-    kind, name = next((one for one in race.names if one.name == parameter), race.names[0])
+    kind, name = next((entry for entry in race.names if entry.name == parameter), race.names[0])
     part = f"the {kind} partition" if kind in ("primary", "secondary") else kind
     more = f" and {len(race.names) - 1} more" if len(race.names) > 1 else ""
     return f"{race.missing_wait}; both use {part} of {name}{more}"
@@ -72,20 +72,20 @@ def told(race: Race, *, most: int = 4, whole: str = "") -> list[str]:
 
     ``most``: names of the memory that both touch; ``whole``: the file that has all of them.
     """
-    said = [f"{missing(race)}.", f"{often(race)}."]
+    sentences = [f"{missing(race)}.", f"{often(race)}."]
     if race.memory:
         left = f" (see {whole})" if whole and len(race.memory) > most else ""
-        said.append(f"Memory: {wording.few(race.memory, most)}{left}.")
-    return said
+        sentences.append(f"Memory: {wording.few(race.memory, most)}{left}.")
+    return sentences
 
 
-def witness(number: int, kept: Witness) -> tuple[str, str]:
+def witness(number: int, result: Witness) -> tuple[str, str]:
     """Return the result of race ``number`` in its witness, without a full stop, and the command that runs it again."""
-    if kept.verdict:
-        return f"Race {number} is {kept.verdict}: {kept.says}", kept.command
-    if kept.reason:
-        return f"Race {number} has no witness: {kept.reason}", ""
-    return f"Race {number}, {reversal(kept.token)}", kept.command or replays(kept.token)
+    if result.verdict:
+        return f"Race {number} is {result.verdict}: {result.says}", result.command
+    if result.reason:
+        return f"Race {number} has no witness: {result.reason}", ""
+    return f"Race {number}, {reversal(result.token)}", result.command or replays(result.token)
 
 
 def harm(verdict: str, says: str) -> str:

@@ -85,10 +85,10 @@ class RaceTelling:
                 f"Memory that {first} still {does} is handed out again, and {named(race.second.stream)} "
                 f"{_does(race.second)} it without waiting{only}."
             )
-        what = "what" if race.kind == "write-read" else "over what" if race.kind == "write-write" else "what"
+        pronoun = "what" if race.kind == "write-read" else "over what" if race.kind == "write-write" else "what"
         still = " still" if race.kind == "read-write" else ""
         end = only or ", and does not wait for it"
-        return f"{second} {_does(race.second)} {what} {first}{still} {does}{end}."
+        return f"{second} {_does(race.second)} {pronoun} {first}{still} {does}{end}."
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -96,47 +96,47 @@ class RaceTelling:
         """Describe both accesses, in the order in which the host issues them."""
         race, handed = self.race, self.around.handed if self.around else None
         rank = f"rank {self.one.rank}" if self.one else f"rank {race.ranks[0]}" if race.ranks else "the program"
-        told = [f"{wording.capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
+        lines = [f"{wording.capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
         if race.kind == "freed":
-            told.append(self._let_go(handed))
-            told.append("From then on whoever is given the memory may write it.")
+            lines.append(self._let_go(handed))
+            lines.append("From then on whoever is given the memory may write it.")
         elif race.kind == "reused":
-            told.append(self._let_go(handed))
+            lines.append(self._let_go(handed))
             got = site(race.second.allocated or ())
             where = f", to the allocation at {_place(got)}," if got else ""
-            told.append(f"The allocator hands the memory out again{where} and makes nobody wait for that.")
-            told.append(f"The new owner {self._given(race.second)}. That {_does(race.second)} the same bytes.")
+            lines.append(f"The allocator hands the memory out again{where} and makes nobody wait for that.")
+            lines.append(f"The new owner {self._given(race.second)}. That {_does(race.second)} the same bytes.")
         elif race.second.stream == HOST_STREAM:
-            told.append(
+            lines.append(
                 f"Then the host itself {_does(race.second)} the same memory, by {self._named(race.second)}, without "
                 "waiting for the device."
             )
         else:
-            told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
+            lines.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
         if race.second.issuer and race.second.issuer != race.second.stream:
-            told.append(
+            lines.append(
                 f"{wording.capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
                 "was the current one."
             )
         if race.occurrences > 1:
             ranks = f"{wording.plural_of(len(race.ranks), 'rank')} {', '.join(map(str, race.ranks))}"
-            told.append(f"So it goes {race.occurrences} times, on {ranks}; one of them is told here{self._when()}.")
-        return Section("What happens", tuple(told))
+            lines.append(f"So it goes {race.occurrences} times, on {ranks}; one of them is told here{self._when()}.")
+        return Section("What happens", tuple(lines))
 
     def _given(self, side: Side) -> str:
         """Return the clause that issues an access: ``gives `add` (train.py:6 step) to stream 'default'``."""
         if side.stream == HOST_STREAM:
             return f"uses memory by the host itself, in {self._named(side)}"
-        what = "the collective " if side.kernel.startswith("nccl::") else ""
-        return f"gives {what}{self._named(side)} to {named(side.stream)}"
+        prefix = "the collective " if side.kernel.startswith("nccl::") else ""
+        return f"gives {prefix}{self._named(side)} to {named(side.stream)}"
 
     def _named(self, side: Side) -> str:
         frame = site(side.stack)
         if frame is None:
             return f"`{short(side.kernel)}` (no line is known: it is no call of the program's)"
-        own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
+        own = next((call for call in side.stack if PurePath(call.file).name == self.script), None)
         if own is None and PurePath(frame.file).name == "contextlib.py":  # a wrapper's line, which explains nothing
-            own = next((one for one in side.stack if one.file != frame.file), None)
+            own = next((call for call in side.stack if call.file != frame.file), None)
         called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
         return f"`{short(side.kernel)}` ({_place(frame)}{called})"
 
@@ -160,47 +160,47 @@ class RaceTelling:
         if handed is None:
             return text
         owner = f"{named(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
-        recorded = ", ".join(named(one) for one in handed.recorded)
+        recorded = ", ".join(named(stream) for stream in handed.recorded)
         more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another"
         return f"{text} The allocator follows {owner}{more}."
 
     def _when(self) -> str:
-        one = self.one.first if self.one else None
-        if one is None or not one.step:
+        access = self.one.first if self.one else None
+        if access is None or not access.step:
             return ""
-        return f", of step {one.step}, micro-batch {one.micro_batch}, {one.phase}"
+        return f", of step {access.step}, micro-batch {access.micro_batch}, {access.phase}"
 
     # -- what orders it ----------------------------------------------------------------------------
 
     def order(self) -> Section:
         """Describe the predecessors of each access, the nearest order between the two, and the missing edge."""
-        told = []
+        lines = []
         if self.held_by:
             chain = f": {_because(self.held)}" if self.held else ""
-            told.append(f"As the program stands, the two are ordered, but by chance{chain}.")
-            told.append(
+            lines.append(f"As the program stands, the two are ordered, but by chance{chain}.")
+            lines.append(
                 "That is there for another reason, and whoever takes it out does not see what it orders. All that "
                 "follows is without it."
             )
         elif self.race.second.stream == HOST_STREAM:
-            told.append("The host runs ahead of the device, unless it waits for it.")
+            lines.append("The host runs ahead of the device, unless it waits for it.")
         else:
-            told.append("Two streams run side by side, unless one waits for the other.")
+            lines.append("Two streams run side by side, unless one waits for the other.")
         around = self.around
         if around is None:
-            told.append(self.why_not)
+            lines.append(self.why_not)
         else:
-            told += self._comes_behind(self.first, self.race.first, around.first)
+            lines += self._comes_behind(self.first, self.race.first, around.first)
             if self.race.second.access != "free":
-                told += self._comes_behind(self.second, self.race.second, around.second)
-                told += self._nearest(around)
-                told.append(self._late(around.late))
-        told.append(f"Missing: {self.missing()}.")
-        return Section("What orders the two, and what does not", tuple(told))
+                lines += self._comes_behind(self.second, self.race.second, around.second)
+                lines += self._nearest(around)
+                lines.append(self._late(around.late))
+        lines.append(f"Missing: {self.missing()}.")
+        return Section("What orders the two, and what does not", tuple(lines))
 
     def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind]) -> list[str]:
-        own = [one for one in behind if not one.links]
-        others = [one for one in behind if one.links]
+        own = [earlier for earlier in behind if not earlier.links]
+        waited = [earlier for earlier in behind if earlier.links]
         host = side.stream == HOST_STREAM
         text = wording.capital(who)
         if own:
@@ -208,44 +208,46 @@ class RaceTelling:
             text += f" comes behind {self._work(own[0].work)}, {where}"
         else:
             text += " is the host's first access" if host else f" is the first work of {named(side.stream)}"
-        if not others:
+        if not waited:
             nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
             return [f"{text}; {nobody}."]
-        told = [f"{text}."]
-        for one in others:
-            if one.work.stream == HOST_STREAM:
-                told.append(f"It also comes behind {self._work(one.work)}, which the host did itself.")
+        lines = [f"{text}."]
+        for earlier in waited:
+            if earlier.work.stream == HOST_STREAM:
+                lines.append(f"It also comes behind {self._work(earlier.work)}, which the host did itself.")
             else:
-                on = self._on(one.work)
-                told.append(f"It also comes behind {self._work(one.work)} on {on}: {_because(one.links)}.")
-        return told
+                on = self._on(earlier.work)
+                lines.append(f"It also comes behind {self._work(earlier.work)} on {on}: {_because(earlier.links)}.")
+        return lines
 
     def _nearest(self, around: Around) -> list[str]:
         stream, second, host = named(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
-        known, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
-        if host or not any(one.links for one in around.second):
+        nearest, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
+        if host or not any(earlier.links for earlier in around.second):
             none = []  # already stated
         if around.common is None:
             return ["No work comes before both.", *none]
-        mine, other = around.common
-        work = mine.work
+        of_first, of_second = around.common
+        work = of_first.work
         where = "" if work.stream == HOST_STREAM else f" on {self._on(work)}"
         text = f"So the last that both come behind is {self._work(work)}{where}"
-        for who, way, known_by in ((self.first, mine, around.first), (second, other, around.second)):
-            if not any(one.work == work for one in known_by):  # otherwise the reason was already stated
+        for who, way, known_by in ((self.first, of_first, around.first), (second, of_second, around.second)):
+            if not any(earlier.work == work for earlier in known_by):  # otherwise the reason was already stated
                 text += f"; {who} {_way(way)}"
-        told = [f"{text}."]
-        if known is None:
-            return told + none
-        if known.work == work:
-            told.append(f"{wording.capital(self.first)} was given after that, so this does not put {second} behind it.")
-            return told
-        why = "" if any(one.work == known.work for one in around.second) else f": {_because(known.links)}"
-        told.append(
-            f"Of {stream}, {second} comes behind no more than {self._work(known.work)}{why}; {self.first} was given "
+        lines = [f"{text}."]
+        if nearest is None:
+            return lines + none
+        if nearest.work == work:
+            lines.append(
+                f"{wording.capital(self.first)} was given after that, so this does not put {second} behind it."
+            )
+            return lines
+        why = "" if any(earlier.work == nearest.work for earlier in around.second) else f": {_because(nearest.links)}"
+        lines.append(
+            f"Of {stream}, {second} comes behind no more than {self._work(nearest.work)}{why}; {self.first} was given "
             "after that."
         )
-        return told
+        return lines
 
     def _on(self, work: TracedWork) -> str:
         """Return the name of the work's stream. Streams may share a name, such as those of two equal process groups."""
@@ -288,25 +290,25 @@ class RaceTelling:
 
     def shows(self, where: str) -> Section:
         """Describe the timings in which the race shows. ``where``: its witness's, in words; empty if it has none."""
-        race, told = self.race, []
+        race, lines = self.race, []
         if self.one is not None:
             apart = duration(abs(self.one.slack_ns))
             if self.one.manifested:
-                told.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
+                lines.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
-                told.append(
+                lines.append(
                     f"In none, as long as that stands. Here {self.second} takes effect {apart} after {self.first}."
                 )
             else:
-                told.append(
+                lines.append(
                     f"This run does not show it: {self.second} takes effect {apart} after {self.first}. Nothing but "
                     "the timing keeps it so."
                 )
         if race.occurrences > 1 and race.manifested:
-            told.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
+            lines.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
         if where:
-            told.append(where)
-        return Section("In which timing it shows", tuple(told))
+            lines.append(where)
+        return Section("In which timing it shows", tuple(lines))
 
     def does(self, witness: Witness | None) -> Section:
         """Describe the effect of the race in its witness."""
@@ -328,18 +330,18 @@ class RaceTelling:
         return Section("What it does", (says,))
 
 
-def _way(one: Behind) -> str:
-    return f"comes behind it as {_because(one.links)}" if one.links else "comes behind it on that stream"
+def _way(earlier: Behind) -> str:
+    return f"comes behind it as {_because(earlier.links)}" if earlier.links else "comes behind it on that stream"
 
 
 def _because(links: Sequence[Link]) -> str:
-    told = []
-    for one in links[:_LINKS]:
-        place = f" ({wording.line(one.file, one.line)})" if one.file else ""
-        what = "the host goes on behind its own access" if one.what in _OWN else _NUMBERED.sub(r"stream \1", one.what)
-        told.append(f"{what}{place}")
-    left = len(links) - len(told)
-    return ", then ".join([*told, *([f"{left} more"] if left else [])])
+    clauses = []
+    for link in links[:_LINKS]:
+        place = f" ({wording.line(link.file, link.line)})" if link.file else ""
+        text = "the host goes on behind its own access" if link.what in _OWN else _NUMBERED.sub(r"stream \1", link.what)
+        clauses.append(f"{text}{place}")
+    left = len(links) - len(clauses)
+    return ", then ".join([*clauses, *([f"{left} more"] if left else [])])
 
 
 def short(kernel: str) -> str:

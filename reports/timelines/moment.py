@@ -134,12 +134,12 @@ class _Reading:
     def _moment(self) -> Window:
         racing = [self._racing_slice(side) for side in self._sides]
         slices = [self._slice(work) for *_, work in self._kept] + racing
-        lanes = sorted({HOST, *(one.lane for one in slices)}, key=lane)
+        lanes = sorted({HOST, *(piece.lane for piece in slices)}, key=lane)
         return Window(
             start=self._start,
             end=self._end,
             lanes=tuple(lanes),
-            slices=tuple(sorted(slices, key=lambda one: (one.start, one.op, one.end))),
+            slices=tuple(sorted(slices, key=lambda piece: (piece.start, piece.op, piece.end))),
             first=racing[0],
             second=racing[1],
             left_out=self._seen - len(self._kept),

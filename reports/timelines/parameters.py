@@ -16,10 +16,10 @@ def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> s
     for accesses in (record.writes, record.reads):
         names: dict[str, None] = {}
         for block, lo, hi, _ in accesses:
-            known = labels.get(block)
-            if known is not None:
-                names |= dict.fromkeys(sorted(name.name for name in known.of(lo, hi)))
+            ranges = labels.get(block)
+            if ranges is not None:
+                names |= dict.fromkeys(sorted(name.name for name in ranges.of(lo, hi)))
         if names:
-            first, *others = names
-            return f"{first} +{len(others)}" if others else first
+            first, *rest = names
+            return f"{first} +{len(rest)}" if rest else first
     return ""

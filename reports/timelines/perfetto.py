@@ -147,33 +147,33 @@ def _records(trace_file: Path) -> Iterator[TraceRecord]:
 
 
 def _survey(trace_file: Path, window: _Window) -> _Survey:
-    found = _Survey()
+    survey = _Survey()
     now = began = 0
     begun = False
 
     def close() -> None:
         if window.open and now > began:
-            found.phases.append((window.phase, began, now))
+            survey.phases.append((window.phase, began, now))
 
     for record in _records(trace_file):
         now = max(now, host_time(record))
         if isinstance(record, (Launch, Collective)):
             if window.open and record.end >= 0:
-                found.streams.add(record.stream)
+                survey.streams.add(record.stream)
         elif isinstance(record, Label):
-            found.labels.setdefault(record.block, Labels()).add(record)
+            survey.labels.setdefault(record.block, Labels()).add(record)
         elif isinstance(record, Phase):
             close()
             began = now
             window.enter(record)
         elif isinstance(record, StreamName):
-            found.names[record.stream] = record.name
+            survey.names[record.stream] = record.name
         elif isinstance(record, Begin):
-            found.rank, found.world, begun = record.rank, record.world, True
+            survey.rank, survey.world, begun = record.rank, record.world, True
     if not begun:
         raise TraceError(f"trace {trace_file} is empty")
     close()
-    return found
+    return survey
 
 
 class _Timeline:
@@ -233,8 +233,8 @@ class _Timeline:
             self._name("thread_name", name, track)
             self._emit({"ph": "M", "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}})
 
-    def _name(self, what: str, name: str, track: int) -> None:
-        self._emit({"ph": "M", "name": what, "tid": track, "args": {"name": name}})
+    def _name(self, kind: str, name: str, track: int) -> None:
+        self._emit({"ph": "M", "name": kind, "tid": track, "args": {"name": name}})
 
     def _slice(self, track: int, name: str, category: str, start: int, end: int, args: _Event) -> None:
         times = {"ts": start / 1000, "dur": (end - start) / 1000}

@@ -30,27 +30,27 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
     first, second = (_work(recorded, op) for op in ops)
     start, end = around((first.start, first.end), (second.start, second.end))
 
-    def near(one: Slice) -> tuple[int, int, int]:
-        return _away(one, first, second), one.start, one.op
+    def near(piece: Slice) -> tuple[int, int, int]:
+        return _away(piece, first, second), piece.start, piece.op
 
-    others: list[Slice] = []
+    nearby: list[Slice] = []
     count = 0
-    for one in _under_way(recorded, start, end):
-        if one in (first, second):
+    for piece in _under_way(recorded, start, end):
+        if piece in (first, second):
             continue
         count += 1
-        others.append(one)
-        if len(others) == 4 * most:  # the whole run may be between the two
-            others = sorted(others, key=near)[:most]
-    kept = [*sorted(others, key=near)[: max(0, most - 2)], first, second]
+        nearby.append(piece)
+        if len(nearby) == 4 * most:  # the whole run may be between the two
+            nearby = sorted(nearby, key=near)[:most]
+    shown = [*sorted(nearby, key=near)[: max(0, most - 2)], first, second]
     return Window(
         start=start,
         end=end,
-        lanes=tuple(sorted({HOST, *(one.lane for one in kept)}, key=lane)),
-        slices=tuple(sorted(kept, key=lambda one: (one.start, one.op, one.end))),
+        lanes=tuple(sorted({HOST, *(piece.lane for piece in shown)}, key=lane)),
+        slices=tuple(sorted(shown, key=lambda piece: (piece.start, piece.op, piece.end))),
         first=first,
         second=second,
-        left_out=count + 2 - len(kept),
+        left_out=count + 2 - len(shown),
     )
 
 
@@ -58,9 +58,9 @@ def _under_way(recorded: Recorded, start: int, end: int) -> Iterator[Slice]:
     """Yield the work that ran in that time, and the host's waits."""
     for op, _ in recorded.works.during(start, end):
         yield _work(recorded, op)
-    for one in recorded.waits:
-        if start <= one.end and one.start <= end:
-            yield Slice(HOST, one.how, "", one.start, one.end, -1, "wait", _place(recorded.stack(one.stack)))
+    for wait in recorded.waits:
+        if start <= wait.end and wait.start <= end:
+            yield Slice(HOST, wait.how, "", wait.start, wait.end, -1, "wait", _place(recorded.stack(wait.stack)))
 
 
 def _work(recorded: Recorded, op: int) -> Slice:
@@ -72,8 +72,8 @@ def _work(recorded: Recorded, op: int) -> Slice:
     return Slice(name, wording.operator(kernel), "", work.start, work.end, op, kind, where)
 
 
-def _away(one: Slice, *sides: Slice) -> int:
-    return min(max(0, one.start - side.end, side.start - one.end) for side in sides)
+def _away(piece: Slice, *sides: Slice) -> int:
+    return min(max(0, piece.start - side.end, side.start - piece.end) for side in sides)
 
 
 def _place(frames: tuple[Frame, ...]) -> str:
