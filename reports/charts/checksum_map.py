@@ -51,15 +51,15 @@ class _Table:
     def of(cls, frame: pd.DataFrame) -> _Table:
         code, names = pd.factorize(frame["parameter"])
 
-        def whole(name: str) -> npt.NDArray[np.int64]:
+        def integers(name: str) -> npt.NDArray[np.int64]:
             values = frame[name].to_numpy()
             if values.dtype.kind not in "iub":  # a rank may be nan where no use was wrong
                 values = pd.to_numeric(frame[name], errors="coerce").fillna(-1).to_numpy()
             return values.astype(np.int64)
 
-        counts = {name: np.maximum(whole(name), 0) for name in _COUNTS}
-        turn = whole("turn") if "turn" in frame else np.full(len(frame), -1)
-        return cls(np.asarray(names), code, whole("step"), counts, whole("first_rank"), turn)
+        counts = {name: np.maximum(integers(name), 0) for name in _COUNTS}
+        turn = integers("turn") if "turn" in frame else np.full(len(frame), -1)
+        return cls(np.asarray(names), code, integers("step"), counts, integers("first_rank"), turn)
 
     def first_wrong(self) -> npt.NDArray[np.int64]:
         """Return, per parameter, the index of the first wrong entry; -1 if no entry is wrong."""

@@ -173,7 +173,7 @@ def _first_parameter(runs: Sequence[Run]) -> int | None:
     return min((value.step for value in wrong if value), default=None)
 
 
-def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
+def _hover_texts(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
     """Return the tooltip's text by step. Text, because a number cannot express a missing value."""
     at = table.reindex(steps)
     texts = []
@@ -233,9 +233,9 @@ class _Drawing:
             if curve.spread:
                 columns[f"low{at}"] = _lean(table["low"].to_numpy(dtype=np.float64))
                 columns[f"high{at}"] = _lean(table["high"].to_numpy(dtype=np.float64))
-            columns[f"told{at}"] = _told(curve.values, self._steps)
+            columns[f"told{at}"] = _hover_texts(curve.values, self._steps)
         columns["reference"] = self._reference.reindex(self._steps)["mean"].to_numpy(dtype=np.float64)
-        columns["told"] = _told(self._reference, self._steps)
+        columns["told"] = _hover_texts(self._reference, self._steps)
         return ColumnDataSource(columns)
 
     def chart(self, *, log: bool) -> Chart:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from streamrace.reports.data import frames, schema
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 
 COLUMNS = {
     "parameter": "str",
@@ -89,7 +89,7 @@ def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:
 def write(table: pd.DataFrame, file: Path) -> None:
     """Write a table of :func:`of`, whole or not at all. The same table gives the same bytes. Raises OSError."""
     packed = table.assign(parameter=table["parameter"].astype("category"))  # repeated names take no space
-    whole(file, lambda beside: packed.to_parquet(beside, engine="pyarrow", index=False))
+    replace_file(file, lambda beside: packed.to_parquet(beside, engine="pyarrow", index=False))
 
 
 def read(file: Path) -> pd.DataFrame:

@@ -52,7 +52,7 @@ class _Memory(schema.JsonPart):
     kinds: dict[str, int]
 
 
-class Told(schema.JsonPart):
+class DryOutput(schema.JsonPart):
     """The command's output: verdict and sentence, and the notes below them."""
 
     verdict: str
@@ -77,7 +77,7 @@ class DryFile(schema.JsonFile):
     races: list[Judged]
     steps: Annotated[list[_Step], Field(min_length=1)]
     memory: _Memory
-    said: Told | None = None
+    said: DryOutput | None = None
     unexercised: list[str] = []
     versions: dict[str, str] = {}
 
@@ -93,11 +93,11 @@ class DryFolder:
     sources: Mapping[str, Source]
 
     @property
-    def said(self) -> Told:
-        return Told.model_validate(said(self.data))
+    def output(self) -> DryOutput:
+        return DryOutput.model_validate(output(self.data))
 
 
-def said(data: Mapping[str, Any]) -> dict[str, Any]:
+def output(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command's output; for a folder of an earlier version, built from its races and whether it fits."""
     if data.get("said"):
         return dict(data["said"])

@@ -176,7 +176,7 @@ class Basis(JsonPart):
         return self.seen.startswith("0 launches")
 
 
-def _said(finding: Stale | Uncovered) -> dict[str, Any]:
+def _with_sentence(finding: Stale | Uncovered) -> dict[str, Any]:
     return {**finding.as_dict(), "sentence": finding.sentence()}
 
 
@@ -196,8 +196,8 @@ class Findings(JsonFile):
     failure: str | None
     steps_done: int
     causes: list[str] = []
-    stale: Annotated[Stale, PlainSerializer(_said)] | None = None
-    uncovered: list[Annotated[Uncovered, PlainSerializer(_said)]] = []
+    stale: Annotated[Stale, PlainSerializer(_with_sentence)] | None = None
+    uncovered: list[Annotated[Uncovered, PlainSerializer(_with_sentence)]] = []
     divergence: Annotated[Divergence, PlainSerializer(Divergence.as_dict)] | None
     distance: str = "0"
     diverged: bool = False

@@ -141,19 +141,19 @@ class Run:
     def __repr__(self) -> str:
         """Return a short description, shown at the end of a notebook's cell."""
         frames = ", ".join(f"{name} ({len(frame)} rows)" for name, frame in self._frames().items())
-        return f"Run({self.name!r}: {', '.join(self._told().values())}; {frames})"
+        return f"Run({self.name!r}: {', '.join(self._summary().values())}; {frames})"
 
     def _repr_html_(self) -> str:
         """Return a notebook's description instead. A run may come from anybody, so all of it is escaped."""
         rows = [
-            *self._told().items(),
+            *self._summary().items(),
             *((name, wording.count(len(frame), "row")) for name, frame in self._frames().items()),
         ]
         cells = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(name, text) for name, text in rows)
         head = Markup("<p><b>{}</b>: {}</p>").format(self.name, self.file.sentence)
         return head + Markup("<table>{}</table>").format(cells)
 
-    def _told(self) -> dict[str, str]:
+    def _summary(self) -> dict[str, str]:
         findings = self.file
         facts = {
             "verdict": findings.verdict,

@@ -44,7 +44,7 @@ class SourcesFile(JsonFile):
     sources: list[Source]
 
 
-def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
+def collect(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
     """Return the lines around the innermost frames of both stacks of each race.
 
     ``folders``: searched for files before the places that modules are imported from. A file that is not found, or is
@@ -65,7 +65,7 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> SourcesFile:
 
 def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> None:
     """Write ``sources.json``, even without a race: run folders are alike. Raises OSError."""
-    kept(races, folders).write(folder)
+    collect(races, folders).write(folder)
 
 
 def read(folder: Path) -> dict[str, Source]:

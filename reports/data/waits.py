@@ -117,7 +117,7 @@ def pairs(races: Sequence[Race]) -> list[RacePair]:
     return [RacePair.of(race) for race in races]
 
 
-def said(waits: WaitsFile) -> str:
+def basis(waits: WaitsFile) -> str:
     """Return the result of a live run without all the waits that can be removed together."""
     says = waits.together_says or "That is by the trace alone"
     return f"{wording.capital(says)}."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def whole(target: Path, save: Callable[[Path], object]) -> None:
+def replace_file(target: Path, save: Callable[[Path], object]) -> None:
     """Replace ``target`` by a file that ``save`` writes next to it: a reader sees all of a file or none.
 
     An existing target may have come with the folder, and lead out of it: nothing is written through a link. The suffix
@@ -25,6 +25,6 @@ def whole(target: Path, save: Callable[[Path], object]) -> None:
 
 
 def put(target: Path, text: str) -> Path:
-    """Replace ``target`` by a file that holds the text, as :func:`whole` does, and return it. Raises OSError."""
-    whole(target, lambda beside: beside.write_text(text, encoding="utf-8"))
+    """Replace ``target`` by a file that holds the text, as :func:`replace_file` does, and return it. Raises OSError."""
+    replace_file(target, lambda beside: beside.write_text(text, encoding="utf-8"))
     return target

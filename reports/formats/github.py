@@ -12,8 +12,8 @@ def text(run: CheckedRun) -> str:
     """Return a line per new finding, one per finding that only the baseline has, and one with the verdict."""
     lines = [_line(item) for item in run.items if item.suppressed is None]
     lines += [f"::notice::{_value(message)}" for message in run.gone]
-    level = "notice" if run.found.status == 0 else "warning"
-    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(run.found.sentence)}", ""])
+    level = "notice" if run.findings.status == 0 else "warning"
+    return "\n".join([*lines, f"::{level} title={_property('streamrace')}::{_value(run.findings.sentence)}", ""])
 
 
 def _line(item: Result) -> str:
@@ -21,7 +21,7 @@ def _line(item: Result) -> str:
     where = {"file": place.path, "line": str(place.line)} if place.own else {}
     fields = {**where, "title": f"{item.rule.id}: {item.rule.title}"}
     properties = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
-    message = item.told if place.own else f"{wording.line(place.path, place.line, path=True)}: {item.told}"
+    message = item.text if place.own else f"{wording.line(place.path, place.line, path=True)}: {item.text}"
     again = f"\nAgain: {item.witness.command}" if item.witness and item.witness.command else ""
     return f"::{item.rule.level} {properties}::{_value(message + again)}"
 

@@ -60,7 +60,7 @@ class Result:
         return self.suppressed is None and self.rule.level == "error"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The message, with the effect of the race."""
         if self.witness is None or not self.witness.verdict:
             return self.message
@@ -71,14 +71,14 @@ class Result:
 class CheckedRun:
     """The findings on a program, and each of them as a result. ``script``: the program's file."""
 
-    found: Findings
+    findings: Findings
     basis: Basis
     script: SourceLine
     items: Sequence[Result]
 
     @property
     def program(self) -> str:
-        return str(self.found.scenario.get("program", ""))
+        return str(self.findings.scenario.get("program", ""))
 
     @property
     def notes(self) -> list[str]:
@@ -94,7 +94,7 @@ class CheckedRun:
     @property
     def unknown(self) -> bool:
         """Return whether parts of the program were not seen."""
-        return self.found.status in (3, 4)
+        return self.findings.status in (3, 4)
 
 
 def load(folder: Path) -> Findings:
@@ -109,7 +109,7 @@ def load(folder: Path) -> Findings:
     return findings
 
 
-def told(run: Findings) -> CheckedRun:
+def checked_run(run: Findings) -> CheckedRun:
     """Return the results of a run of ``streamrace check``."""
     basis = run.checked
     assert basis is not None

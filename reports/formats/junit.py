@@ -19,9 +19,9 @@ def text(run: CheckedRun) -> str:
     suite = Xml.Element("testsuite", name=SUITE)
     case = _case(suite, f"{SUITE}.verdict", run.program or "program")
     if run.unknown:
-        _within(case, "error", run.found.sentence, "unknown", [run.found.failure or "", *run.notes])
+        _within(case, "error", run.findings.sentence, "unknown", [run.findings.failure or "", *run.notes])
     else:
-        Xml.SubElement(case, "system-out").text = _shown("\n".join([run.found.sentence, *run.notes, *run.gone]))
+        Xml.SubElement(case, "system-out").text = _shown("\n".join([run.findings.sentence, *run.notes, *run.gone]))
     for item in run.items:
         _finding(suite, item)
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -44,9 +44,9 @@ def _finding(suite: Xml.Element, item: Result) -> None:
         _within(case, "skipped", item.suppressed.reason, "", [])
     elif item.fails:
         again = item.witness.command if item.witness else ""
-        _within(case, "failure", item.message, item.rule.id, [item.told, again and f"Again: {again}", item.rule.text])
+        _within(case, "failure", item.message, item.rule.id, [item.text, again and f"Again: {again}", item.rule.text])
     else:
-        Xml.SubElement(case, "system-out").text = _shown(f"{item.told}\n{item.rule.text}")
+        Xml.SubElement(case, "system-out").text = _shown(f"{item.text}\n{item.rule.text}")
 
 
 def _case(suite: Xml.Element, kind: str, name: str) -> Xml.Element:

@@ -18,9 +18,9 @@ def text(run: CheckedRun) -> str:
         {
             "format": FORMAT,
             "version": VERSION,
-            "verdict": run.found.verdict,
-            "sentence": run.found.sentence,
-            "status": run.found.status,
+            "verdict": run.findings.verdict,
+            "sentence": run.findings.sentence,
+            "status": run.findings.status,
             "program": run.program,
             "counts": {state: states.count(state) for state in ("new", "baseline", "suppressed")},
             "results": [_result(item) for item in run.items],

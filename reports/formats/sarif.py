@@ -26,7 +26,7 @@ def text(run: CheckedRun) -> str:
 
 
 def _run(run: CheckedRun) -> dict[str, Any]:
-    version = run.found.versions.get(_VERSION, "")
+    version = run.findings.versions.get(_VERSION, "")
     driver = {
         "name": "streamrace",
         **({"semanticVersion": version} if _is_version(version) else {}),
@@ -42,15 +42,15 @@ def _run(run: CheckedRun) -> dict[str, Any]:
         "invocations": [
             {
                 "executionSuccessful": not run.unknown,
-                "exitCode": run.found.status,
+                "exitCode": run.findings.status,
                 "toolExecutionNotifications": [
                     {"level": "error" if run.unknown else "note", "message": _message(sentence)}
-                    for sentence in (run.found.sentence, *run.notes, *run.gone)
+                    for sentence in (run.findings.sentence, *run.notes, *run.gone)
                 ],
             }
         ],
         "results": [_result(item, baseline=run.basis.gone is not None) for item in run.items],
-        "properties": {"verdict": run.found.verdict, "program": _shown(run.program)},
+        "properties": {"verdict": run.findings.verdict, "program": _shown(run.program)},
     }
 
 
@@ -80,7 +80,7 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
         "ruleId": item.rule.id,
         "ruleIndex": _ORDER.index(item.rule),
         "level": item.rule.level,
-        "message": _message(item.told),
+        "message": _message(item.text),
         "locations": [_location(item.place)],
         "partialFingerprints": {FINGERPRINT: item.fingerprint},
     }

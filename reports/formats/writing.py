@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 from streamrace.reports.formats import github, items, junit, plain, sarif
 
 _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "github": github.text}
@@ -14,7 +14,7 @@ _WRITERS = {"json": plain.text, "sarif": sarif.text, "junit": junit.text, "githu
 
 def text(findings: Findings, form: str) -> str:
     """Return the findings of a run of ``streamrace check`` in a format. Raises :class:`ReportError`."""
-    return _WRITERS[form](items.told(findings))
+    return _WRITERS[form](items.checked_run(findings))
 
 
 def write(text: str, file: Path | None) -> None:
@@ -28,4 +28,4 @@ def write(text: str, file: Path | None) -> None:
     if file.exists() and not file.is_file():  # a pipe, a terminal
         file.write_bytes(raw)
         return
-    whole(file, lambda beside: beside.write_bytes(raw))
+    replace_file(file, lambda beside: beside.write_bytes(raw))

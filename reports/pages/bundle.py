@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from streamrace.reports.data.loading import Run
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 from streamrace.reports.pages import head, html, markdown, run_page, summary
 from streamrace.reports.timelines import perfetto
 from streamrace.trace.files import file_of
@@ -87,8 +87,8 @@ def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> lis
         named.append(frame)
     table = pd.concat(named, ignore_index=True)
     files = [target / "metrics.csv", target / "metrics.parquet"]
-    whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
-    whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
+    replace_file(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
+    replace_file(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
     return files
 
 
@@ -102,7 +102,7 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
     steps = (example.first.step, example.second.step)
     file = target / f"timeline-{name}.json.gz"
     try:
-        whole(
+        replace_file(
             file,
             lambda beside: perfetto.write(trace, races, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
         )

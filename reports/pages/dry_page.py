@@ -23,7 +23,7 @@ _FILES = {
 
 def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page. ``files``: names and descriptions of the files next to it."""
-    verdict = dry.said
+    verdict = dry.output
     return html.render(
         "dry.html",
         {},
@@ -78,10 +78,10 @@ def write(dry: DryFolder, target: Path) -> str:
     target.mkdir(parents=True, exist_ok=True)
     text = markdown.render(
         "dry.md",
-        verdict=dry.said.verdict,
-        headline=dry.said.sentence,
+        verdict=dry.output.verdict,
+        headline=dry.output.sentence,
         facts=facts(dry),
-        notes=dry.said.notes,
+        notes=dry.output.notes,
         tables=tables(dry),
         races=dry.file.races,
         unexercised=dry.file.unexercised,
@@ -92,4 +92,4 @@ def write(dry: DryFolder, target: Path) -> str:
     beside = dry.folder.resolve() == target.resolve().parent  # otherwise a link would lead elsewhere
     present = [name for name in _FILES if not name.startswith("..") or (beside and (target / name).is_file())]
     html.write(page(dry, [(name, _FILES[name]) for name in present]), target / "index.html")
-    return dry.said.sentence
+    return dry.output.sentence

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from streamrace.reports.data.explanation import FILE, Explained
 from streamrace.reports.data.schema import ReportError
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 from streamrace.reports.pages import head, html, run_page
 from streamrace.reports.pages.folders import refuse_link
 from streamrace.reports.pages.words import WORDS
@@ -58,8 +58,8 @@ def write(explanation: Explained, target: Path) -> Path:
         html.write(explanation.text(), target / FILE)
         chart = two_timings.draw(explanation)
         if chart is not None and isinstance(chart.figure, Figure):
-            whole(target / f"{_PICTURE}.png", partial(png, chart.figure))
-            whole(target / f"{_PICTURE}.svg", partial(vector, chart.figure))
+            replace_file(target / f"{_PICTURE}.png", partial(png, chart.figure))
+            replace_file(target / f"{_PICTURE}.svg", partial(vector, chart.figure))
         html.write(page(explanation), file)
     except OSError as error:
         why = error.strerror or error

@@ -88,7 +88,7 @@ def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:
     """Return a race for the template."""
     return {
         "kind": race.kind,
-        "told": sentences.told(race, most=_NAMES),
+        "sentences": sentences.of_race(race, most=_NAMES),
         "edge": edge.svg(race),
         "sides": [_side("first", race.first, sources), _side("second", race.second, sources)],
     }

@@ -17,7 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
-from streamrace.reports.data.dry import said
+from streamrace.reports.data.dry import output
 from streamrace.reports.data.findings import Verdict
 from streamrace.reports.data.schema import ReportError, read_json
 from streamrace.reports.data.stamp import model_of, written
@@ -93,7 +93,7 @@ def _study(data: Any) -> tuple[str, str, str]:
 
 
 def _dry(data: Any) -> tuple[str, str, str]:
-    verdict = said(data)
+    verdict = output(data)
     return str(verdict["verdict"]), "a dry run", _tone(verdict.get("tone"))
 
 
@@ -134,7 +134,7 @@ class _Pages(RequestHandler):
         self.set_status(status)
         self.finish(html.environment().get_template("sentence.html").render(sentence=sentence))
 
-    async def made(self, make: Callable[..., str], *arguments: Any) -> None:
+    async def answer(self, make: Callable[..., str], *arguments: Any) -> None:
         """Send the page, built in a thread while other requests are answered: its data may be large."""
         try:
             self.finish(await asyncio.to_thread(make, *arguments))
@@ -159,7 +159,7 @@ class _Missing(_Pages):
 
 class _Index(_Pages):
     async def get(self) -> None:
-        await self.made(self._page)
+        await self.answer(self._page)
 
     def _page(self) -> str:
         template = html.environment().get_template("index.html")
@@ -170,7 +170,7 @@ class _Report(_Pages):
     async def get(self) -> None:
         names = self.get_query_arguments("run", strip=False)
         if names:
-            await self.made(self._page, names)
+            await self.answer(self._page, names)
         else:
             self.say(400, "Choose at least one run: go back to the list of runs.")
 

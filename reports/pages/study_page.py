@@ -26,7 +26,7 @@ from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data import frames
 from streamrace.reports.data.schema import ReportError, does_not_hold
 from streamrace.reports.data.stamp import stamp
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 from streamrace.reports.pages import html, markdown
 from streamrace.reports.pages.run_page import ran
 from streamrace.reports.pages.words import STUDIES
@@ -215,13 +215,13 @@ def write(study: StudyReport, target: Path) -> Path:
         text = json.dumps(findings(study), indent=2, allow_nan=False, default=str)
         html.write(f"{text}\n", target / "findings.json")
         html.write(study.metrics.to_csv(index=False, lineterminator="\n"), target / "metrics.csv")
-        whole(
+        replace_file(
             target / "metrics.parquet",
             lambda beside: study.metrics.to_parquet(beside, engine="pyarrow", index=False),
         )
         html.write(brief(study), target / "report.md")
         for name, figure in _pictures(study).items():
-            whole(target / f"{name}.png", partial(png, figure))
+            replace_file(target / f"{name}.png", partial(png, figure))
         html.write(page(study), file)
     except OSError as error:
         raise ReportError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from streamrace.detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
-from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, said, table
+from streamrace.reports.data.waits import TONES, WaitRow, WaitsFile, basis, table
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.studies.study import Fact
 from streamrace.trace import wording
@@ -41,7 +41,7 @@ def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
     facts = [
         Fact("scope", waits.scope),
         Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
-        Fact("together", f"{', '.join(waits.together)}. {said(waits)}" if waits.together else "none can go"),
+        Fact("together", f"{', '.join(waits.together)}. {basis(waits)}" if waits.together else "none can go"),
         Fact(
             "not taken away",
             f"{wording.count(waits.others, 'wait')} of collectives and autograd's engine themselves",

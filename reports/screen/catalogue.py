@@ -26,7 +26,7 @@ def table(rows: Sequence[EntryRow]) -> Table:
     )
 
 
-def told(row: EntryRow) -> str:
+def outcome(row: EntryRow) -> str:
     """Return the result of a finished entry, in a line."""
     if row.affected is None or row.fixed is None:
         return "not shown"

@@ -21,7 +21,7 @@ from streamrace.trace.records import Collective, Frame, Launch, Stack
 
 
 def panel(dry_run: Rehearsed, data: Mapping[str, Any]) -> Panel:
-    """Return the verdict on one dry run. ``told``: the result of :func:`said`, which may have to read the trace."""
+    """Return the verdict on one dry run. ``data``: the result of :func:`output`, which may have to read the trace."""
     colour = STYLES[tone(dry_run)]
     body: list[RenderableType] = [Text(sentence(dry_run), f"bold {colour}")]
     if not dry_run.fits:
@@ -44,12 +44,12 @@ def show(console: Console, shown: Panel, folder: Path) -> None:
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
-def said(dry_run: Rehearsed) -> dict[str, Any]:
+def output(dry_run: Rehearsed) -> dict[str, Any]:
     """Return the verdict and the notes below it, as the folder keeps them for its page."""
     notes = [] if dry_run.fits else [excess(dry_run)]
     if dry_run.extension:
         notes.append(extension(dry_run.extension))
-    notes += [speed(dry_run), traffic(dry_run), *ranks_said(dry_run)]
+    notes += [speed(dry_run), traffic(dry_run), *rank_lines(dry_run)]
     return {"verdict": verdict(dry_run), "tone": tone(dry_run), "sentence": sentence(dry_run), "notes": notes}
 
 
@@ -146,7 +146,7 @@ def extension(of: Extension) -> str:
     )
 
 
-def ranks_said(dry_run: Rehearsed) -> list[str]:
+def rank_lines(dry_run: Rehearsed) -> list[str]:
     """Return what is known of the other ranks, a sentence each."""
     checked = dry_run.classes
     if checked is None:
@@ -176,4 +176,4 @@ def ranks_said(dry_run: Rehearsed) -> list[str]:
 
 def _ranks(dry_run: Rehearsed) -> RenderableType:
     checked = dry_run.classes
-    return Text("\n".join(ranks_said(dry_run)), "red" if checked and checked.unequal else "")
+    return Text("\n".join(rank_lines(dry_run)), "red" if checked and checked.unequal else "")

@@ -31,7 +31,7 @@ def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.j
         lines.append(f"\n  {head}", "not bold")
         for place in places:
             lines.append(f"\n  {place}", "not bold cyan")
-    for sentence in sentences.told(race, whole=whole):
+    for sentence in sentences.of_race(race, whole=whole):
         lines.append(f"\n  {sentence}", "not bold")
     return lines
 

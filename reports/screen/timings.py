@@ -21,7 +21,7 @@ from streamrace.replay.replayer import UsedValue
 from streamrace.replay.tokens import Token
 from streamrace.reports.data import sources
 from streamrace.reports.data.campaigns import TimingsFile
-from streamrace.reports.data.whole import whole
+from streamrace.reports.data.whole import replace_file
 from streamrace.reports.text import race as sentences
 from streamrace.reports.text import replays, typed
 from streamrace.reports.text.campaign import facts
@@ -30,7 +30,7 @@ from streamrace.trace.untrusted import whole_characters
 from streamrace.trace.wording import duration
 
 
-def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
+def show_replay(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
     """Print a timing: its deviations, its effect, and whether a live run agrees."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
@@ -194,4 +194,4 @@ def write(
     }
     TimingsFile.parsed(folder / TimingsFile.NAME, whole_characters(data)).write(folder)
     frame = pd.DataFrame(result.rows())
-    whole(folder / "timings.csv", lambda beside: frame.to_csv(beside, index=False))
+    replace_file(folder / "timings.csv", lambda beside: frame.to_csv(beside, index=False))

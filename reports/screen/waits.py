@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.data.waits import WaitsFile, said, table
+from streamrace.reports.data.waits import WaitsFile, basis, table
 from streamrace.reports.text import reports_on, typed
 
 
@@ -24,7 +24,7 @@ def show(console: Console, waits: WaitsFile) -> None:
     if waits.waits:
         console.print(table(waits.waits))
     if waits.together:
-        say(f"Together these can go: {', '.join(waits.together)}. {said(waits)}")
+        say(f"Together these can go: {', '.join(waits.together)}. {basis(waits)}")
     for row in waits.waits:
         if row.live == "disagrees":
             console.print(Text(f"Trace and live run differ at {row.place}: {row.says}.", "red"))

@@ -77,14 +77,14 @@ def typed(command: str) -> str:
     environment is activated; if not (``make`` does not activate it), the name is replaced by its path from here.
     """
     name, _, rest = command.partition(" ")
-    return f"{_here(name)} {rest}" if name in ("streamrace", "python") else command
+    return f"{_command_of(name)} {rest}" if name in ("streamrace", "python") else command
 
 
-def _here(name: str) -> str:
+def _command_of(name: str) -> str:
     python = Path(sys.executable)  # not resolved: an environment's is a link to its base
     ours = python.with_name(name)
     if name != "python" and not ours.exists():  # the package is on the import path, but not installed
-        return f"{_here('python')} -m {name}"
+        return f"{_command_of('python')} -m {name}"
     path = shutil.which(name)
     if path and Path(path).parent.resolve() == python.parent.resolve():
         return name

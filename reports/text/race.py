@@ -67,7 +67,7 @@ def often(race: Race) -> str:
     return f"{occurs(race)}; this timing shows {race.manifested:,} of them, {closeness(race.slack_ns)}"
 
 
-def told(race: Race, *, most: int = 4, whole: str = "") -> list[str]:
+def of_race(race: Race, *, most: int = 4, whole: str = "") -> list[str]:
     """Return all sentences about a race, which each report shows: the missing wait comes first.
 
     ``most``: names of the memory that both touch; ``whole``: the file that has all of them.

@@ -37,14 +37,14 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class RaceTelling:
-    """A race, and the occurrence ``one`` of it that is described. ``script``: the name of the program's own file.
+    """A race, and the occurrence ``pair`` of it that is described. ``script``: the name of the program's own file.
 
     ``around``: the occurrence's order; None if unknown, for the reason ``why_not``, a sentence. ``held_by``: the
     incidental wait that orders a fragile pair, and ``held``: its chain. ``thinned``: the traces are kept in part.
     """
 
     race: Race
-    one: Occurrence | None
+    pair: Occurrence | None
     around: Around | None
     why_not: str = ""
     script: str = ""
@@ -95,7 +95,7 @@ class RaceTelling:
     def happens(self) -> Section:
         """Describe both accesses, in the order in which the host issues them."""
         race, handed = self.race, self.around.handed if self.around else None
-        rank = f"rank {self.one.rank}" if self.one else f"rank {race.ranks[0]}" if race.ranks else "the program"
+        rank = f"rank {self.pair.rank}" if self.pair else f"rank {race.ranks[0]}" if race.ranks else "the program"
         lines = [f"{wording.capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
         if race.kind == "freed":
             lines.append(self._let_go(handed))
@@ -143,16 +143,16 @@ class RaceTelling:
     def _memory(self) -> str:
         if names := self.race.memory:
             return wording.few(map(_cut, names), _NAMES)
-        if self.one is None:
+        if self.pair is None:
             return "memory"
-        count = self.one.hi - self.one.lo
+        count = self.pair.hi - self.pair.lo
         pinned = " of pinned memory" if self.race.second.stream == HOST_STREAM else ""
         return f"{wording.count(count, 'byte')}{pinned}"
 
     def _let_go(self, handed: Handed | None) -> str:
         before = handed.before if handed else None
         when = ""
-        if before is not None and self.one is not None and before.op == self.one.first.op:
+        if before is not None and self.pair is not None and before.op == self.pair.first.op:
             when = " at once"
         elif before is not None:
             when = f", after {self._work(before)},"
@@ -165,7 +165,7 @@ class RaceTelling:
         return f"{text} The allocator follows {owner}{more}."
 
     def _when(self) -> str:
-        access = self.one.first if self.one else None
+        access = self.pair.first if self.pair else None
         if access is None or not access.step:
             return ""
         return f", of step {access.step}, micro-batch {access.micro_batch}, {access.phase}"
@@ -267,7 +267,7 @@ class RaceTelling:
     def _work(self, work: TracedWork) -> str:
         """Return the work with its place; "an earlier" one if kernel and line are those of one of the two accesses."""
         where = f" ({_line(work.frame)})" if work.frame else ""
-        rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
+        rank = f" of rank {work.rank}" if self.pair is not None and work.rank != self.pair.rank else ""
         alike = any(
             (short(side.kernel), site(side.stack)) == (short(work.kernel), work.frame)
             for side in (self.race.first, self.race.second)
@@ -291,9 +291,9 @@ class RaceTelling:
     def shows(self, where: str) -> Section:
         """Describe the timings in which the race shows. ``where``: its witness's, in words; empty if it has none."""
         race, lines = self.race, []
-        if self.one is not None:
-            apart = duration(abs(self.one.slack_ns))
-            if self.one.manifested:
+        if self.pair is not None:
+            apart = duration(abs(self.pair.slack_ns))
+            if self.pair.manifested:
                 lines.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
                 lines.append(

@@ -86,7 +86,7 @@ def catalogue(
         ):
             rows[row.id] = row
             progress.advance(task)
-            console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
+            console.print(f"{row.id:<24} {screen.outcome(row)}", highlight=False, soft_wrap=True)
     results = [rows[entry.id] for entry in chosen]
     catalogue_run.forget_traces(folder)
     CatalogueFile(versions=installed("streamrace", "torch", "deepspeed"), entries=results).write(folder)

@@ -69,7 +69,7 @@ def dry(
             perfetto.write(result.trace, result.races, folder / "timeline.json.gz", first_step=result.step.step)
 
     result = extend.rehearsed(request, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
-    sentences = report.said(result)
+    sentences = report.output(result)
     data = {**result.as_dict(), "said": sentences, "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     panel = report.panel(result, sentences)

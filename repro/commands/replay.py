@@ -66,7 +66,7 @@ def replay(
         data = timings.as_dict(verdict, confirmation)
         print(json.dumps({"token": str(parsed), **data, "fingerprint": f"{min(fingerprints):08x}"}))
     else:
-        timings.told(console, parsed, verdict, confirmation)
+        timings.show_replay(console, parsed, verdict, confirmation)
         console.print(f"Fingerprint of all values: {min(fingerprints):08x}", highlight=False)
     if len(fingerprints) > 1:
         raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")

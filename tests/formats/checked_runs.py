@@ -45,7 +45,7 @@ def race(
 def run(**changes: Any) -> Findings:
     """Of a program with a race, harmful. ``changes``: arguments of :func:`of_program`."""
     fields: dict[str, Any] = {
-        "asked": {"program": "train.py --steps 3", "ranks": 1, "slow": {}},
+        "options": {"program": "train.py --steps 3", "ranks": 1, "slow": {}},
         "versions": {"streamrace": "0.1.0", "torch": "2.13.0"},
         "races": [race()],
         "seen": Seen(1, 10, 2),

@@ -83,7 +83,7 @@ def runs(draw: st.DrawFn) -> Findings:
     files = [frame.file for one in races for frame in (*one.first.stack, *one.second.stack)]
     own = {file: file for file in draw(st.lists(st.sampled_from(files), unique=True) if files else st.just([]))}
     fields: dict[str, Any] = {
-        "asked": {"program": draw(TEXT), "ranks": 1, "slow": {}},
+        "options": {"program": draw(TEXT), "ranks": 1, "slow": {}},
         "races": races,
         "witnesses": [judged("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
         "holding": held,
@@ -102,7 +102,7 @@ def runs(draw: st.DrawFn) -> Findings:
 @examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(made=runs())
 def test_whatever_a_name_holds_every_tool_reads_the_same(made: Findings, tmp_path: Path) -> None:
-    told, again = items.told(made), items.load(folder_of(made, tmp_path))
+    told, again = items.checked_run(made), items.load(folder_of(made, tmp_path))
     if "\\ud" not in made.text():  # half a character is read as its code
         assert all(writing.text(made, one) == writing.text(again, one) for one in ("json", "sarif", "junit", "github"))
     count = len(told.items)
@@ -193,7 +193,7 @@ def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
 )
 def test_every_verdict_has_its_results(made: Findings, rules: list[str], status: int, tmp_path: Path) -> None:
     """One that is unknown has one, too: a file without any looks clean, and closes what was open."""
-    told = items.told(made)
+    told = items.checked_run(made)
     assert [one.rule for one in told.items] == [RULES[kind] for kind in rules]
     assert made.status == items.load(folder_of(made, tmp_path)).status == status
     read = sarif_standard.held_to(writing.text(made, "sarif"))
@@ -210,10 +210,10 @@ def test_a_fragile_pair_is_shown_at_the_wait() -> None:
 
 
 def test_what_nobody_wrote_is_shown_at_the_programs_own_line_that_reads_it() -> None:
-    (result,) = items.told(clean(uninitialised=[unwritten()])).items
+    (result,) = items.checked_run(clean(uninitialised=[unwritten()])).items
     assert result.place == items.SourceLine("examples/train.py", 9, "average", own=True)
     assert (
-        "reads 64 bytes that nothing had written, bytes 0 to 64 of the 128 bytes allocated at train.py:7" in result.told
+        "reads 64 bytes that nothing had written, bytes 0 to 64 of the 128 bytes allocated at train.py:7" in result.text
     )
 
 

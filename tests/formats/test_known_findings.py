@@ -146,7 +146,7 @@ def test_the_page_has_every_rule_and_field() -> None:
         assert f"`{rule.id}`" in text or f"`/{kind}`" in text, kind
         (row,) = (line for line in text.splitlines() if line.startswith("| `stream-race/") and f"/{kind}`" in line)
         assert f"| {rule.level} |" in row
-    (fields,) = [json.loads(plain.text(items.told(run())))]
+    (fields,) = [json.loads(plain.text(items.checked_run(run())))]
     for name in (*fields, *fields["results"][0], *fields["results"][0]["accesses"][0], *fields["results"][0]["place"]):
         assert f"`{name}`" in text, name
 

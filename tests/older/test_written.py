@@ -48,7 +48,7 @@ _RUN = {"scenario": {"fix": "none", "ranks": 2}, "versions": {"torch": "2.13.0"}
 def _races(folder: Path) -> None:
     folder_of(
         run(
-            asked={"program": "train.py --größe 3", "ranks": 2, "slow": {"kernel:a": 2.5}, "timing": "t1"},
+            options={"program": "train.py --größe 3", "ranks": 2, "slow": {"kernel:a": 2.5}, "timing": "t1"},
             races=[race(), RACES[0]],
             witnesses=[
                 judged("harmful", "the loss differs", "t1,x", "streamrace check a.py"),
