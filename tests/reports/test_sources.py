@@ -39,7 +39,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(*frames: Frame) -> list[tuple[int, int, list[str]]]:
-    return [(one.line, one.first, list(one.text)) for one in sources.kept([race(*frames)]).sources]
+    return [(one.line, one.first, list(one.text)) for one in sources.collect([race(*frames)]).sources]
 
 
 def test_six_lines_before_and_after(module: Path) -> None:

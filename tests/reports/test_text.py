@@ -43,11 +43,11 @@ def test_a_token_without_a_deviation_is_said_to_be_the_recorded_timing(token: st
 
 
 def test_each_report_shows_all_sentences_about_a_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = race.told
-    monkeypatch.setattr(race, "told", lambda *one, **given: [*said(*one, **given), "It is new."])
+    said = race.of_race
+    monkeypatch.setattr(race, "of_race", lambda *one, **given: [*said(*one, **given), "It is new."])
     run = load(run_folder(tmp_path / "it"))
     found = run.file.races[0]
     screen, page, issue = str(race_text("Race 1", found)), run_page.page([run]), bundle.report([run])
-    for sentence in race.told(found):
+    for sentence in race.of_race(found):
         assert sentence in screen and markdown.sentence(sentence) in issue
         assert str(escape(sentence)).partition(" (")[0] in page.replace("<wbr>", "")
