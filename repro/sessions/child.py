@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamrace.process.child import Child, Send, how
+from streamrace.process.child import Child, Send, ending
 
 _POLL_S = 0.1
 _GRACE_S = 5.0  # between the request to end and SIGKILL
@@ -101,5 +101,5 @@ def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], 
 
 def _unreported(status: int) -> ProgramEnd:
     if status < 0:
-        return ProgramEnd(128 - status, f"it {how(status)}")
+        return ProgramEnd(128 - status, f"it {ending(status)}")
     return ProgramEnd(status, f"it ended its process itself, with exit status {status}")

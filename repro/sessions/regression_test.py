@@ -97,9 +97,9 @@ def available_releases(packages: Sequence[str], requested: Sequence[str]) -> Seq
     :class:`streamrace.device.packages.names.PackageError`.
     """
     for pkg in names.several(packages):
-        available = pkg.is_(names.here(pkg.name)) or place_of(pkg, folder_of_releases()).is_dir()
+        available = pkg.is_(names.installed(pkg.name)) or place_of(pkg, folder_of_releases()).is_dir()
         if str(pkg) not in requested and not available:
-            raise WrongUse(f"the run was with {pkg.said}, which is not here: say --package {pkg} to have it installed")
+            raise WrongUse(f"the run was with {pkg.title}, which is not here: say --package {pkg} to have it installed")
     return [*packages, *(pkg for pkg in requested if pkg not in packages)]
 
 

@@ -33,14 +33,14 @@ def become(packages: Sequence[str]) -> None:
     Raises :class:`streamrace.device.packages.names.PackageError`.
     """
     requested = names.several(packages)
-    lacking = [package for package in requested if not package.is_(names.here(package.name))]
+    lacking = [package for package in requested if not package.is_(names.installed(package.name))]
     if not lacking:
         return
     if loaded := [package for package in lacking if str(package) in running()]:
         first = loaded[0]
         raise PackageError(
-            f"{first.said} is in front of the import path, and Python finds {first.name} {names.here(first.name)} "
-            "before it: run in another folder, or take what stands there out of the import path"
+            f"{first.title} is in front of the import path, and Python finds {first.name} {names.installed(first.name)}"
+            " before it: run in another folder, or take what stands there out of the import path"
         )
     environment = environment_of(packages, tell=_tell)
     sys.stdout.flush()

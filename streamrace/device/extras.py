@@ -36,7 +36,7 @@ def outside() -> str | None:
         place = os.path.relpath(environment)
         setup = "" if (environment / "python").exists() else "run 'make setup', then "
         return (
-            f"this Python ({platform.python_version()}) has not what the project needs: {setup}activate its "
+            f"this Python ({platform.python_version()}) lacks packages that the project needs: {setup}activate its "
             f"environment ('. {place}/activate'), or write {place}/python instead of python"
         )
     return None

@@ -28,7 +28,7 @@ class Stream(torch.Stream):
             raise RuntimeError(_EXTERNAL)
         index = torch.cuda._utils._get_device_index(device, optional=True)
         stream = super().__new__(cls, device=torch.device("cuda", index), priority=priority)
-        tracing.made(stream.stream_id)
+        tracing.note_stream(stream.stream_id)
         return stream
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:

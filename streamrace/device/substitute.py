@@ -60,7 +60,7 @@ def place() -> Path:
     """Return the folder with the CPU build, created if necessary. Raise :class:`BuildError`."""
     version = importlib.metadata.version("torch").partition("+")[0]
     if not torches.place(version).exists():
-        _tell("this environment has a CUDA build of torch, beside which its CPU build is put into the cache, once")
+        _tell("this environment has a CUDA build of torch: its CPU build is put into the cache, once")
     return torches.tree(version, _tell, wanted=shlex.split(os.environ.get(WANTED, "")))
 
 

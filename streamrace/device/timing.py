@@ -138,7 +138,7 @@ def timed(timing: Timing, *, rank: int) -> Iterator[None]:
         for number, change in delays.items():
             if not f.delay_met(number):
                 print(
-                    f"streamrace: the timing delays {_written(change)}, but the program gave no such work",
+                    f"streamrace: the timing delays {_written(change)}, but the program launched no such work",
                     file=sys.stderr,
                 )
         if timing.deviations:

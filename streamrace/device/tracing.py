@@ -62,7 +62,7 @@ def _untraced() -> CallSites:
     return CallSites()
 
 
-def made(stream: int) -> None:
+def note_stream(stream: int) -> None:
     """Note a stream that the program creates: the trace names it even if it gets no work."""
     if _sites and stream not in _made and (frames := _sites[0].calls()):
         _made[stream] = wording.frame(frames[0], path=True)

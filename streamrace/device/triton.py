@@ -17,7 +17,7 @@ from typing import Any
 
 from streamrace.device.refusals import refusal
 
-_INSTEAD = "take the way without Triton: Triton compiles for a GPU that is there"
+_INSTEAD = "use the code path without Triton, which compiles for a real GPU only"
 _DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch_triton")
 VERSION = "3.6.0"
 """The release of Triton from which the names are."""

@@ -103,7 +103,7 @@ def heard(objects: Sequence[Any], running: Iterable[Child], seconds: float | Non
             return ready
 
 
-def how(status: int) -> str:
+def ending(status: int) -> str:
     """Return how a process ended, as the end of a sentence."""
     if status == -signal.SIGSTOP:
         return "was stopped (SIGSTOP), so it was ended"

@@ -226,7 +226,7 @@ def test_each_kind_is_borne_out_by_a_live_run(three: Path, function: str, how: s
 def _here(entry: Entry) -> bool:
     """Does it run with what the environment has?"""
     return entry.races and all(
-        names.parse(one).is_(names.here(one.partition("==")[0])) for one in entry.affected.packages
+        names.parse(one).is_(names.installed(one.partition("==")[0])) for one in entry.affected.packages
     )
 
 

@@ -19,7 +19,7 @@ from streamrace.fuzz.campaign import Share
 from streamrace.fuzz.engines import EngineError, local
 from streamrace.fuzz.subject import Subject
 from streamrace.process import lifetime, sigstop
-from streamrace.process.child import Child, Send, how, print_to
+from streamrace.process.child import Child, Send, ending, print_to
 from streamrace.process.interrupts import concluding, held
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.process_pool import side_by_side
@@ -246,7 +246,7 @@ def test_a_rank_that_is_asked_to_end_is_one_that_was_killed(tmp_path: Path) -> N
 
 
 def test_a_stop_is_said_as_one() -> None:
-    assert how(-signal.SIGSTOP) == "was stopped (SIGSTOP), so it was ended"
+    assert ending(-signal.SIGSTOP) == "was stopped (SIGSTOP), so it was ended"
 
 
 def test_a_fork_that_cannot_print_ends_all_the_same(tmp_path: Path) -> None:

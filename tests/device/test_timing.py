@@ -171,7 +171,7 @@ def test_the_same_timing_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> N
     one, said = started(tmp_path / "one", timing, warm=False)
     other, _ = started(tmp_path / "other", timing, warm=True)
     assert one == other
-    assert "streamrace: the timing delays 0/0/aten::add/9+1us, but the program gave no such work" in said
+    assert "streamrace: the timing delays 0/0/aten::add/9+1us, but the program launched no such work" in said
 
     # The rank that comes late lets both begin late, and each tells what it saw.
     starts = []

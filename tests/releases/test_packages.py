@@ -65,7 +65,7 @@ def test_a_release_and_what_it_asks_for_stand_in_front_of_the_import_path(index:
     assert told[1] == "stem 1.0: installed, 0.0 MB"
     assert "stem 1.0 asks for leaf<3,>=1, which is not here: leaf 2.0 beside it" in told
     assert any(
-        one.startswith("stem 1.0 asks for pytest<1, and ") and one.endswith(" is here: it is left") for one in told
+        one.startswith("stem 1.0 asks for pytest<1, and ") and one.endswith(" is installed: it stays") for one in told
     )
     assert any(one.startswith("stem 1.0 asks for nowhere, which is not here (nowhere cannot be ") for one in told)
     assert len(told) == 5
@@ -83,7 +83,7 @@ def test_the_module_of_a_given_package_of_another_name_is_taken(index: Path, tmp
     told: list[str] = []
     environment_of(["stem==1.0", "leaf-gpu-cpu==1.0"], tmp_path / "made", tell=told.append)
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["leaf-gpu-cpu-1.0", "stem-1.0"]
-    assert told[-1] == "stem 1.0 asks for leaf-gpu: that of leaf-gpu-cpu 1.0 is taken"
+    assert told[-1] == "stem 1.0 asks for leaf-gpu: leaf-gpu-cpu 1.0 provides it"
 
 
 def test_an_unknown_release_is_told_with_its_neighbours(index: Path, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def _cannot(request: AskedAgain | None) -> str:
 
 
 def _lacks(package: names.Package) -> bool:
-    return not (place_of(package, folder_of_releases()).is_dir() or package.is_(names.here(package.name)))
+    return not (place_of(package, folder_of_releases()).is_dir() or package.is_(names.installed(package.name)))
 
 
 def _row(proof: Proof, files: _Files) -> FixRow:

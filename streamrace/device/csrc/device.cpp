@@ -169,7 +169,7 @@ void Device::raise() {
   std::string message = std::move(error_);
   error_.clear();
   TORCH_CHECK(message.rfind("streamrace: ", 0) != 0, message);  // a sentence of ours that could not be raised earlier
-  TORCH_CHECK(false, "CUDA error: a kernel that ran asynchronously failed (told at the first wait after it): ", message);
+  TORCH_CHECK(false, "CUDA error: a kernel that ran asynchronously failed (reported at the first wait after it): ", message);
 }
 
 }  // namespace simgpu

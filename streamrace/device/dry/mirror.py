@@ -22,7 +22,7 @@ class Elsewhere(RuntimeError):
     """Raised when a value is known to another rank only. ``subject``: the operation that yields it in a live run."""
 
     def __init__(self, subject: str) -> None:
-        super().__init__(f"streamrace: {subject} has no value in a dry run, where only one rank is there")
+        super().__init__(f"streamrace: {subject} has no value in a dry run, which runs one rank only")
 
 
 class Mirror:

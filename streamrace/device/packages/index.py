@@ -42,7 +42,7 @@ def releases(name: str) -> list[str]:
             listing = pip(["index", "versions", name], seconds=_LIST_S)
             listed = re.search(r"^Available versions: (.*)$", listing.stdout, re.MULTILINE)
     except subprocess.TimeoutExpired:
-        raise PackageError(f"the package index did not tell the releases of {name} within {_LIST_S} s") from None
+        raise PackageError(f"the package index did not list the releases of {name} within {_LIST_S} s") from None
     if listing.returncode or not listed:
         raise PackageError(f"the releases of {name} cannot be listed: {reason(listing.stderr, Package(name, ''))}")
     return [str(version) for version in final(listed[1].split(","))]

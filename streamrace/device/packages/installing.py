@@ -81,11 +81,11 @@ def make(package: Package, folder: Path, tell: Tell) -> Path:
     try:
         with _alone(place, tell):
             if not place.is_dir():
-                tell(f"{package.said}: installing into {folder}/, once")
+                tell(f"{package.title}: installing into {folder}/, once")
                 _pip(package, str(package), place)
-                tell(f"{package.said}: installed, {_size(place)}")
+                tell(f"{package.title}: installed, {_size(place)}")
     except OSError as error:
-        raise PackageError(f"{package.said} cannot be installed in {folder}: {error.strerror}") from error
+        raise PackageError(f"{package.title} cannot be installed in {folder}: {error.strerror}") from error
     return place
 
 
@@ -122,7 +122,7 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
     """
     staging = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
     words = ["install", "--quiet", "--no-deps", "--target", str(staging / "it")]
-    release, first = package.said.strip(), ""
+    release, first = package.title.strip(), ""
     ways: tuple[dict[str, str], ...] = ({},)
     if package.name in _BUILT_WITH_TORCH:
         words.append("--no-build-isolation")
@@ -138,7 +138,7 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
             raise PackageError(f"{release} cannot be installed: {index.reason(first or result.stderr, package)}")
         got = package_in(staging / "it")
         if got is None or got.name != package.name or (package.version and not package.is_(got.version)):
-            raise PackageError(f"{release} cannot be installed: pip gave {got.said if got else 'nothing'} instead")
+            raise PackageError(f"{release} cannot be installed: pip gave {got.title if got else 'nothing'} instead")
         place = key if package.version else place_of(got, key.parent)
         with suppress(OSError):  # another process may have been faster
             (staging / "it").rename(place)
@@ -155,7 +155,7 @@ def _torch(package: Package, tell: Tell) -> Path:
     try:
         return torches.tree(package.version, tell)
     except BuildError as error:
-        raise PackageError(f"{package.said} cannot be installed: {error}") from error
+        raise PackageError(f"{package.title} cannot be installed: {error}") from error
 
 
 @contextmanager

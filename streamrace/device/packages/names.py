@@ -28,7 +28,7 @@ class Package(NamedTuple):
         return f"{self.name}=={self.version}"
 
     @property
-    def said(self) -> str:
+    def title(self) -> str:
         return f"{self.name} {self.version}"
 
     @property
@@ -81,7 +81,7 @@ def several(texts: Sequence[str], option: str = "--package") -> tuple[Package, .
     return tuple(packages.values())
 
 
-def here(name: str) -> str | None:
+def installed(name: str) -> str | None:
     """Return the version that this process would import, or None."""
     try:
         return version_of(name)

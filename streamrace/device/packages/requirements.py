@@ -27,7 +27,7 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
 
     Raise :class:`PackageError` if a ``wanted`` release is unavailable. Unavailable requirements are only reported.
     """
-    folders = [installing.make(pkg, folder, tell) for pkg in wanted if not pkg.is_(names.here(pkg.name))]
+    folders = [installing.make(pkg, folder, tell) for pkg in wanted if not pkg.is_(names.installed(pkg.name))]
     versions = {pkg.name: pkg.version for pkg in wanted}
     for place in folders:  # grows during the loop
         owner = installing.package_in(place)
@@ -35,20 +35,20 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
             name = canonicalize_name(requirement.name)
             if name in _NEVER or name.startswith(_NEVER_BEGINNING):
                 continue
-            version = versions.get(name) or names.here(name)
+            version = versions.get(name) or names.installed(name)
             provider = _given(name, folders) if version is None else None
             if provider and owner:
-                tell(f"{owner.said} asks for {name}: that of {provider.said} is taken")
+                tell(f"{owner.title} asks for {name}: {provider.title} provides it")
                 versions[name] = provider.version
             elif version is None:
-                of_torch = built_for(name, versions.get("torch") or names.here("torch") or "")
+                of_torch = built_for(name, versions.get("torch") or names.installed("torch") or "")
                 added = _beside(owner, of_torch or requirement, folder, tell)
                 package = added and installing.package_in(added)
                 if added and package:
                     folders.append(added)
                     versions[name] = package.version
             elif not requirement.specifier.contains(version, prereleases=True) and owner:
-                tell(f"{owner.said} asks for {name}{requirement.specifier}, and {version} is here: it is left")
+                tell(f"{owner.title} asks for {name}{requirement.specifier}, and {version} is installed: it stays")
     return folders
 
 
@@ -86,12 +86,12 @@ def _given(name: str, folders: Sequence[Path]) -> Package | None:
 
 
 def _beside(owner: Package | None, requirement: Requirement, folder: Path, tell: Tell) -> Path | None:
-    asks = f"{owner.said if owner else 'it'} asks for {requirement.name}{requirement.specifier}, which is not here"
+    asks = f"{owner.title if owner else 'it'} asks for {requirement.name}{requirement.specifier}, which is not here"
     try:
         place = installing.make_some(requirement, folder, tell)
     except PackageError as problem:
         tell(f"{asks} ({problem}): going on without")
         return None
     package = installing.package_in(place)
-    tell(f"{asks}: {package.said if package else 'nothing'} beside it")
+    tell(f"{asks}: {package.title if package else 'nothing'} beside it")
     return place

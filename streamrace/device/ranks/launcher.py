@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.device.ranks import RankFailed, is_full
-from streamrace.process.child import Child, Send, heard, how
+from streamrace.process.child import Child, Send, ending, heard
 from streamrace.process.forks import forking
 from streamrace.process.interrupts import held
 from streamrace.process.messages import M, UnknownMessage
@@ -107,9 +107,11 @@ def _attend(
                     yield rank, message
             status = children[rank].wait() or 0 if rank in ended else 0
             if status < 0:  # a kill never follows from another rank's failure
-                raise RankFailed(rank, how(status), status=128 - status, log=log(rank))
+                raise RankFailed(rank, ending(status), status=128 - status, log=log(rank))
             if status:
-                complaint = _graver(complaint, RankFailed(rank, how(status), status=status, log=log(rank)), following)
+                complaint = _graver(
+                    complaint, RankFailed(rank, ending(status), status=status, log=log(rank)), following
+                )
         if before is None and complaint is not None:
             until = time.monotonic() + _GRACE_S
     if complaint is not None:

@@ -70,7 +70,7 @@ def download(version: str, folder: Path, tell: Callable[[str], None], wanted: Se
     if result.returncode or not wheels:
         raise BuildError(f"torch {version} cannot be had: {_why(version, wanted, result.stderr)}")
     tell(f"torch {version}: {wheels[0].stat().st_size / 1e6:,.0f} MB in {time.monotonic() - begun:.0f} s; "
-         "half a minute now until it is a CPU build that was tried")  # fmt: skip
+         "making and testing its CPU build takes half a minute")  # fmt: skip
     return wheels[0]
 
 

@@ -18,8 +18,8 @@ def not_tried(version: str) -> str:
         return ""
     tried = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
     return (
-        f"torch {version} was not tried on the simulated GPU ({tried} were): it may do there what is not known here, "
-        "or end with an error"
+        f"torch {version} was not tried on the simulated GPU ({tried} were): its behaviour there is unknown, "
+        "and it may end with an error"
     )
 
 

@@ -31,7 +31,7 @@ from streamrace.fuzz.testing.bodies import Body, Describe, Failure, Problem, lin
 from streamrace.fuzz.testing.lines import differences
 from streamrace.fuzz.testing.options import Options
 from streamrace.fuzz.watched_values import Value, mostly_other, seeing, watch_result
-from streamrace.process.child import Child, Send, how, print_to
+from streamrace.process.child import Child, Send, ending, print_to
 from streamrace.process.interrupts import held as interrupts_held
 from streamrace.process.messages import decode, encode
 from streamrace.trace.files import file_of
@@ -147,7 +147,7 @@ class Forks:
         if failed:
             first, why = failed[0]
         elif status < 0:
-            why = f"the test's process {how(status)}"
+            why = f"the test's process {ending(status)}"
         else:
             why = "the test's process ended without a word"
         own = folder / f"rank{first}.printed"

@@ -55,7 +55,7 @@ class Network:
             elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise ValueError(f"network.{key} must be a number of 0 or more, not {value!r}")
         if table.get("oversubscription", 1.0) < 1:
-            raise ValueError("network.oversubscription must be 1 or more: what comes in over what can go on")
+            raise ValueError("network.oversubscription must be 1 or more: incoming over outgoing bandwidth")
         return cls(**table)
 
 
