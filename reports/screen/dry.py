@@ -141,7 +141,7 @@ def extension(of: Extension) -> str:
     recorded = ", ".join(map(str, of.recorded))
     again = "layer" if of.period == 1 else f"{of.period} layers"
     return (
-        f"From dry runs with {recorded} of {of.layers} layers: the order of the deepest is what the others foretell, "
+        f"From dry runs with {recorded} of {of.layers} layers: the order of the deepest is what the others predict, "
         f"and it repeats with each {again}. '--exact' runs all."
     )
 

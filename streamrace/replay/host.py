@@ -216,7 +216,7 @@ class Host:
         nodes, rank, stream, key = self._nodes, self._rank, record.stream, (record.group, record.number)
         group = self._groups.get(record.group)
         if group is None or rank not in group.ranks:
-            raise ReplayError(f"rank {rank} comes to a collective of group {record.group}, which it is not in")
+            raise ReplayError(f"rank {rank} joins a collective of group {record.group}, of which it is no member")
         host = self._step("launch", record.issued)
         arrival = self._arrival(record, host)
         if key not in nodes.starts:
@@ -310,8 +310,6 @@ def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = Fals
     for key, arrivals in nodes.arrivals.items():
         missing = sorted(set(groups[key[0]].ranks) - set(arrivals))
         if missing and not mirrored:
-            raise ReplayError(
-                f"rank {missing[0]} never comes to a collective that others wait in: the run is not whole"
-            )
+            raise ReplayError(f"rank {missing[0]} never joins a collective that others wait in: the run is incomplete")
         nodes.preds[nodes.starts[key]] = tuple(arrivals[rank] for rank in groups[key[0]].ranks if rank in arrivals)
     return nodes

@@ -47,7 +47,7 @@ class Recording:
                 reader = TraceReader(path)
                 records[rank] = list(reader.read())
                 if not sealed(path):
-                    raise ReplayError(f"{path} is not whole, or not as it was recorded: record the run again")
+                    raise ReplayError(f"{path} is incomplete or was changed: record the run again")
             except (TraceError, OSError) as error:
                 raise ReplayError(str(error)) from error
             finally:
@@ -71,7 +71,7 @@ class Recording:
                 pass
             elif begin.world != len(records) or sorted(records) != list(range(begin.world)):
                 raise ReplayError(
-                    f"{where} has {len(records)} traces of a run with {begin.world} ranks: it is not whole"
+                    f"{where} has {len(records)} traces of a run with {begin.world} ranks: it is incomplete"
                 )
             if not any(isinstance(record, End) for record in reversed(rank_records)):
                 raise ReplayError(f"{where}: the trace of rank {rank} has no end: the run was cut off, record it again")

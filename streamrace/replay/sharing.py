@@ -282,14 +282,14 @@ class SharingReplayer:
                     if self._works[place] and not self.reason:
                         self._prove(int(computed[place]), place)
         except ReplayError as error:  # plain execution may still be right
-            self.reason = f"effects cannot be executed from what they are said to read: {error}"
+            self.reason = f"effects cannot be executed from the bytes that their records name: {error}"
         finally:
             self._memory[:] = before  # content that the host brought in is not reset before each replay
         if self.reason:
             return
         seen = self._outcome(order, active, computed)
         if seen.checksums != replayer.recorded or seen.departure is not None:
-            self.reason = "effects read what they are not said to read"
+            self.reason = "effects read bytes that their records do not name"
         self._numbering.bound(self._kept if self._keeps else 0)
 
     def _prove(self, number: int, place: int) -> None:
@@ -318,9 +318,9 @@ class SharingReplayer:
                     if span.block == block:
                         part[span.lo : span.hi] = now
             if any((then != now).any() for then, now in zip(before, block_bytes, strict=True)):
-                self.reason = f"effect {place} writes what it is not said to write"
+                self.reason = f"effect {place} writes bytes that its record does not name"
         if results[0] != results[1]:
-            self.reason = f"effect {place} reads what it is not said to read"
+            self.reason = f"effect {place} reads bytes that its record does not name"
         self._numbering.keep(number, self._memory)
         self.shared.effects += 1
         self._learn(*self._one(number))
@@ -405,7 +405,7 @@ class SharingReplayer:
             bounds += [(move.lo, move.hi, sizes[move.block]) for move in deed.passed]
             bounds += [(move.start, move.start + move.hi - move.lo, sizes[move.former]) for move in deed.passed]
             if not all(0 <= lo <= hi <= size for lo, hi, size in bounds):
-                self.reason = f"effect {place} touches what is not there"
+                self.reason = f"effect {place} touches bytes outside of its block"
             until = 0
             for base, size in sorted((bases[block], sizes[block]) for block in {span.block for span in spans}):
                 if base < until:

@@ -87,7 +87,7 @@ class Token:
                     key, _, value = part.partition("=")
                     _check_key(key)
                     if key in options:
-                        raise Wrong("gives an option that stands there already")
+                        raise Wrong("gives an option a second time")
                     options[key] = decoded(value, also="/")
                 else:
                     deviations.append(_read(part))

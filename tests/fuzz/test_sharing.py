@@ -87,9 +87,9 @@ def forgets_the_end(made: Footprint) -> None:
     ("change", "reason"),
     [
         (forgets_a_read, "read what they are not said to read"),  # of another block
-        (forgets_what_it_changes, "reads what it is not said to read"),
-        (forgets_a_write, "writes what it is not said to write"),
-        (forgets_the_end, "reads what it is not said to read"),
+        (forgets_what_it_changes, "reads bytes that its record does not name"),
+        (forgets_a_write, "writes bytes that its record does not name"),
+        (forgets_the_end, "reads bytes that its record does not name"),
     ],
 )
 def test_what_is_not_is_noticed(change: Change, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def read_or_refused(text: str) -> None:
         ("t1,HPZ", "part 2 of the token, 'HPZ', does not name a scenario"),
         ("t1,hpz,", "part 3 of the token, '', is neither an option (fix=none) nor a deviation"),
         ("t1,hpz,Fix=none", "part 3 of the token, 'Fix=none', has 'Fix' for an option's name"),
-        ("t1,hpz,fix=none,fix=none", "part 4 of the token, 'fix=none', gives an option that stands there already"),
+        ("t1,hpz,fix=none,fix=none", "part 4 of the token, 'fix=none', gives an option a second time"),
         ("t1,hpz,fix=a b", "has ' ', which a token writes as '%20'"),
         ("t1,hpz,fix=5%", "has '%', which a token writes as '%25' where no code follows"),
         ("t1,hpz,fix=%FF", "has percent codes that are not UTF-8"),

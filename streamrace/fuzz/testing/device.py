@@ -49,7 +49,7 @@ def start(config: pytest.Config) -> None:
     if "torch" in sys.modules:
         raise pytest.UsageError(
             "the simulated GPU has to be there before torch is imported, and torch is imported already, by a plugin of "
-            "pytest or by who started it: leave that plugin out (-p no:NAME), or import torch later"
+            "pytest or by the program that started it: leave that plugin out (-p no:NAME), or import torch later"
         )
     try:
         launch.start()

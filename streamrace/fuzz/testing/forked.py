@@ -83,7 +83,7 @@ class Done(LiveOutcome):
     def wrong(self, reference: Done) -> list[str]:
         """Return what the test asserts, watches or returns differently from ``reference``, a line each."""
         if self.status is None:
-            return ["it does not come to its end"]
+            return ["it does not end"]
         if self.failure is not None:
             return [] if self.failure.kind in NO_FAILURE else [self.failure.line]
         return differences(reference.values, self.values)
@@ -149,7 +149,7 @@ class Forks:
         elif status < 0:
             why = f"the test's process {ending(status)}"
         else:
-            why = "the test's process ended without a word"
+            why = "the test's process ended without a report"
         own = folder / f"rank{first}.printed"
         printed = own.read_text(errors="replace") if own.exists() else ""
         kind, line, text, printed = (first in reports and reports[first].failed) or ("RankFailed", why, why, printed)

@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if _uses(item)]
     if len(chosen) != 1 and not hasattr(config, "workerinput"):
         raise pytest.UsageError(
-            f"--stream-timing: this token is of one test, and {len(chosen) or 'no'} stream_race tests are chosen: "
+            f"--stream-timing: this token belongs to one test, but {len(chosen) or 'no'} stream_race tests are selected: "
             "name the one, as the report's command does"
         )
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

@@ -127,7 +127,7 @@ def _ratio(ran: Iterable[Ran], kernels: Kernels, now: float) -> Found:
 
 
 def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Found], str]]:
-    mask = "whose mask is told (Concrete Inputs)"
+    mask = "whose mask is recorded (Concrete Inputs)"
     forward = _arithmetic("attention", lambda kernels: kernels.gpu.attention)
     backward = _arithmetic("attention backward", lambda kernels: kernels.gpu.attention_backward)
     product = _arithmetic("matmul", lambda kernels: kernels.gpu.matmul)

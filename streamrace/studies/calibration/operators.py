@@ -98,7 +98,7 @@ def _attention(
     concrete = args.get("Concrete Inputs")
     at = _CAUSAL[name]
     if not isinstance(concrete, list) or len(concrete) <= at or concrete[at] not in ("True", "False"):
-        return f"{name} that does not tell its mask"  # a causal mask halves the work
+        return f"{name} whose mask is not recorded"  # a causal mask halves the work
     backward = name.endswith("_backward")
     need = 4 if backward else 3
     if len(shapes) < need or any(len(shape) != 4 for shape in shapes[:need]):

@@ -100,7 +100,7 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
         f"{flips} of {len(changed)} changes decide",
         "bad" if base.verdict else "good",
         f"In the setting in which users met the race it {'shows' if base.verdict else 'does not show'} with DeepSpeed "
-        f"{AFFECTED}; of {len(changed)} changes of one assumption {flips} turn that round."
+        f"{AFFECTED}; of {len(changed)} changes of one assumption {flips} reverse that."
         + (f" In {partly} of the settings that do not show it not all was exercised: {features}." if partly else ""),
         facts,
     )

@@ -73,9 +73,9 @@ def rehearsed(
                 result = extended(job, folder, tell, rank=rank, beside=ranks if compare else None)
             except Irregular as problem:
                 if exact is False:
-                    sentence = f"few layers do not stand for all: {problem}; leave --extend out"
+                    sentence = f"a few layers do not predict the whole model: {problem}; leave --extend out"
                     raise ScenarioError(sentence) from None
-                tell(f"few layers do not stand for all, so all are run: {problem}")
+                tell(f"a few layers do not predict the whole model, so all layers are run: {problem}")
         if result is None:
             with ProcessPool(cores(), behind=True) as pool:
 
@@ -184,7 +184,7 @@ def _fewest(job: Job, depth: int) -> int:
     together = first + (depth - FEWEST) * layer
     parts = math.ceil(together / job.ranks / zero.get("sub_group_size", _SUB_GROUP))
     if parts > 1:
-        raise Irregular(f"the optimizer goes over {parts} parts of sub_group_size, and few layers make one")
+        raise Irregular(f"the optimizer runs over {parts} parts of sub_group_size, but a few layers fill only one")
     if "stage3_model_persistence_threshold" in zero:
         raise Irregular("stage3_model_persistence_threshold counts the parameters of the whole model")
     most: int = max(
@@ -192,7 +192,7 @@ def _fewest(job: Job, depth: int) -> int:
     )
     needed: int = max(FEWEST, math.ceil(most / layer) + 2)
     if needed + 2 > MOST:
-        raise Irregular(f"{needed} layers have fewer elements than DeepSpeed's limits count: that many are not few")
+        raise Irregular(f"DeepSpeed's limits are reached only from {needed} layers on: too many to record")
     return needed
 
 
@@ -201,7 +201,7 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, depth: int, fol
     last, times = three[-1], (depth - three[-1].layers) // period
     again = _again(last.order)
     if again != last.found.steps:
-        raise Irregular("the recording does not take the time that its order takes")
+        raise Irregular("the recorded step does not take as long as its order of work predicts")
     profile, timing = job.profile(), job.timing()
     memory, busy, traffic = MemoryMetrics(profile.capacity), BusyMetrics(), TrafficMetrics(timing.nodes_of)
     course = SynthesizedTrace(last.order)
@@ -254,7 +254,7 @@ def _races(recordings: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ..
     if len({frozenset(of_trace) for of_trace in by_place}) > 1 or any(
         len(of_trace) != len(races) for of_trace, races in zip(by_place, recordings, strict=True)
     ):
-        raise Irregular("there are other races with more layers")
+        raise Irregular("models with different numbers of layers have different races")
     grown = []
     for place, race in by_place[-1].items():
         occurrences = _grown([of_trace[place].occurrences for of_trace in by_place], times, "how often a race occurs")

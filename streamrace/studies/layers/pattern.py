@@ -264,13 +264,13 @@ def _growth(one: PhaseOrder, two: PhaseOrder, three: PhaseOrder, stacks: dict[in
     problem = Irregular("")
     for windows in _WINDOWS:
         try:
-            return _foretold(one, two, three, windows, where, stacks)
+            return _predicted(one, two, three, windows, where, stacks)
         except Irregular as found:
             problem = found
     raise problem
 
 
-def _foretold(
+def _predicted(
     one: PhaseOrder,
     two: PhaseOrder,
     three: PhaseOrder,
@@ -281,7 +281,7 @@ def _foretold(
     units, stuck = _units(one.items, two.items, windows)
     if stuck is not None:
         description = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
-        raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {description} on")
+        raise Irregular(f"{where} more layers do not add whole repeating units, from {description} on")
     repeats: list[int] = []  # for each item of the third recording, the index of the item of the second that it repeats
     twice: list[Repeat] = []
     at = 0
@@ -292,9 +292,9 @@ def _foretold(
     repeats += range(at, len(two.items))
     for number, (index, item) in enumerate(zip(repeats, three.items, strict=False)):
         if two.items[index].key != item.key:
-            raise Irregular(f"{where} {_said(item, stacks)} is not what fewer layers foretell (record {number})")
+            raise Irregular(f"{where} {_said(item, stacks)} is not what fewer layers predict (record {number})")
     if len(repeats) != len(three.items):
-        raise Irregular(f"{where} there are {len(three.items)} records, and fewer layers foretell {len(repeats)}")
+        raise Irregular(f"{where} there are {len(three.items)} records, but fewer layers predict {len(repeats)}")
     grown = _grown(one, two, three, units, where, stacks)
     return Growth(three, tuple(twice), grown, tuple(two.items[index] for index in repeats))
 
