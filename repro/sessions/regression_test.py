@@ -136,7 +136,7 @@ def emit(
             def progress(done: int, left: Files) -> None:
                 tell(f"trial {done + 1} of at most {trials}: {_count(left)} lines are left of {before}")
 
-            reduced = reduce(files, shows, budget=trials, told=progress)
+            reduced = reduce(files, shows, budget=trials, tell=progress)
     with _runner(path, []) as runner, _other(path, [], mended, runner) as other:
         tell("the reduced program, once more")
         final = replace(shows, runner=runner)

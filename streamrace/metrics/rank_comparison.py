@@ -152,13 +152,13 @@ def described(trace: Path, nodes_of: Sequence[int], number: int, *, roots: bool 
                 stacks[record.id] = record.frames
             at += metric.mark(record)
             if at >= number and isinstance(record, (Launch, Collective)):
-                return _said(record, stacks.get(record.stack, ()))
+                return _description(record, stacks.get(record.stack, ()))
     finally:
         reader.close()
     return "nothing more"
 
 
-def _said(record: Launch | Collective, frames: Sequence[Frame]) -> str:
+def _description(record: Launch | Collective, frames: Sequence[Frame]) -> str:
     where = f" at {wording.frame(frames[0])}" if frames else ""
     reads, writes = (sum(access[2] - access[1] for access in accesses) for accesses in (record.reads, record.writes))
     lasts = f"{(record.end - record.start) / 1000:,.1f} us"

@@ -63,7 +63,7 @@ def kernel(call: Call, rank: int, arena: Arena) -> Action:
     else:
         run = _several(outputs, call.places, func, args, kwargs)
     if call.random is not None:
-        run = _drawing(run, call.random, generator, given=_given(generator, args, kwargs))
+        run = _drawing(run, call.random, generator, passed=_passes(generator, args, kwargs))
     if call.dtype != "float32":
         run = _with_default(run, dtype_of(call.dtype))
     return run
@@ -76,7 +76,7 @@ def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
     if any(word_of(argument) == "scratch" for argument in (*call.args, *call.kwargs.values())):
         run = partial(_afresh, func, call, rank, arena)
     if call.random is not None:
-        run = _drawing(run, call.random, generator, given=_given(generator, args, kwargs))
+        run = _drawing(run, call.random, generator, passed=_passes(generator, args, kwargs))
     return _with_default(run, dtype_of(call.dtype)) if call.dtype != "float32" else run
 
 
@@ -159,14 +159,14 @@ def _several(
     return run
 
 
-def _given(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _passes(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Check whether the call passes a generator; otherwise the operator draws from torch's own."""
     return any(argument is generator for argument in (*args, *kwargs.values()))
 
 
-def _drawing(run: Action, state: bytes, generator: torch.Generator, *, given: bool) -> Action:
+def _drawing(run: Action, state: bytes, generator: torch.Generator, *, passed: bool) -> Action:
     drawn_from = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-    source = generator if given else torch.default_generator
+    source = generator if passed else torch.default_generator
 
     def draw() -> Any:
         before = source.get_state()

@@ -122,12 +122,12 @@ def classes(job: Job, sizes: Sequence[int]) -> list[RankClass]:
         places = [_place("world", rank, job.ranks), _place("node", rank % job.gpus, job.gpus)]
         if 1 < group < job.ranks and group != job.gpus:
             places.append(_place("group", rank % group, group))
-        shards = [_held(size, rank, job.ranks) for size in sizes] if job.stage == 3 or job.sharding else []
+        shards = [_elements(size, rank, job.ranks) for size in sizes] if job.stage == 3 or job.sharding else []
         if 1 < group < job.ranks:
-            shards += [_held(size, rank % group, group) for size in sizes]
+            shards += [_elements(size, rank % group, group) for size in sizes]
         straggles = tuple(sorted(key for key in slow if key.partition(":")[2] == str(rank)))
         ranks_of.setdefault((tuple(places), tuple(shards), straggles), []).append(rank)
-    return [RankClass(_said(*key), tuple(members)) for key, members in ranks_of.items()]
+    return [RankClass(_description(*key), tuple(members)) for key, members in ranks_of.items()]
 
 
 def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text: None) -> CheckedClasses:
@@ -178,7 +178,7 @@ class Comparison:
         """Return the comparison for a job with parameters of these sizes. Raises as :func:`check`."""
         of = classes(self.job, sizes)
         on = f" on {self.layers} layers" if self.layers else ""
-        self._tell(f"{len(of)} classes of ranks: comparing {len(_wanted(of))} ranks{on}")
+        self._tell(f"{len(of)} classes of ranks: comparing {len(_compared(of))} ranks{on}")
         if 0 not in self.read:
             self.read[0] = self._rehearsed(0)
         self.read |= side_by_side(self._rehearsed, self._missing(of))
@@ -186,10 +186,10 @@ class Comparison:
         return CheckedClasses(tuple(_checked(group, self.read, nodes_of) for group in of), self.layers)
 
     def _missing(self, of: Sequence[RankClass]) -> list[int]:
-        return [rank for rank in _wanted(of) if rank not in self.read]
+        return [rank for rank in _compared(of) if rank not in self.read]
 
 
-def _wanted(of: Sequence[RankClass]) -> list[int]:
+def _compared(of: Sequence[RankClass]) -> list[int]:
     """Return the ranks that are compared."""
     return sorted({rank for group in of for rank in (group.members[0], group.second) if rank is not None})
 
@@ -246,14 +246,14 @@ def _place(of: str, index: int, count: int) -> str:
     return f"first of its {of}" if index == 0 else f"last of its {of}" if index == count - 1 else ""
 
 
-def _held(size: int, rank: int, ranks: int) -> int | str:
+def _elements(size: int, rank: int, ranks: int) -> int | str:
     """Return how much of a parameter the rank really holds: all of its shard, nothing, or a number of elements."""
     shard = -(-size // ranks)
     elements = min(max(size - rank * shard, 0), shard)
     return "all" if elements == shard else "nothing" if elements == 0 else elements
 
 
-def _said(places: Sequence[str], shards: Sequence[int | str], straggles: Sequence[str]) -> str:
+def _description(places: Sequence[str], shards: Sequence[int | str], straggles: Sequence[str]) -> str:
     parts = [place.replace("its world", "all") for place in places if place] or ["between others"]
     if any(share != "all" for share in shards):
         padded = any(isinstance(share, int) for share in shards)

@@ -176,7 +176,7 @@ def _row(point: Point, rehearsed: Rehearsed, retimer: Retimer, network: float) -
     }
 
 
-def asked(frame: pd.DataFrame) -> float:
+def query_share(frame: pd.DataFrame) -> float:
     """Return the largest part of a step, over all rows, that unanswered queries can account for."""
     return float((frame.asking_us / 1e6 / frame.step_s).max())
 

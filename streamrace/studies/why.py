@@ -214,7 +214,7 @@ def _row(flip: Flip, rehearsed: Rehearsed, retimer: Retimer) -> dict[str, Any]:
         "within_forward": len(inside),
         "slack_ms": None if slack is None else slack / 1e6,
         "worst_ms": min((pair.slack_ns for pair in inside), default=0) / 1e6 if inside else None,
-        "parameters": named(inside or bad),
+        "parameters": parameter_names(inside or bad),
         "from_gbits": None if flip.direct else matters_from(lambda network: at(network=network)),
         "fits": rehearsed.fits,
         "unexercised": "; ".join(rehearsed.unexercised),
@@ -242,7 +242,7 @@ def matters_from(at: Callable[[float], Retimed], networks: Sequence[float] = NET
     return high
 
 
-def named(pairs: Iterable[TimedPair]) -> str:
+def parameter_names(pairs: Iterable[TimedPair]) -> str:
     """Name the parameters of the pairs: ``layers.27 q, v, o, gate``; more than three layers by number."""
     layers: dict[str, list[str]] = {}
     for pair in pairs:

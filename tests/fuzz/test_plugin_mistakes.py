@@ -94,7 +94,7 @@ def test_a_token_that_does_not_fit_is_one_clear_sentence(gpu: GpuSession) -> Non
     told = gpu.run("--stream-timing", "t1,0/1/aten::mul/1+8us", failed=1)
     assert "the timing does not fit this test any more: there is no 1. aten::mul on stream 1 of rank 0" in told
     gpu.file("@pytest.mark.stream_race\n@pytest.mark.parametrize('a', [1, 2])\ndef test_ones(a):\n    pass\n")
-    assert "this token belongs to one test, but 2 stream_race tests are selected" in gpu.run("--stream-timing", "t1")
+    assert "this token belongs to one test, but 2 stream_race tests are chosen" in gpu.run("--stream-timing", "t1")
 
 
 def test_what_a_session_on_the_gpu_has_done_before_its_forks_is_one_clear_sentence(gpu: GpuSession) -> None:

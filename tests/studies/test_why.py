@@ -71,7 +71,7 @@ def test_where_parameters_are_counted_from_decides_on_a_slow_network(tmp_path: P
     assert not any(one.harms for one in pinned.harmful)
     bad = [one for one in older.harmful if one.harms]
     assert bad and all(one.pair.within_forward for one in bad)
-    assert study.named(bad).startswith("layers.")
+    assert study.parameter_names(bad).startswith("layers.")
 
 
 def test_a_copy_at_each_release_races_in_the_first_step_too(tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ def supply(accelerator: type[Any]) -> None:
     find: Callable[[Any], None] = accelerator._lazy_init_class_dict  # fills class_dict, once for all
 
     @functools.wraps(find)
-    def found(self: Any) -> None:
+    def find_and_replace(self: Any) -> None:
         if self.class_dict is None:
             find(self)
             replace(self.class_dict or {})
 
-    accelerator._lazy_init_class_dict = found
+    accelerator._lazy_init_class_dict = find_and_replace
 
 
 def replace(builders: Mapping[str, type[Any] | None]) -> None:

@@ -126,7 +126,7 @@ def examine(
                 why = "a second run in the same timing is another from its beginning on"
                 return [_unconfirmed(race, why) for race in races]
         examination = Examination(first, control, program, timing, again, folder, beside or races)
-        return examination.all(races, limit, look=look or _past)
+        return examination.all(races, limit, look=look or _ignore)
 
 
 class Examination:
@@ -183,12 +183,12 @@ class Examination:
 
     def _examined(self, race: Race) -> LiveWitness:
         """Return the first harmful occurrence; else a benign verdict on those tried; else why none was reversed."""
-        witness = self._tried(race, race.examples[0])  # usually sufficient, and the others need not be found
+        witness = self._try_occurrence(race, race.examples[0])  # usually sufficient, and the others need not be found
         if witness.verdict == "harmful":
             return witness
         witnesses = [witness]
         for occurrence in self._spread(race)[1:]:
-            witness = self._tried(race, occurrence)
+            witness = self._try_occurrence(race, occurrence)
             if witness.verdict == "harmful":
                 return witness
             witnesses.append(witness)
@@ -198,7 +198,7 @@ class Examination:
         sentence = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
         return replace(benign[0], says=f"{sentence}, one at a time, {_NOTHING}")
 
-    def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
+    def _try_occurrence(self, race: Race, occurrence: Occurrence) -> LiveWitness:
         pair = self._pair(race, occurrence)
         if pair is None:
             return _unconfirmed(race, "its work is not in the trace")
@@ -226,7 +226,7 @@ class Examination:
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
         witness = (
-            self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
+            self._corrected(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
         )
         return self._in_quiet(race, pair) or witness if witness.verdict == "benign" and self._shown else witness
 
@@ -239,7 +239,7 @@ class Examination:
         def judge(trial: _Found) -> LiveWitness:
             return self._judged_by(race, *trial, control, timing)
 
-        return self._alone(pair, control, trial, lambda now: now < 0, judge)
+        return self._isolated(pair, control, trial, lambda now: now < 0, judge)
 
     def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
         """Return a witness if reversing the pair alone, all else in the program's order, is harmful; else None.
@@ -255,7 +255,7 @@ class Examination:
         witness = self._late(race, pair, gap, quiet, self._quiet)
         return witness if witness.verdict == "harmful" else None
 
-    def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
+    def _corrected(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
         """Use the run itself as the witness, as it has the pair reversed; compare with the program's order."""
         late = (pair.second, pair.second_touch, -gap)
         trial = self._delayed(self._timing, pair, *late, holds=lambda now: now >= 0)
@@ -266,16 +266,16 @@ class Examination:
             if now is None or now < 0:
                 return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {trial}")
             witness = self._judged_by(race, self._timing, self._control, self._at_once, None)
-            return self._naming(witness, self._turned(pair, self._control, self._at_once))
+            return self._with_names(witness, self._turned(pair, self._control, self._at_once))
 
         def judge(trial: _Found) -> LiveWitness:
             return self._judged_by(race, self._timing, self._control, trial[1], trial[0])
 
-        return self._alone(pair, self._control, trial, lambda now: now >= 0, judge)
+        return self._isolated(pair, self._control, trial, lambda now: now >= 0, judge)
 
     # -- other races ----------------------------------------------------------------------------------------
 
-    def _alone(
+    def _isolated(
         self,
         pair: RacingPair,
         base: LiveOutcome,
@@ -296,7 +296,7 @@ class Examination:
             trial, turned = next_, self._turned(pair, base, next_[1])
             if not turned:
                 break
-        return self._naming(judge(trial), turned)
+        return self._with_names(judge(trial), turned)
 
     def _turned(
         self, pair: RacingPair, base: LiveOutcome, other: LiveOutcome
@@ -316,7 +316,7 @@ class Examination:
                     turned.append((race, other_pair, before, now))
         return turned
 
-    def _naming(self, witness: LiveWitness, turned: Sequence[tuple[Race, RacingPair, int, int]]) -> LiveWitness:
+    def _with_names(self, witness: LiveWitness, turned: Sequence[tuple[Race, RacingPair, int, int]]) -> LiveWitness:
         numbers = sorted({at for at, race in enumerate(self._races, 1) for other, *_ in turned if other is race})
         if witness.verdict != "harmful" or not numbers:
             return witness
@@ -367,7 +367,7 @@ class Examination:
         )
 
 
-def _past(witness: LiveWitness) -> None:
+def _ignore(witness: LiveWitness) -> None:
     """Ignore the outcomes."""
 
 

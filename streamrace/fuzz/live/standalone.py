@@ -78,7 +78,7 @@ class AloneRuns:
         except TraceError:  # the run was ended in the middle of a record
             return LiveOutcome({}, status), traces
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the end of the last run's output."""
         try:
             text = (self._folder / f"run{self._runs}" / "printed").read_text(encoding="utf-8", errors="replace")

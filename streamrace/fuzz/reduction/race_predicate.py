@@ -70,14 +70,14 @@ class Shows:
             if first.status is None:
                 return f"does not end within {self.patience_s:.0f} s"
             if first.status:
-                return f"ends with status {first.status}{_last(runs.said())}"
+                return f"ends with status {first.status}{_last_line(runs.output())}"
             try:
                 races = find_races(traces)
             except TraceError as problem:
                 return f"left no traces: {problem}"
         known_keys = (self.known or frozenset()) - {self.wanted}
         wrong = [race for race in races if between(race, places) or lasting(race) not in known_keys]
-        return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
+        return f"has {_counted(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
         """Run the program and find its races. ``twice``: a second run has to repeat it. Raises RuntimeError: no GPU."""
@@ -87,7 +87,7 @@ class Shows:
             if first.status is None:
                 return Look(why=f"it did not end within {self.patience_s:.0f} s")
             if first.status:
-                return Look(why=f"it ends with status {first.status}{_last(runs.said())}")
+                return Look(why=f"it ends with status {first.status}{_last_line(runs.output())}")
             try:
                 races = find_races(traces)
             except TraceError as problem:
@@ -95,7 +95,7 @@ class Shows:
             keys = frozenset(map(lasting, races))
             race = next((race for race in races if lasting(race) == self.wanted), None)
             if race is None:
-                return Look(keys=keys, why=f"it has {_many(len(races), 'race')}, and not this one")
+                return Look(keys=keys, why=f"it has {_counted(len(races), 'race')}, and not this one")
             if self.known is not None and not keys <= self.known:
                 return Look(keys=keys, why="it has races that were not there")
             witness = None
@@ -105,11 +105,11 @@ class Shows:
             return Look(race, tuple(races), keys, witness)
 
 
-def _many(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return wording.count(count, noun) if count else f"no {noun}s"
 
 
-def _last(output: str) -> str:
+def _last_line(output: str) -> str:
     lines: Iterable[str] = [line.strip() for line in output.splitlines() if line.strip()]
     last = next((line for line in reversed([*lines]) if not line.startswith("streamrace:")), "")
     return f" ({last[:300]})" if last else ""

@@ -34,21 +34,21 @@ class _Spent(Exception):
 
 
 def reduce(
-    files: Files, holds: Callable[[Files], bool], *, budget: int, told: Callable[[int, Files], None] = lambda *_: None
+    files: Files, holds: Callable[[Files], bool], *, budget: int, tell: Callable[[int, Files], None] = lambda *_: None
 ) -> Reduced:
     """Return the smallest program found that still ``holds``, as ``files`` do; at most ``budget`` trials, none twice.
 
-    ``told``: called before each trial, with the number of earlier trials and the files reached.
+    ``tell``: called before each trial, with the number of earlier trials and the files reached.
     """
-    return _Reducing(files, holds, budget, told).result()
+    return _Reducing(files, holds, budget, tell).result()
 
 
 class _Reducing:
     def __init__(
-        self, files: Files, holds: Callable[[Files], bool], budget: int, told: Callable[[int, Files], None]
+        self, files: Files, holds: Callable[[Files], bool], budget: int, tell: Callable[[int, Files], None]
     ) -> None:
         self._files = dict(files)
-        self._holds, self._budget, self._told = holds, budget, told
+        self._holds, self._budget, self._tell = holds, budget, tell
         self._trials = 0
         self._known = {self._key(self._files)}
 
@@ -89,7 +89,7 @@ class _Reducing:
         if self._trials >= self._budget:
             raise _Spent
         self._known.add(key)
-        self._told(self._trials, self._files)
+        self._tell(self._trials, self._files)
         self._trials += 1
         if not self._holds(changed):
             return False
@@ -121,17 +121,17 @@ class _Reducing:
     def _level(self, name: str, depth: int) -> None:
         """Reduce the statements of one level: first in groups of decreasing size, then one by one, from the end."""
 
-        def there() -> list[int]:
+        def indices() -> list[int]:
             return [at for at, (level, _) in enumerate(Text(self._files[name]).statements) if level == depth]
 
-        size = len(there()) // 2 if len(there()) > _MANY else 1
+        size = len(indices()) // 2 if len(indices()) > _MANY else 1
         while size:
-            end = len(there())
+            end = len(indices())
             while end > 0:
                 begin = max(0, end - size)
                 text = Text(self._files[name])
-                chosen = [text.statements[at][1] for at in there()[begin:end]]
+                chosen = [text.statements[at][1] for at in indices()[begin:end]]
                 if self._try(name, text.without(with_users(text.tree, chosen))) and name not in self._files:
                     return
-                end = min(begin, len(there()))
+                end = min(begin, len(indices()))
             size //= 2

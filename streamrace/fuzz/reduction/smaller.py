@@ -59,7 +59,7 @@ def unwrapped(text: Text) -> list[str]:
     """Return texts in which the body of a ``with``, ``if``, ``try`` or loop of one round replaces the statement."""
     texts = []
     for _, node in text.statements:
-        if not isinstance(node, _WRAPPERS) or (isinstance(node, ast.For) and not _once(node)):
+        if not isinstance(node, _WRAPPERS) or (isinstance(node, ast.For) and not _single_round(node)):
             continue
         bodies = [node.body] if not isinstance(node, ast.If) else [body for body in (node.body, node.orelse) if body]
         for body in bodies:
@@ -75,7 +75,7 @@ def _sequence(call: ast.Call) -> bool:
     return name == "Sequential" and len(call.args) > 1
 
 
-def _once(loop: ast.For) -> bool:
+def _single_round(loop: ast.For) -> bool:
     """Check for a loop of one round that does not use its number."""
     call = loop.iter
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"):

@@ -39,7 +39,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 def start(config: pytest.Config) -> None:
     """Start the GPU if the session requests it. Raises :class:`pytest.UsageError`."""
-    if not wanted(config) or config.known_args_namespace.help:
+    if not requested(config) or config.known_args_namespace.help:
         return
     from streamrace.compiling import BuildError
     from streamrace.device import launch, library
@@ -54,16 +54,16 @@ def start(config: pytest.Config) -> None:
     try:
         launch.start()
     except (BuildError, RuntimeError) as problem:
-        raise pytest.UsageError(f"there can be no simulated GPU ({_asked(config)}): {problem}") from None
+        raise pytest.UsageError(f"there can be no simulated GPU ({_source(config)}): {problem}") from None
 
 
-def here() -> bool:
+def has_gpu() -> bool:
     """Check whether this process has a simulated GPU."""
     library = sys.modules.get("streamrace.device.library")
     return library is not None and bool(library.active())
 
 
-def wanted(config: pytest.Config) -> bool:
+def requested(config: pytest.Config) -> bool:
     """Check whether the session requests the GPU. Raises :class:`pytest.UsageError` for an unknown device."""
     setting = _flag(config) or str(config.getini(INI)).strip()
     if setting not in ("", CUDA):
@@ -87,7 +87,7 @@ def missed(message: str) -> str | None:
     return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({request}): {_ASK}"
 
 
-def _asked(config: pytest.Config) -> str:
+def _source(config: pytest.Config) -> str:
     return FLAG if _flag(config) else INI
 
 

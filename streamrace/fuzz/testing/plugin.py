@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if _uses(item)]
     if len(chosen) != 1 and not hasattr(config, "workerinput"):
         raise pytest.UsageError(
-            f"--stream-timing: this token belongs to one test, but {len(chosen) or 'no'} stream_race tests are selected: "
+            f"--stream-timing: this token belongs to one test, but {len(chosen) or 'no'} stream_race tests are chosen: "
             "name the one, as the report's command does"
         )
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -227,7 +227,7 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], arguments: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """Return the failure; None if nothing is wrong."""
-    if not device.here():
+    if not device.has_gpu():
         return _NO_GPU
     try:
         import_module("streamrace.fuzz.testing.live_trial")
@@ -240,14 +240,14 @@ def _outcome(
     try:
         options = Options.of(arguments)
         with TemporaryDirectory() as folder, steady():
-            return _tried(item, body, options, call, Path(folder))
+            return _run_trial(item, body, options, call, Path(folder))
     except Problem as error:
         return str(error)
     except BodyFailed as error:
         return error
 
 
-def _tried(item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path) -> str | None:
+def _run_trial(item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path) -> str | None:
     from streamrace.fuzz.testing import forked
     from streamrace.fuzz.testing.live_trial import LiveTrial
 
@@ -312,4 +312,4 @@ def _uses(item: pytest.Item) -> bool:
 
 def _is_housed(item: pytest.Item) -> bool:
     """Check whether the test runs in the separate process."""
-    return _uses(item) and not device.here()
+    return _uses(item) and not device.has_gpu()

@@ -127,7 +127,7 @@ def judged(
 
     races = found_by(detectors, Race)
     if wrong := failing(races):
-        lines = _told(wrong, between, timing, run(timing).differs(run(reference)), lost)
+        lines = _report(wrong, between, timing, run(timing).differs(run(reference)), lost)
         return Judgement("\n".join(lines), tuple(wrong), unseen)
     if unseen:
         return Judgement(f"no race is seen, but not all that the program does was: {'; '.join(unseen)}", unseen=unseen)
@@ -135,9 +135,9 @@ def judged(
     if why := _failed(shown, runs):
         return Judgement(f"no race is seen, but in the timing {timing} {why}")
     if again := failing(find_races(shown_traces)):  # the program takes other branches in this timing
-        return Judgement("\n".join(_told(again, between, timing, "", lost)), tuple(again))
+        return Judgement("\n".join(_report(again, between, timing, "", lost)), tuple(again))
     notes = [f"the program does not come by {place} any more: it has no race at all" for place in lost]
-    notes += [f"in the timing {timing} nothing is late: {line}" for line in _strange(shown, timing)]
+    notes += [f"in the timing {timing} nothing is late: {line}" for line in _missing(shown, timing)]
     if races:
         sentence = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
         return Judgement(notes=(*notes, f"{sentence}: values were not compared, as it may change them"))
@@ -176,13 +176,13 @@ def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
     if outcome.status is None:
         return f"the program did not end within {runs.patience_s:.0f} s"
     if outcome.status:
-        return f"the program ends with status {outcome.status}\n\n{runs.said()}"
+        return f"the program ends with status {outcome.status}\n\n{runs.output()}"
     if not any(recorded.works for recorded in outcome.run.values()):
         return "the program gives the device no work"
     return ""
 
 
-def _told(
+def _report(
     races: Sequence[Race], between: Sequence[str], timing: Timing, differs: str, lost: Sequence[str]
 ) -> list[str]:
     first = races[0]
@@ -207,7 +207,7 @@ def _line(side: Side, between: Sequence[str]) -> str:
     return f"{access} at {wording.frame(frame, path=True)}" if frame else access
 
 
-def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
+def _missing(outcome: LiveOutcome, timing: Timing) -> list[str]:
     """Return the work that the timing delays but the program does not issue."""
     places = [deviation.place for deviation in timing.deviations if isinstance(deviation, Delay)]
     return [

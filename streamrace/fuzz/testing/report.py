@@ -71,10 +71,10 @@ def report(
         if result.witness is not None:
             lines += indented("Witness, in which the second comes before the first:", result.witness.words)
             lines += indented("Then:", result.witness.wrong or ["every value is the same"])
-            lines += _again(result.witness.token, command)
+            lines += _rerun_lines(result.witness.token, command)
     if failing is not None:
         lines += ["", "A timing in which it goes wrong", *indented("Timing:", failing.words)]
-        lines += [*indented("Then:", failing.wrong), *_again(failing.token, command)]
+        lines += [*indented("Then:", failing.wrong), *_rerun_lines(failing.token, command)]
         lines += [] if races else [f"  {_NO_RACE}"]
     for read in unwritten:
         lines += ["", f"Uninitialised: {read.sentence()}."]
@@ -100,5 +100,5 @@ def indented(heading: str, lines: Sequence[str]) -> list[str]:
     return [f"  {heading}", *(f"    {line}" for line in lines)]
 
 
-def _again(token: str, command: Callable[[str], str]) -> list[str]:
+def _rerun_lines(token: str, command: Callable[[str], str]) -> list[str]:
     return [f"  Token: {token}", f"  Again: {command(token)}"]

@@ -46,7 +46,7 @@ def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
             other = run.elsewhere(release)
             names = [*frame.configuration, *other.configuration]
             frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)
-        if (part_of := study.asked(frame)) >= _TOLD:
+        if (part_of := study.query_share(frame)) >= _TOLD:
             run.tell(
                 f"In these runs no query of an event is answered, so a step may be up to {part_of:.1%} longer "
                 "than in 'streamrace dry', and more pairs unordered: the column asking_us says it of each row."

@@ -127,12 +127,12 @@ def _tables(frames: Frames) -> list[Table]:
     tables = []
     for release in compared(frame):
         rows = [
-            [row.assumption, row.value, *_found(row), start(row.from_gbits), Cell("yes", "warn") if row.flips else ""]
+            [row.assumption, row.value, *_result(row), start(row.from_gbits), Cell("yes", "warn") if row.flips else ""]
             for row in each(frame[frame.release == release])
         ]
         tables.append(Table(f"DeepSpeed {release}, one assumption changed at a time", changes, rows, note))
     rows = [
-        [row.value, *_found(row), f"{row.manifested} of {row.pairs}", row.step_s]
+        [row.value, *_result(row), f"{row.manifested} of {row.pairs}", row.step_s]
         for row in each(frame[frame.assumption.isin([BASE, "release"])].sort_values("release", kind="stable"))
     ]
     columns = ["release", "harmful pairs reversed", "closest", "parameters", "all pairs", Column("step", "{:.4g} s")]
@@ -140,7 +140,7 @@ def _tables(frames: Frames) -> list[Table]:
     return [*tables, Table("The setting, by release", columns, rows, note)]
 
 
-def _found(row: Any) -> tuple[Cell, str, str]:
+def _result(row: Any) -> tuple[Cell, str, str]:
     """Return the reversed pairs, the closest and their parameters; zero is a warning if not all was exercised."""
     bad = Cell(f"{row.reversed} of {row.harmful}", "bad" if row.reversed else "good")
     if not row.reversed and row.unexercised:

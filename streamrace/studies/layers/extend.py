@@ -130,8 +130,8 @@ def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, dept
                 continue
             try:
                 return _extended(job, [run for run in three if run is not None], period, depth, folder)
-            except Irregular as found:
-                problem = found
+            except Irregular as irregular:
+                problem = irregular
     raise problem
 
 
@@ -199,7 +199,7 @@ def _fewest(job: Job, depth: int) -> int:
 def _extended(job: Job, three: Sequence[_Recorded], period: int, depth: int, folder: Path) -> Rehearsed:
     grown = growth(*(run.order for run in three))
     last, times = three[-1], (depth - three[-1].layers) // period
-    again = _again(last.order)
+    again = _retimed(last.order)
     if again != last.found.steps:
         raise Irregular("the recorded step does not take as long as its order of work predicts")
     profile, timing = job.profile(), job.timing()
@@ -238,7 +238,7 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, depth: int, fol
     )
 
 
-def _again(order: LayerPattern) -> tuple[StepTime, ...]:
+def _retimed(order: LayerPattern) -> tuple[StepTime, ...]:
     """Return the steps of a recording, timed anew without change."""
     course, busy = SynthesizedTrace(order), BusyMetrics()
     busy.feed(order.names)

@@ -265,8 +265,8 @@ def _growth(one: PhaseOrder, two: PhaseOrder, three: PhaseOrder, stacks: dict[in
     for windows in _WINDOWS:
         try:
             return _predicted(one, two, three, windows, where, stacks)
-        except Irregular as found:
-            problem = found
+        except Irregular as irregular:
+            problem = irregular
     raise problem
 
 
@@ -280,7 +280,7 @@ def _predicted(
 ) -> Growth:
     units, stuck = _units(one.items, two.items, windows)
     if stuck is not None:
-        description = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
+        description = _description(two.items[min(stuck, len(two.items) - 1)], stacks)
         raise Irregular(f"{where} more layers do not add whole repeating units, from {description} on")
     repeats: list[int] = []  # for each item of the third recording, the index of the item of the second that it repeats
     twice: list[Repeat] = []
@@ -292,7 +292,7 @@ def _predicted(
     repeats += range(at, len(two.items))
     for number, (index, item) in enumerate(zip(repeats, three.items, strict=False)):
         if two.items[index].key != item.key:
-            raise Irregular(f"{where} {_said(item, stacks)} is not what fewer layers predict (record {number})")
+            raise Irregular(f"{where} {_description(item, stacks)} is not what fewer layers predict (record {number})")
     if len(repeats) != len(three.items):
         raise Irregular(f"{where} there are {len(three.items)} records, but fewer layers predict {len(repeats)}")
     grown = _grown(one, two, three, units, where, stacks)
@@ -316,14 +316,14 @@ def _grown(
             if sizes[0] != sizes[1] or sizes[1] != sizes[2] or lasts[1] != lasts[2]:
                 more = tuple(after - before for before, after in zip(sizes[1], sizes[2], strict=True))
                 if more != tuple(after - before for before, after in zip(sizes[0], sizes[1], strict=True)):
-                    description = _said(three.items[third], stacks)
+                    description = _description(three.items[third], stacks)
                     raise Irregular(f"{where} {description} does not grow by the same with each layer")
                 grown[third] = (more, lasts[2] - lasts[1])
             first, second, third = first + 1, second + 1, third + 1
         for copy in range(2):
             for at in range(length):
                 if two.items[second + at].sizes != three.items[third + copy * length + at].sizes:
-                    description = _said(three.items[third + copy * length + at], stacks)
+                    description = _description(three.items[third + copy * length + at], stacks)
                     raise Irregular(f"{where} {description} has another size in another layer")
         second, third = second + length, third + 2 * length
     return grown
@@ -378,7 +378,7 @@ def _resumes(fewer: Sequence[int], at: int, more: Sequence[int], at_more: int, w
     return None
 
 
-def _said(item: Item, stacks: dict[int, tuple[Frame, ...]]) -> str:
+def _description(item: Item, stacks: dict[int, tuple[Frame, ...]]) -> str:
     record = item.record
     frames = stacks.get(getattr(record, "stack", -1), ())
     where = f" at {frames[0].file.rpartition('/')[2]}:{frames[0].line} ({frames[0].function})" if frames else ""
