@@ -86,7 +86,7 @@ def forgets_the_end(made: Footprint) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (forgets_a_read, "read what they are not said to read"),  # of another block
+        (forgets_a_read, "read bytes that their records do not name"),  # of another block
         (forgets_what_it_changes, "reads bytes that its record does not name"),
         (forgets_a_write, "writes bytes that its record does not name"),
         (forgets_the_end, "reads bytes that its record does not name"),
@@ -177,7 +177,7 @@ def test_what_does_not_come_out_as_it_was_recorded_is_not_shared() -> None:
     replayer.recorded = tuple(one ^ 1 for one in replayer.recorded)
     sharing = SharingReplayer(replayer)
     assert shown(sharing.run()) == shown(replayer.run())
-    assert "not said to read" in sharing.reason
+    assert "read bytes that their records do not name" in sharing.reason
 
 
 def test_what_the_host_brought_is_there_after_it_was_tried_out() -> None:
