@@ -147,7 +147,7 @@ def _unknown(findings: Findings, script: SourceLine) -> list[Result]:
     """Return a finding for a program that was not seen in full: without it the list would look clean."""
     if not (findings.verdict == Verdict.UNKNOWN or findings.uncertain):
         return []
-    message = findings.failure and f"The program ended early: {findings.failure}. What came behind that is not known."
+    message = findings.failure and f"The program ended early: {findings.failure}. What came after that is not known."
     message = message or "Not all that the program does was seen, so what was not found may be there."
     return [Result(RULES["unknown"], visible(message, lines=False), known_findings.fingerprint(["unknown"]), script)]
 

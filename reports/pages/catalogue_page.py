@@ -104,7 +104,7 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     if wrong:
         names = ", ".join(row.id for row in wrong)
         return f"{len(wrong)} not as expected", "bad", f"{summary}. Not as expected: {names}."
-    return "as expected", "good", f"{summary}. Each is told as what it is, and each fixed release is clean."
+    return "as expected", "good", f"{summary}. Each is reported as what it is, and each fixed release is clean."
 
 
 def table(rows: Sequence[EntryRow]) -> Table:

@@ -196,7 +196,7 @@ def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
     try:
         sockets = bind_sockets(port, LOOPBACK)
     except OSError as error:
-        raise ReportError(f"port {port} cannot be had ({error.strerror}): choose another --port") from error
+        raise ReportError(f"port {port} cannot be used ({error.strerror}): choose another --port") from error
 
     async def run() -> None:
         server = HTTPServer(application(folder))

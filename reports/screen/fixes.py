@@ -28,7 +28,7 @@ def show(console: Console, fixes: FixFile) -> None:
     else:
         say(f"Costs are virtual time, of the {duration(fixes.end_ns)} that the run took.")
     if fixes.rows:
-        say("All of it is said of this program with these arguments, and of the branches that it took.")
+        say("All of this holds for this program with these arguments, and for the branches that it took.")
     if fixes.untried:
         say(f"Nothing was tried live: {fixes.untried}.")
     if fixes.taken is not None:

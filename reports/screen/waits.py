@@ -43,7 +43,7 @@ def where(console: Console, folder: Path, *, reported: bool) -> None:
 
 def nothing(checked: Findings) -> str:
     """Return why no wait was judged."""
-    return f"Nothing is said of its waits. {checked.sentence}"
+    return f"Its waits were not judged. {checked.sentence}"
 
 
 def escaped(text: str) -> str:

@@ -120,7 +120,7 @@ class RaceTelling:
             )
         if race.occurrences > 1:
             ranks = f"{wording.plural_of(len(race.ranks), 'rank')} {', '.join(map(str, race.ranks))}"
-            lines.append(f"So it goes {race.occurrences} times, on {ranks}; one of them is told here{self._when()}.")
+            lines.append(f"So it goes {race.occurrences} times, on {ranks}; this is one of them{self._when()}.")
         return Section("What happens", tuple(lines))
 
     def _given(self, side: Side) -> str:

@@ -105,7 +105,7 @@ def test_a_program_that_fails_has_no_wait_that_can_go(waits: Run) -> None:
     done, found = waits(f"{dedent(PROGRAM)}\nraise SystemExit(3)", "--confirm", "0")
     assert done.returncode == 3, done.stdout
     assert not found
-    assert "Nothing is said of its waits. Unknown: the program ended early" in done.stdout
+    assert "Its waits were not judged. Unknown: the program ended early" in done.stdout
 
 
 def test_nor_has_one_that_gives_the_device_nothing(waits: Run) -> None:
