@@ -64,7 +64,7 @@ def test_what_it_says_comes_from_the_runs(tmp_path: Path, monkeypatch: pytest.Mo
         f"{replaced}from streamrace.repro.__main__ import main; main(['demo'])", with_extra="reports", folder=tmp_path
     )
     assert done.returncode == 1, done.stderr
-    assert "verdict: race" not in done.stdout and "a race and none, and ended with 0 and 0." in done.stdout
+    assert "verdict: race" not in done.stdout and "(a race) and 0 (none); it ended with 0 and 0." in done.stdout
 
 
 def test_the_programs_differ_in_one_line_and_are_as_short_as_promised() -> None:

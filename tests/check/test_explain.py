@@ -29,7 +29,7 @@ def test_the_page_shows_what_it_says(
 
     monkeypatch.chdir(check.folder)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("streamrace.reports.text._here", lambda name: name)
+    monkeypatch.setattr("streamrace.reports.text._command_of", lambda name: name)
     main(["explain", "runs/it", "1"])
     assert [line.rstrip() for line in capsys.readouterr().out.replace("runs/it", "runs/train").splitlines()] == [
         line.rstrip() for line in shown.splitlines()

@@ -70,7 +70,7 @@ def test_triton_can_be_imported_and_is_found_by_nobody_and_its_kernels_are_refus
         assert kernel.__name__ == name
         for launch in (lambda kernel=kernel: kernel[(1,)](ones(), 4), lambda kernel=kernel: kernel.warmup(grid=(1,))):
             with pytest.raises(
-                RuntimeError, match=f"^streamrace: the Triton kernel '{name}' cannot be simulated: take"
+                RuntimeError, match=f"^streamrace: the Triton kernel '{name}' cannot be simulated: use the code path"
             ):
                 launch()
     with pytest.raises(RuntimeError, match=r"^streamrace: triton.language.extra.libdevice.rsqrt cannot be simulated: "):

@@ -212,7 +212,7 @@ def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     torch.ones(3, device="cuda")
     tracer.close()
     writer.close()
-    with pytest.raises(ReplayError, match="records times of work, not values"):
+    with pytest.raises(ReplayError, match="says when work ran, not what it was"):
         Recording.load(tmp_path)
 
 

@@ -80,7 +80,7 @@ def test_the_cpu_build_is_made_once(
     monkeypatch.setenv("STREAMRACE_CPU_TORCH", str(wheel(tmp_path)))
     there = substitute.place()
     assert (there / "torch" / "__init__.py").exists() and there.is_relative_to(cache)
-    assert "this environment has a CUDA build of torch, beside which" in capsys.readouterr().err
+    assert "this environment has a CUDA build of torch: its CPU build" in capsys.readouterr().err
     monkeypatch.setenv("STREAMRACE_CPU_TORCH", "/no/such.whl")
     assert substitute.place() == there
     assert capsys.readouterr().err == ""

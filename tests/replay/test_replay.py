@@ -242,5 +242,5 @@ def test_a_trace_without_calls_is_no_recording(tmp_path: Path) -> None:
         simulated=True,
         folder=tmp_path,
     )
-    with pytest.raises(ReplayError, match="records times of work, not values"):
+    with pytest.raises(ReplayError, match="says when work ran, not what it was"):
         Recording.load(tmp_path / "trace")
