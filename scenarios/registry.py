@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.scenario import Scenario, scenario
+from streamrace.trace.wording import near
 
 
 class NamedScenario(NamedTuple):
@@ -39,7 +40,7 @@ NAMED: dict[str, NamedScenario] = {
 def named(name: str, options: Mapping[str, Any] | None = None) -> Scenario:
     """Return the scenario of that name, with ``options`` changed. Raises :class:`ScenarioError`."""
     if name not in NAMED:
-        raise ScenarioError(f"there is no scenario '{name}': choose one of {', '.join(NAMED)}")
+        raise ScenarioError(f"there is no scenario '{name}'{near(name, NAMED)}: choose one of {', '.join(NAMED)}")
     return scenario(**{**NAMED[name].options, **(options or {})})
 
 

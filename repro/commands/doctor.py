@@ -42,7 +42,7 @@ def run(arguments: list[str], launched: str | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="For whom. [default: text]")
-    form = parser.parse_args(arguments).format
+    form = parser.options(arguments).format
     items = diagnosed.examine()
     ready = diagnosed.runs(items)
     if form == "json":

@@ -14,6 +14,7 @@ from streamrace.process.frames import roomy
 from streamrace.repro.commands import config
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
 from streamrace.repro.sessions import sentences, staging
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _UNCHANGED = (
@@ -22,6 +23,7 @@ _UNCHANGED = (
     "emit-test",
     "demo",
 )  # run a user's unmodified program, on a simulated GPU in a child
+_WIDTH = 10  # characters of a command's name: the summaries of all sections begin in the same column
 
 
 class LazyGroup(click.Group):
@@ -55,8 +57,17 @@ class LazyGroup(click.Group):
         return self.program.load(name)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.text) for name, command in self.program.commands.items()])
+        commands = self.program.commands
+        for heading, names in (self.program.sections or {"Commands": [*commands]}).items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{_WIDTH}}", commands[name].text) for name in names])
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.program.commands and not args[0].startswith("-"):
+            context.fail(f"No such command '{args[0]}'{wording.near(args[0], self.program.commands)}.")
+        return super().resolve_command(context, args)
 
 
 def _on_gpu(program: CommandLine, name: str) -> bool:

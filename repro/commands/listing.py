@@ -8,6 +8,7 @@ import click
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.studies.table import Column, Table
+from streamrace.trace.wording import near
 
 
 @click.command()
@@ -18,7 +19,9 @@ def list(kind: str | None) -> None:
     KIND is one of these; all are listed where it is left out. Exit status: 0 done, 2 wrong usage.
     """
     if kind is not None and kind not in _KINDS:
-        raise click.UsageError(f"There are no names of the kind '{kind}': choose one of {', '.join(_KINDS)}.")
+        raise click.UsageError(
+            f"There are no names of the kind '{kind}'{near(kind, _KINDS)}: choose one of {', '.join(_KINDS)}."
+        )
     console = Terminal()
     for name in _KINDS if kind is None else [kind]:
         console.print(_KINDS[name]())

@@ -5,8 +5,9 @@ Available before any command is imported: torch takes seconds, and not every ext
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrace.studies.registry import STUDIES
@@ -57,14 +58,29 @@ COMMANDS = {
 }
 
 
+# Headings of the list of commands in the help.
+SECTIONS = {
+    "First steps": ("doctor", "demo"),
+    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "device"),
+    "Known bugs and scenarios": ("catalogue", "run", "compare", "fuzz", "replay", "releases"),
+    "Jobs of full size, on paper": ("dry", "choose", *STUDIES, "calibrate"),
+    "NaN and Inf in training": ("watch", "diverge"),
+    "Results and files": ("report", "list", "cache"),
+}
+
+
 class CommandLine(NamedTuple):
-    """A command line: its name, the module that Python runs for it, its summary, and the package of its commands."""
+    """A command line: its name, the module that Python runs for it, its summary, and the package of its commands.
+
+    ``sections``: names of commands by heading; empty: the help has one list.
+    """
 
     name: str
     module: str
     text: str
     package: str
     commands: Mapping[str, Command]
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def load(self, name: str) -> click.Command:
         """Import a command, with all its imports."""
@@ -81,6 +97,7 @@ STREAMRACE = CommandLine(
     """,
     "streamrace.repro.commands",
     COMMANDS,
+    SECTIONS,
 )
 
 

@@ -23,7 +23,7 @@ Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usa
 """
 
 
-def options() -> argparse.ArgumentParser:
+def options() -> Parser:
     """Return the parser of the command's options, and of SCRIPT with its own."""
     parser = Parser(
         prog="streamrace watch",
@@ -85,11 +85,7 @@ def run(arguments: list[str], launched: str | None = None) -> None:
 
     Returns or exits as the script does. Raises :class:`WrongUse` before the script starts.
     """
-    parser = options()
-    parsed, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        parser.error(f"No such option '{unknown[0]}'")
-    settings = vars(parsed)
+    settings = vars(options().options(arguments))
     module, (script, *rest) = settings.pop("module"), settings.pop("program")
     program = Program(script, (*([launched] if launched else []), *rest), module=module)
     _ = program.folder  # refuse a missing script early

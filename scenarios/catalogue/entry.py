@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -143,7 +144,8 @@ def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
     known_ids = {entry.id for entry in of}
     for wanted in ids:
         if wanted not in known_ids:
-            near = [other for other in sorted(known_ids) if wanted.strip("#").lower() in other]
+            part = wanted.strip("#").lower()
+            near = [other for other in sorted(known_ids) if part in other] or get_close_matches(part, sorted(known_ids))
             raise ScenarioError(
                 f"'{wanted}' is not in the catalogue: "
                 + (f"is it {' or '.join(near)}?" if near else "'streamrace catalogue --list' tells what is")

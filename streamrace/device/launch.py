@@ -28,6 +28,7 @@ from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.device.timing import Timing, timed
 from streamrace.device.tokens import TokenError
 from streamrace.process.interrupts import held
+from streamrace.trace import wording
 from streamrace.trace.encoding import Packed
 from streamrace.trace.files import TraceWriter
 from streamrace.trace.parts import PartWriter
@@ -238,7 +239,9 @@ def _join_threads() -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise WrongUse(message.removeprefix("argument ").replace(": ", " ", 1))
+        word = message.rpartition(" ")[2] if message.startswith("unrecognized") else ""
+        near = wording.near(word, self._option_string_actions)
+        raise WrongUse(message.removeprefix("argument ").replace(": ", " ", 1) + near)
 
 
 def _parser() -> _Parser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import PurePath
 
 from streamrace.trace.records import Frame
@@ -39,6 +40,12 @@ def every(names: Iterable[object], last: str = "and") -> str:
     """Return all names as a list within a sentence: "a, b and c"."""
     texts = [str(name) for name in names]
     return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """Return an aside with the name close to a mistyped ``word``: " (did you mean 'check'?)"; empty if none is."""
+    close = get_close_matches(word, [*names], 1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def capital(text: str) -> str:

@@ -89,7 +89,8 @@ def test_fuzz_with_the_fix_finds_nothing(runs: Path, repro: Repro) -> None:
     [
         (("replay", "t2,hpz"), "this release reads"),
         (("replay", "rubbish"), "token"),
-        (("replay", "t1,nothing"), "there is no scenario 'nothing'"),
+        (("replay", "t1,nothing"), "there is no scenario 'nothing': choose"),
+        (("replay", "t1,hpz-shrot"), "there is no scenario 'hpz-shrot' (did you mean 'hpz-short'?): choose"),
         (("replay", "t1,hpz,colour=red"), "there is no scenario option 'colour'"),
         (("replay", "t1,hpz,fix=glue"), "fix"),
         (("replay", "t1,test,file=x"), "of an older release: run the test again"),

@@ -239,7 +239,7 @@ def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_pa
         (["--on-finding", "explode", "train.py"], "unknown action 'explode': choose from warn, raise, stop, save"),
         (["--bound", "-1", "train.py"], "a bound is the largest absolute value that is good: give one above 0"),
         (["--folder", "train.py", "train.py"], "train.py cannot be a folder, a file stands there"),
-        (["--cheksums", "train.py"], "No such option '--cheksums'"),
+        (["--cheksums", "train.py"], "No such option '--cheksums' (did you mean '--checksums'?)."),
     ],
 )
 def test_a_mistake_is_one_sentence_before_the_script_starts(

@@ -150,4 +150,4 @@ def test_lines_are_as_wide_as_the_terminal_and_commands_are_never_wrapped(patien
 def test_a_mistake_is_one_sentence(patient: Patient) -> None:
     done = patient.asked("--fromat", "json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == "Error: unrecognized arguments: --fromat json"
+    assert done.stderr.splitlines()[-1] == "Error: No such option '--fromat' (did you mean '--format'?)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from streamrace.reports.text import replays, reports_on, typed
 from streamrace.repro.__main__ import main
-from streamrace.repro.commands.table import COMMANDS
+from streamrace.repro.commands.table import COMMANDS, SECTIONS
+from tests.warm import Here
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +79,33 @@ def test_make_help_names_every_command_and_every_target() -> None:
     for name, command in COMMANDS.items():
         assert f"  {name} " in shown and command.text in shown
     assert "make repro-unstable" in shown
+
+
+def test_the_help_lists_each_command_once_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
+    rows = [line.split()[0] for line in shown.partition("First steps:")[2].splitlines() if re.match(r"  \w", line)]
+    assert rows == [name for names in SECTIONS.values() for name in names]
+    assert all(f"\n{heading}:\n" in shown for heading in SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["chek", "train.py"], "No such command 'chek' (did you mean 'check'?)."),
+        (["devise", "train.py"], "No such command 'devise' (did you mean 'device'?)."),
+        (["zzz"], "No such command 'zzz'."),
+        (["check", "--overwrit", "train.py"], "No such option '--overwrit'. Did you mean '--overwrite'?"),
+        (["device", "--rnks", "2", "train.py"], "unrecognized arguments --rnks (did you mean '--ranks'?)"),
+        (["catalogue", "ds5095"], "'ds5095' is not in the catalogue: is it ds5059 or"),
+        (["list", "scenaros"], "There are no names of the kind 'scenaros' (did you mean 'scenarios'?): choose one of"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_one_that_is_meant(arguments: list[str], sentence: str) -> None:
+    done = Here().run("-m", "streamrace", *arguments)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
 
 
 def test_a_compiled_file_that_a_full_disk_cut_off_is_named(tmp_path: Path) -> None:
