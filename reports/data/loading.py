@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ MAY_DIFFER = SWITCHES | frozenset(
         "steps",
     }
 )
+_LISTED = 8  # runs in a message
 _LONGEST = 60  # characters of an option's value in a message
 
 STEPS = {
@@ -256,7 +258,8 @@ def not_a_run(folder: Path) -> ReportError:
 def _instead(folder: Path) -> str:
     """Describe the folder, and suggest what to do."""
     if not folder.exists():
-        return "there is no such folder. Choose one that 'streamrace run' wrote, such as runs/unstable"
+        listing = _runs(folder.parent) or _runs(Path("runs"))
+        return "there is no such folder. " + (listing or "'streamrace check' and 'streamrace run' write one")
     if not folder.is_dir():
         return "it is a file. Choose the folder of a run"
     if (folder / "incident.json").exists():
@@ -265,10 +268,19 @@ def _instead(folder: Path) -> str:
         return "it is a dry run that did not come to its end. Run it again"
     if any((folder / name).exists() for name in ("scenario.json", "check.json")):
         return "it ended before it could write what it found. Run it again"
-    inner = sorted(path.parent.name for name in ("findings.json", "scenario.json") for path in folder.glob(f"*/{name}"))
-    if inner:
-        return f"it holds runs. Choose one of them, such as {folder / inner[0]}"
+    if listing := _runs(folder):
+        return f"it holds runs. {listing}"
     return "it holds neither findings.json nor scenario.json. Choose a folder that 'streamrace run' wrote"
+
+
+def _runs(folder: Path) -> str:
+    """Return the runs in ``folder`` as the end of a sentence, the newest first; empty if it holds none."""
+    written: dict[Path, float] = {}
+    for file in (path for name in ("findings.json", "scenario.json") for path in folder.glob(f"*/{name}")):
+        with suppress(OSError):
+            written[file.parent] = max(file.stat().st_mtime, written.get(file.parent, 0))
+    names = sorted(written, key=lambda path: (-written[path], path))
+    return f"Choose one of these, the newest first: {wording.few(names, _LISTED)}" if names else ""
 
 
 def _steps(file: Path) -> pd.DataFrame:

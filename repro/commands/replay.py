@@ -39,6 +39,10 @@ def replay(
             )
         again(Path(token), timing, times=times, as_json=as_json)
         return
+    if "/" in token and "," not in token:  # a path, and no token
+        from streamrace.reports.data.loading import not_a_run
+
+        raise not_a_run(Path(token))
     if timing:
         raise click.UsageError("--timing is for a FOLDER: the token of a scenario says its timing itself.")
     from streamrace.fuzz.confirm import confirm

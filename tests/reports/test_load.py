@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -242,7 +243,25 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "incident" / "incident.json").write_text("{}")
     assert "it is an incident" in refused(tmp_path / "incident")
     run_folder(tmp_path / "runs" / "a")
-    assert f"such as {tmp_path / 'runs' / 'a'}" in refused(tmp_path / "runs")
+    assert f"it holds runs. Choose one of these, the newest first: {tmp_path / 'runs' / 'a'}" in refused(
+        tmp_path / "runs"
+    )
+
+
+def test_a_folder_that_is_not_there_is_answered_with_the_runs_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no such folder. 'streamrace check' and 'streamrace run' write one" in refused(Path("runs/train"))
+    for day in range(10):
+        file = Path(f"runs/train-{day}/findings.json")
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        os.utime(file, (86400 * day, 86400 * day))
+    newest = ", ".join(f"runs/train-{day}" for day in range(9, 1, -1))
+    listing = f"there is no such folder. Choose one of these, the newest first: {newest} and 2 more"
+    for place in (Path("runs/train"), Path("train-9"), Path("elsewhere/train")):
+        assert refused(place) == f"{place} is not a run: {listing}"
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
