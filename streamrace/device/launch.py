@@ -24,7 +24,7 @@ from streamrace.device.hardware import ProfileError
 from streamrace.device.options import HELP, LaunchOptions, dry_world, launched
 from streamrace.device.packages import starting
 from streamrace.device.ranks import RankFailed, spawn
-from streamrace.device.scripts import Program, WrongUse, fail
+from streamrace.device.scripts import Program, WrongUse, fail, lacks_ranks
 from streamrace.device.timing import Timing, timed
 from streamrace.device.tokens import TokenError
 from streamrace.process.interrupts import held
@@ -147,6 +147,8 @@ def run(options: LaunchOptions) -> int:
         except BaseException as error:
             if _unwritten:  # no fault of the program, although the error may have been raised in it
                 raise RuntimeError(f"{UNWRITTEN}{_unwritten[0]}") from None
+            if lacks_ranks(error):
+                raise WrongUse(f"{program.name} is a distributed program: run it with --ranks 2") from None
             status = fail(error, ("streamrace.device.launch", "streamrace.device.scripts"))
             starting.explain(error)
             return status

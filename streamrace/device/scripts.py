@@ -7,6 +7,7 @@ are imported, and reduces tracebacks to the program's part. Imports nothing of t
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from streamrace.process.frames import roomy
+
+_OF_LAUNCHERS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 class WrongUse(Exception):
@@ -71,6 +74,21 @@ def fail(error: BaseException, internal: Sequence[str]) -> int:
     strip(error, internal)
     sys.excepthook(type(error), error, error.__traceback__)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def lacks_ranks(error: BaseException) -> bool:
+    """Check whether the program ended because it reads a variable of a launcher, such as RANK, and none started it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or "WORLD_SIZE" in os.environ:
+        return False
+    frame = trace.tb_frame
+    if isinstance(error, KeyError):
+        return frame.f_globals is vars(os) and error.args[0] in _OF_LAUNCHERS
+    if isinstance(error, ValueError):  # torch.distributed.rendezvous
+        return frame.f_code.co_name == "_get_env_or_raise"
+    return isinstance(error, ModuleNotFoundError) and frame.f_code.co_name == "mpi_discovery"  # DeepSpeed
 
 
 def strip(error: BaseException, internal: Sequence[str]) -> None:

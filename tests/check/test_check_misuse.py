@@ -50,6 +50,43 @@ def test_a_wrong_call_is_one_sentence(
     assert not (check.folder / "runs" / "it").exists()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.distributed.init_process_group('nccl')",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        "import deepspeed; deepspeed.init_distributed()",
+    ],
+)
+def test_a_distributed_program_that_runs_alone_is_told_to_start_ranks(check: Any, line: str) -> None:
+    script = check.script(f"import os\nimport torch\n{line}\n")
+    done = check(script)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == "Error: train.py is a distributed program: run it with --ranks 2"
+    assert "Traceback" not in done.err
+    assert not (check.folder / "runs" / "it").exists()
+
+
+def test_a_program_of_one_process_that_handles_it_goes_on(check: Any) -> None:
+    script = check.script("""
+        import os
+        import torch
+
+        try:
+            torch.distributed.init_process_group("nccl")
+        except ValueError:
+            print("alone")
+        try:
+            os.environ["RANK"]
+        except KeyError:
+            torch.ones(3, device="cuda")
+        os.environ["HERE"] if "HERE" in os.environ else {}["RANK"]
+    """)
+    done = check(script)
+    assert (done.status, done.out.splitlines()[0]) == (3, "alone")
+    assert "KeyError: 'RANK'" in done.err  # of a dict of its own: no launcher's variable
+
+
 def test_a_run_is_replaced_only_when_that_is_asked_for(check: Any) -> None:
     script = check.script("import torch\ntorch.ones(3, device='cuda')")
     assert check(script).status == 0
