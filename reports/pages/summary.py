@@ -11,7 +11,7 @@ from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
 from streamrace.reports.data.verdict import ran_with
 from streamrace.reports.pages.html import shortened
-from streamrace.reports.text import differing, not_exercised
+from streamrace.reports.text import not_exercised
 from streamrace.reports.text import race as sentences
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Cell, Table
@@ -209,7 +209,7 @@ def _moment(wrong: Any) -> str:
 
 
 def _apart(loss: Any, between: str) -> str:
-    value, reference = differing(float(loss.value), float(loss.reference))
+    value, reference = wording.differing(float(loss.value), float(loss.reference))
     return f"{value} {between} {reference}"
 
 

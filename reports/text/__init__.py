@@ -44,15 +44,6 @@ def more(rows: int, file: str) -> str:
     return f"And {rows:,} more: see {file}." if rows > 0 else ""
 
 
-def differing(value: float, other: float) -> tuple[str, str]:
-    """Format two numbers with at least six digits, and as many as distinguish the two."""
-    for digits in range(6, 17):
-        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
-        if texts[0] != texts[1] or value == other:
-            return texts
-    return repr(value), repr(other)
-
-
 def reversal(token: str) -> str:
     """Describe the timing of a race's witness. A token's deviations contain no "=", unlike its other parts."""
     if token and all("=" in part for part in token.split(",")[2:]):

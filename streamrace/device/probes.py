@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import struct
 from collections.abc import Callable, Iterator
 
 import torch
@@ -21,6 +22,8 @@ from streamrace.trace.records import Probe, Probed, TraceRecord
 
 READ, FINAL = "read", "final"
 _PART = 4096  # probes taken per call
+_WORDS = 6
+_INT, _DOUBLE = 1, 2  # csrc/probes.h, Number
 _numbers = itertools.count(1 << 40)  # numbers of the program's own probes: above all operations and blocks
 
 
@@ -54,22 +57,30 @@ def probe(
 def collected(*kinds: str) -> Iterator[TraceRecord]:
     """Yield all probes of ``kinds`` (none: both) after the program's work: first reads, then memory by block.
 
-    The number of a read's probe is that of the operation; the number of a block's probe is that of the block.
+    The number of a read's probe is that of the operation; the number of a block's probe is that of the block. The name
+    of a read's probe is the number that the host read, if it read a single one.
     """
     for words in _taken():
-        for at in range(0, len(words), 4):
-            kind, number, nbytes, checksum = words[at : at + 4]
+        for at in range(0, len(words), _WORDS):
+            kind, number, nbytes, checksum, value_kind, bits = words[at : at + _WORDS]
             kind_name = FINAL if kind else READ
             if kinds and kind_name not in kinds:
                 continue
             block = number if kind else -1
             view = (block, "uint8", (nbytes,), (1,), 0, False, False)
-            yield Probe(number, kind_name, "", view, -1)
+            yield Probe(number, kind_name, _text(value_kind, bits), view, -1)
             yield Probed(number, checksum)
 
 
+def _text(kind: int, bits: int) -> str:
+    """Return the number that the host read as text; empty if it read none, or several."""
+    if kind == _INT:
+        return str(bits)
+    return repr(struct.unpack("<d", struct.pack("<q", bits))[0]) if kind == _DOUBLE else ""
+
+
 def _taken() -> Iterator[list[int]]:
-    """Yield the probes' words, four per probe, in parts: a program may have read very often."""
+    """Yield the probes' words, ``_WORDS`` per probe, in parts: a program may have read very often."""
     count = ctypes.c_int64()
     for begin in itertools.count(0, _PART):
         data = functions().probes_take(begin, _PART, ctypes.byref(count))

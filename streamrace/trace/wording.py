@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import PurePath
@@ -64,6 +65,25 @@ def duration(ns: int) -> str:
         if ns >= size:
             return f"{ns / size:.4g} {unit}"
     return f"{ns} ns"
+
+
+def differing(value: float, other: float) -> tuple[str, str]:
+    """Format two numbers with at least six digits, and as many as distinguish the two."""
+    for digits in range(6, 17):
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1] or value == other:
+            return texts
+    return repr(value), repr(other)
+
+
+def becomes(before: float, now: float) -> str:
+    """Return how a number changes: "0.41 becomes nan", "6.39563 becomes 6.39601: the 5th digit"."""
+    first, second = differing(before, now)
+    text = f"{first} becomes {second}"
+    if before == now or not (math.isfinite(before) and math.isfinite(now)):
+        return text
+    digit = -math.floor(math.log10(abs(before - now) / max(abs(before), abs(now))))
+    return f"{text}: the {ordinal(digit)} digit" if digit > 2 else text
 
 
 def operator(kernel: str) -> str:

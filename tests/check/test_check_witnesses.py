@@ -46,6 +46,7 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     verdict, says, command = words_of(done)
     assert verdict == "harmful", says
     assert f"Race 1 is harmful: {says}. Again:" in done.told
+    assert says.endswith("_local_scalar_dense (train.py:11 <module>) differs (4 becomes 0)"), "the value, in both"
     assert command in done.told
 
     ours, name, *words = shlex.split(command)
@@ -54,6 +55,24 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     assert again.status == 1
     assert "came to 0.0" in again.out
     assert again.findings["races"][0]["manifested"] == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "written", "looked", "shows"),
+    [
+        ("6.3956", "6.3960", "read[0].item()", " differs (6.396 becomes 6.3956: the 5th digit)"),
+        ("float('nan')", "0.41", "read[:1].cpu()", " differs (0.41 becomes nan)"),
+        ("0", "1", "read.cpu()", " differs"),
+    ],
+)
+def test_the_number_that_changes_is_shown_and_of_a_tensor_that_it_does(
+    check: Check, before: str, written: str, looked: str, shows: str
+) -> None:
+    made = f"kept.fill_({before}); torch.cuda.synchronize(); kept.fill_({written})"
+    program = RACE.format(made=made, read="(matrix @ matrix)[:1].new_zeros(4) + kept")
+    check.script(program.replace("read.sum().item()", looked))
+    verdict, says, _ = words_of(check("--witnesses", "1", "train.py"))
+    assert verdict == "harmful" and says.endswith(shows), says
 
 
 def test_a_race_that_changes_nothing_is_benign(check: Check) -> None:

@@ -61,6 +61,9 @@ void see(int64_t op, const at::Tensor& tensor, bool copied) {
   if (!probes().on || !tensor.defined()) return;
   at::Tensor row = tensor.contiguous();
   probes().read(op, row.data_ptr(), row.nbytes(), row.itemsize(), copied);
+  if (row.numel() != 1 || row.is_complex() || row.scalar_type() == at::kUInt64) return;
+  if (row.is_floating_point()) probes().number(op, row.item().toDouble());
+  else probes().number(op, row.item().toLong());
 }
 
 namespace {
@@ -443,6 +446,8 @@ void see(int64_t op, const IValue& value) {
   } else if (value.isBool() || value.isInt() || value.isDouble()) {
     auto number = value.isDouble() ? c10::bit_cast<int64_t>(value.toDouble()) : value.isInt() ? value.toInt() : int64_t{value.toBool()};
     probes().read(op, &number, sizeof number, sizeof number);
+    if (value.isDouble()) probes().number(op, value.toDouble());
+    else probes().number(op, number);
   } else if (value.isComplexDouble()) {
     auto number = value.toComplexDouble();
     probes().read(op, &number, sizeof number, sizeof number);

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include <c10/util/bit_cast.h>
+
 namespace simgpu {
 
 Probes& probes() {
@@ -95,6 +97,16 @@ void Probes::read(int64_t op, const Access& access) {
   each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo), 1, true); });
 }
 
+void Probes::number(int64_t op, Number kind, int64_t bits) {
+  if (!on) return;
+  auto& of = seen(op);
+  of.number = of.number == Number::kNone ? kind : Number::kSeveral;
+  of.bits = bits;
+}
+
+void Probes::number(int64_t op, double value) { number(op, Number::kDouble, c10::bit_cast<int64_t>(value)); }
+void Probes::number(int64_t op, int64_t value) { number(op, Number::kInt, value); }
+
 const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
   taken_.clear();
   auto reads = static_cast<int64_t>(reads_.size());
@@ -105,7 +117,7 @@ const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
       told = static_cast<uint64_t>(seen.of_any) << 8 * kParts;
       for (size_t part = 0; part < kParts; ++part) told |= static_cast<uint64_t>(seen.parts[part] & 0xFF) << 8 * part;
     }
-    taken_.insert(taken_.end(), {0, seen.op, seen.nbytes, static_cast<int64_t>(told)});
+    taken_.insert(taken_.end(), {0, seen.op, seen.nbytes, static_cast<int64_t>(told), static_cast<int64_t>(seen.number), seen.bits});
   }
   for (auto& [block, kept] : blocks_) {
     if (from < reads || kept.written.empty()) continue;
@@ -114,7 +126,7 @@ const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
       seen.nbytes += hi - lo;
       seen.checksum = crc32(seen.checksum, kept.data + lo, static_cast<size_t>(hi - lo));
     }
-    taken_.insert(taken_.end(), {1, block, seen.nbytes, seen.checksum});
+    taken_.insert(taken_.end(), {1, block, seen.nbytes, seen.checksum, 0, 0});
   }
   *count = static_cast<int64_t>(taken_.size());
   return taken_.data();

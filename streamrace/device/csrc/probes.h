@@ -34,15 +34,22 @@ class Probes {
   void read(int64_t op, const void* data, size_t nbytes, size_t itemsize = 1, bool copied = false);
   void read(int64_t op, const Access& access);
 
-  // In fours: 0, an operation, the number of bytes that the host read by it, their CRC-32; 1, a block, the number of its
-  // bytes that were written, their CRC-32. To be called after all work: returns `most` reads from number `from` on, and
+  // The number that the host reads by operation `op`, if that is a single one: reports show it, and nothing compares it.
+  void number(int64_t op, double value);
+  void number(int64_t op, int64_t value);
+
+  // In sixes: 0, an operation, the number of bytes that the host read by it, their CRC-32, then kind and bits of a number;
+  // 1, a block, the number of its bytes that were written, their CRC-32, 0, 0. To be called after all work: returns `most` reads from number `from` on, and
   // after the last one the blocks. Valid until the next call.
   const int64_t* take(int64_t from, int64_t most, int64_t* count);
+
+  enum class Number : int64_t { kNone, kInt, kDouble, kSeveral };
 
  private:
   static constexpr size_t kParts = 7;
   struct Probed;
   Probed& seen(int64_t op);
+  void number(int64_t op, Number kind, int64_t bits);
 
   struct Kept {
     const char* data;
@@ -54,6 +61,8 @@ class Probes {
     uint32_t checksum = 0;
     std::array<uint32_t, kParts> parts{};
     size_t of_any = 0;  // non-empty ones among these
+    Number number = Number::kNone;
+    int64_t bits = 0;  // of the number
   };
   std::map<int64_t, Kept> blocks_;
   std::vector<int64_t> dropped_;  // since the last kernel

@@ -355,12 +355,14 @@ class Examination:
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
+        values = outcome.changed(reference)
+        differs = f"{other} differs{f' ({values})' if values else ''}"
         return LiveWitness(
             race=race,
             token=token,
             reason="",
             verdict="harmful" if other else "benign",
-            says=f"with the two the other way round, {f'{other} differs' if other else _NOTHING}",
+            says=f"with the two the other way round, {differs if other else _NOTHING}",
             command=self._again(token),
             outcomes=(outcome, reference),
             against=str(against) if against else "",

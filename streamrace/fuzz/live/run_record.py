@@ -5,6 +5,7 @@ Work is named by :class:`streamrace.device.timing.Place`, so that it can be foun
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
@@ -54,11 +55,20 @@ class HostWaited(NamedTuple):
 
 
 class ValueRead(NamedTuple):
-    """A value that the program read: its size and CRC-32. ``op``: the work that read it (0: at the end)."""
+    """A value that the program read: its size and CRC-32. ``op``: the work that read it (0: at the end).
+
+    ``bits``: of the number as a float64, if it is a single one (``single`` 1): for a person, nothing is compared by it.
+    """
 
     op: int
     nbytes: int
     checksum: int
+    single: int = 0
+    bits: int = 0
+
+    @property
+    def number(self) -> float | None:
+        return float(struct.unpack("<d", struct.pack("<q", self.bits))[0]) if self.single else None
 
 
 class Looked(NamedTuple):
@@ -204,9 +214,9 @@ class Recorded:
             elif isinstance(record, Probed) and probe is not None:
                 (nbytes,) = probe.view[2]
                 if probe.kind == "read":
-                    recorded.reads.add(record.probe, nbytes, record.checksum)
+                    recorded.reads.add(record.probe, nbytes, record.checksum, *_bits(probe.name))
                 else:
-                    recorded.final.add(0, nbytes, record.checksum)
+                    recorded.final.add(0, nbytes, record.checksum, 0, 0)
             elif isinstance(record, Stack):
                 recorded._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
@@ -285,6 +295,31 @@ def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     return run
 
 
+def _bits(number: str) -> tuple[int, int]:
+    """Return ``single`` and ``bits`` of a :class:`ValueRead` from a probe's name."""
+    try:
+        return 1, struct.unpack("<q", struct.pack("<d", float(number)))[0]
+    except ValueError:
+        return 0, 0
+
+
+def _first_read(run: RecordedRun, other: RecordedRun, rank: int) -> tuple[ValueRead, ValueRead] | None:
+    """Return the first read of a rank that differs, in both runs."""
+    pairs = zip(run[rank].reads, other[rank].reads, strict=False)
+    return next(((a, b) for a, b in pairs if (a.nbytes, a.checksum) != (b.nbytes, b.checksum)), None)
+
+
+def numbers(run: RecordedRun, other: RecordedRun) -> tuple[float, float] | None:
+    """Return the first number that the host read differently, in both runs; None if the first difference is none."""
+    for rank in sorted(run):
+        if rank not in other:
+            return None
+        if (reads := _first_read(run, other, rank)) is not None:
+            before, now = (read.number for read in reads)
+            return None if before is None or now is None else (before, now)
+    return None
+
+
 def difference(run: RecordedRun, other: RecordedRun) -> str:
     """Return what the second run read differently, as the subject of a sentence; empty if nothing differs.
 
@@ -294,10 +329,8 @@ def difference(run: RecordedRun, other: RecordedRun) -> str:
         on = f" on rank {rank}" if len(run) > 1 else ""
         if rank not in other:
             return f"that rank {rank} ran"
-        recorded, other_recorded = run[rank], other[rank]
-        for before, now in zip(recorded.reads, other_recorded.reads, strict=False):
-            if (before.nbytes, before.checksum) != (now.nbytes, now.checksum):
-                return f"what the host reads{on} by {other_recorded.where(now.op)}"
+        if (reads := _first_read(run, other, rank)) is not None:
+            return f"what the host reads{on} by {other[rank].where(reads[1].op)}"
     for rank in sorted(run):
         on = f" on rank {rank}" if len(run) > 1 else ""
         recorded, other_recorded = run[rank], other[rank]

@@ -13,8 +13,9 @@ from types import MappingProxyType, TracebackType
 from typing import NamedTuple, cast
 
 from streamrace.device.timing import Timing
-from streamrace.fuzz.live.run_record import RecordedRun, difference, load
+from streamrace.fuzz.live.run_record import RecordedRun, difference, load, numbers
 from streamrace.process.service import Service
+from streamrace.trace import wording
 from streamrace.trace.files import file_of
 from streamrace.trace.records import TraceError
 
@@ -44,6 +45,11 @@ class LiveOutcome:
         if self.status != reference.status and 0 in (self.status, reference.status):
             return "how the program ends"
         return difference(reference.run, self.run)
+
+    def changed(self, reference: LiveOutcome) -> str:
+        """Return how the first number that differs from ``reference`` changes; empty if no number does."""
+        pair = numbers(reference.run, self.run)
+        return wording.becomes(*pair) if pair and not self.ends(reference) else ""
 
     def ends(self, reference: LiveOutcome) -> str:
         """Return what differs at its end from ``reference``, apart from the traces; empty if nothing does."""
