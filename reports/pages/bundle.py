@@ -19,6 +19,7 @@ from streamrace.trace.records import TraceError
 
 FORMAT = "stream-race-comparison"
 VERSION = 1
+_METRICS = ("metrics.csv", "metrics.parquet")
 _LONGEST_NAME = 100  # characters of a run's name in a file's name
 # Errors that a trace from elsewhere may cause: its contents are untrusted.
 _FOREIGN = (TraceError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -74,7 +75,11 @@ def _findings(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _metrics(runs: Sequence[Run], target: Path) -> list[Path]:
-    """Write the losses and norms of all runs."""
+    """Write the losses and norms of all runs. A user's program has none, and no file then."""
+    if all(run.steps.empty for run in runs):
+        for name in _METRICS:
+            (target / name).unlink(missing_ok=True)  # of a report that was there before
+        return []
     return tables({run.name: run.steps for run in runs}, "run", target)
 
 
@@ -86,7 +91,7 @@ def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> lis
         frame.insert(0, column, pd.Series([name] * len(frame), dtype="str"))
         named.append(frame)
     table = pd.concat(named, ignore_index=True)
-    files = [target / "metrics.csv", target / "metrics.parquet"]
+    files = [target / name for name in _METRICS]
     replace_file(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
     replace_file(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
     return files

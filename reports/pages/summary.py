@@ -155,26 +155,28 @@ def facts(run: Run) -> list[Fact]:
 
 
 def side_by_side(runs: Sequence[Run]) -> Table:
-    """Return a table with a column per run: its fix, its results, its cost."""
+    """Return a table with a column per run: its fix, its results, its cost; without rows that have no value."""
     base = min((cost for run in runs if (cost := run.file.virtual_ns_per_step)), default=None)
     rows: dict[str, list[Any]] = {"verdict": [Cell(verdict(run), verdict(run).tone) for run in runs]}
     for run in runs:
         file = run.file
         parameter, loss = (file.divergence.parameter, file.divergence.loss) if file.divergence else (None, None)
         cost, blocked = file.virtual_ns_per_step, file.host_blocked_ns_per_step
+        none = "" if file.checked else "none"  # a user's program has no reference
         cells = {
-            "fix": fix(run),
+            "fix": "" if len(runs) == 1 and file.checked else fix(run),
             "races found": f"{sum(race.occurrences for race in file.races):,}",
             "manifested": f"{sum(race.manifested for race in file.races):,}",
-            "first wrong parameter": f"{_moment(parameter)}: {parameter.name}" if parameter else "none",
-            "first wrong loss": f"step {loss.step}: {_apart(loss, 'for')}" if loss else "none",
+            "first wrong parameter": f"{_moment(parameter)}: {parameter.name}" if parameter else none,
+            "first wrong loss": f"step {loss.step}: {_apart(loss, 'for')}" if loss else none,
             "virtual time per step": _ms(cost),
             "more than the fastest": f"{(cost / base - 1):+.2%}" if cost and base else "",
             "host blocked per step": _ms(blocked),
         }
         for name, text in cells.items():
             rows.setdefault(name, []).append(text)
-    return Table("", ["run", *(run.name for run in runs)], [[name, *row] for name, row in rows.items()], key="runs")
+    shown = [[name, *row] for name, row in rows.items() if any(row)]
+    return Table("", ["run", *(run.name for run in runs)], shown, key="runs")
 
 
 def costs(runs: Sequence[Run]) -> Table:

@@ -44,11 +44,10 @@ def more(rows: int, file: str) -> str:
     return f"And {rows:,} more: see {file}." if rows > 0 else ""
 
 
-def reversal(token: str) -> str:
-    """Describe the timing of a race's witness. A token's deviations contain no "=", unlike its other parts."""
-    if token and all("=" in part for part in token.split(",")[2:]):
-        return "as recorded, the two accesses come the other way round already"
-    return "the two accesses the other way round"
+def timing(token: str) -> str:
+    """Describe the timing of a race's witness. Deviations have a "/" or ":" and no "=", unlike a token's other parts."""
+    deviates = any("=" not in part and {*"/:"} & {*part} for part in token.split(","))
+    return "in another timing" if deviates else "in the timing as recorded"
 
 
 def replays(token: str) -> str:

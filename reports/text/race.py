@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.order.races import Race, Side
 from streamrace.detectors.witness import Witness
-from streamrace.reports.text import closeness, replays, reversal
+from streamrace.reports.text import closeness, replays, timing
 from streamrace.trace import wording
 
 _LONGEST = 240  # characters of an access
@@ -85,7 +85,7 @@ def witness(number: int, result: Witness) -> tuple[str, str]:
         return f"Race {number} is {result.verdict}: {result.says}", result.command
     if result.reason:
         return f"Race {number} has no witness: {result.reason}", ""
-    return f"Race {number}, {reversal(result.token)}", result.command or replays(result.token)
+    return f"Race {number} shows {timing(result.token)}", result.command or replays(result.token)
 
 
 def harm(verdict: str, says: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,22 @@ def test_the_text_for_an_issue_says_the_same(tmp_path: Path) -> None:
     assert "- held only by chance; without the read at /src/model.py:20 forward" in text
     assert "- not exercised: idle" in text
     assert "<img" not in text
+
+
+def test_the_text_for_an_issue_has_no_empty_row_and_its_lists_stay_apart(tmp_path: Path) -> None:
+    folder = told(tmp_path / "it", race=True)
+    main(["report", str(folder)])
+    text = (folder / "report" / "report.md").read_text()
+    assert re.findall(r"^\| .*\|$", text.partition("### Race 1")[0], re.MULTILINE) == [
+        "| run | it |",
+        "| --- | --- |",
+        "| `verdict` | race |",
+        "| `races found` | 1 |",
+        "| `manifested` | 0 |",
+    ]
+    assert " apart.\n\n### More about the verdict\n\n- not exercised" in text  # else one list with it
+    for absent in ("metrics.csv", "metrics.parquet"):  # a program has no losses that are known
+        assert not (folder / "report" / absent).exists()
 
 
 def test_a_run_that_was_killed_before_it_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
