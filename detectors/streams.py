@@ -9,11 +9,11 @@ from streamrace.trace.records import HOST_STREAM
 _UNNAMED = re.compile(r"stream \d+(?:, made where (stream \d+) was)?")
 
 
-def stream_named(name: str) -> str:
-    """Return "the host" for the host, "stream 7" for an unnamed stream, and other names in quotes."""
+def stream_named(name: str, *, quoted: bool = True) -> str:
+    """Return "the host" for the host, "stream 7" for an unnamed stream, and other names behind "stream", in quotes."""
     if name == HOST_STREAM:
         return "the host"
-    return name if _UNNAMED.fullmatch(name) else f"stream {name!r}"
+    return name if _UNNAMED.fullmatch(name) else f"stream {name!r}" if quoted else f"stream {name}"
 
 
 def first_made(name: str) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from streamrace.detectors import Race, Side
 from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import site
+from streamrace.detectors.streams import stream_named
 from streamrace.reports.charts.frame import FIRST, SECOND, tame
 from streamrace.trace import wording
 
@@ -52,7 +53,7 @@ def _lane(y: int, stream: str) -> Markup:
     return Markup(
         '<line x1="0" y1="{y}" x2="{width}" y2="{y}" stroke="currentColor" stroke-opacity=".35"/>'
         '<text x="{x}" y="{above}" font-size="11" fill-opacity=".75" style="unicode-bidi:isolate">{name}</text>'
-    ).format(y=y, width=_WIDTH, x=4, above=y - 26, name=f"stream {tame(stream, _STREAM)}" if stream else "a stream")
+    ).format(y=y, width=_WIDTH, x=4, above=y - 26, name=stream_named(tame(stream, _STREAM), quoted=False) if stream else "a stream")
 
 
 def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:

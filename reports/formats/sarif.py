@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from streamrace.detectors.order.races import Side
+from streamrace.detectors.streams import stream_named
 from streamrace.reports.formats.items import CheckedRun, Result, SourceLine, as_json
 from streamrace.reports.formats.rules import RULES
 from streamrace.reports.text import plain_text
@@ -116,7 +117,7 @@ def _flow(side: Side, places: Sequence[SourceLine]) -> dict[str, Any]:
     """Return the calls that led to an access, outermost first; a stream is a thread."""
     locations = [{"location": _location(place)} for place in reversed(places)]
     locations[-1] = {"location": _location(places[0], f"{side}."), "importance": "essential"}  # type: ignore[dict-item]
-    return {"id": _shown(side.stream), "message": _message(f"stream {side.stream}"), "locations": locations}
+    return {"id": _shown(side.stream), "message": _message(stream_named(side.stream)), "locations": locations}
 
 
 def _location(place: SourceLine, message: str = "") -> dict[str, Any]:

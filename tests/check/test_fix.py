@@ -124,6 +124,7 @@ def test_the_weakest_order_is_the_best_and_its_diff_was_tried_and_changes_no_fil
         "+    torch.cuda.current_stream().wait_event(_write_done)",
     ]
     assert (tmp_path / "train.py").read_text() == dedent(TWO_FUNCTIONS).lstrip()
+    assert "stream 'stream" not in json.dumps(found)
     assert "Tried: clean." in done.stdout
     host = min(row["longer_ns"] for row in found["rows"] if row["how"].endswith("synchronisation") and row["holds"])
     assert best["longer_ns"] < host

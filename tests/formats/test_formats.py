@@ -164,6 +164,12 @@ def test_a_race_is_shown_at_the_programs_own_line_with_both_places(tmp_path: Pat
     assert result.properties["harm"] == "harmful" and result.properties["token"].startswith("t1,")
 
 
+def test_a_thread_is_named_as_its_stream_is_everywhere() -> None:
+    made = run(races=[race(streams=("stream 1", "side"))])
+    (result,) = sarif_standard.held_to(writing.text(made, "sarif")).results
+    assert [one.message.text for one in result.code_flows[0].thread_flows] == ["stream 1", "stream 'side'"]
+
+
 def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
     known = Known([KeptSuppression("comment", "the next step overwrites it", "examples/train.py", 9)], (), None)
     made = run(known=known)

@@ -53,6 +53,8 @@ def test_its_token_names_the_same_scenario_as_its_folder_and_is_written_alike() 
 
 def test_a_checked_program_is_reported_and_replayed_in_the_timing_of_its_witness(tmp_path: Path) -> None:
     assert "3 races" in write([HERE / "checked"], tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "stream 1 never waits for stream 'default'" in text and "stream 'stream" not in text
     replayer = Replayer(Recording.load(HERE / "checked" / "trace"))
     as_recorded = replayer.verify()
     timing = Timing.parse("t1,0/0/aten::fill_/1+8us")

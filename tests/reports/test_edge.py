@@ -56,6 +56,11 @@ def test_a_collective_has_three_lanes_and_two_edges() -> None:
     ]
 
 
+def test_a_stream_without_a_name_and_the_host_are_called_so() -> None:
+    told = words(race(first=side("write", "aten::copy_", "stream 7", 3), second=side("read", "aten::sum", "host", 4)))
+    assert {"stream 7", "the host"} < set(told)
+
+
 def test_a_kernel_has_two_lanes_and_the_missing_edge_alone() -> None:
     told = words(race(second=side("read", "aten::cat", "all-gather", 1353)))
     assert told[:3] == ["stream compute", "stream all-gather", "missing: wait"] and "takes its order" not in told

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from streamrace.detectors.confidence.edges import CURRENT, Act, EdgeLine, Spot, by_autograd
 from streamrace.detectors.order.races import Race, Side
+from streamrace.detectors.streams import stream_named
 from streamrace.device import naming
 from streamrace.device.overlay import Insertion
 from streamrace.repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
@@ -218,7 +219,7 @@ class _Candidates:
     def _supposed(*places: tuple[Statement, Side]) -> str:
         """Return the assumption that these streams are current, where the statements do not guarantee it."""
         clauses = [
-            f"stream {side.issuer or side.stream!r} is the current one at {_at(statement)}"
+            f"{stream_named(side.issuer or side.stream)} is the current one at {_at(statement)}"
             for statement, side in places
             if statement.other_stream
         ]
@@ -242,7 +243,7 @@ class _Candidates:
         done, waiting = self._switched(race.first), self._switched(race.second)
         for second in self._second:  # before the second access, for the first's stream
             lines = (EdgeLine(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
-            words = f"in front of {_at(second)} the current stream waits for stream {first_name!r}"
+            words = f"in front of {_at(second)} the current stream waits for {stream_named(first_name)}"
             expression = self._stream(first_name, done, second)
             yield self._line(
                 lines,
@@ -254,7 +255,7 @@ class _Candidates:
             )
         for first in self._first:  # after the first access, the second's stream
             lines = (EdgeLine(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
-            words = f"behind {_at(first)} stream {second_name!r} waits for the current stream"
+            words = f"behind {_at(first)} {stream_named(second_name)} waits for the current stream"
             expression = self._stream(second_name, waiting, first)
             yield self._line(
                 lines,
@@ -279,7 +280,7 @@ class _Candidates:
                 f"{expression}.wait_stream(TORCH.cuda.current_stream())",
                 expression,
                 block=block,
-                supposes=f"that stream {first_name!r} is the current one there",
+                supposes=f"that {stream_named(first_name)} is the current one there",
             )
         if done is not None and done.switches and done.switches[0].block.behind:
             block = done.switches[0].block
@@ -294,7 +295,7 @@ class _Candidates:
                 expression,
                 behind=True,
                 block=block,
-                supposes=f"that stream {second_name!r} is the current one there",
+                supposes=f"that {stream_named(second_name)} is the current one there",
             )
 
     @staticmethod
