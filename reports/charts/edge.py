@@ -50,10 +50,11 @@ def svg(race: Race) -> Markup:
 
 def _lane(y: int, stream: str) -> Markup:
     """Return the lane's line, with its name above."""
+    name = stream_named(tame(stream, _STREAM), quoted=False) if stream else "a stream"
     return Markup(
         '<line x1="0" y1="{y}" x2="{width}" y2="{y}" stroke="currentColor" stroke-opacity=".35"/>'
         '<text x="{x}" y="{above}" font-size="11" fill-opacity=".75" style="unicode-bidi:isolate">{name}</text>'
-    ).format(y=y, width=_WIDTH, x=4, above=y - 26, name=stream_named(tame(stream, _STREAM), quoted=False) if stream else "a stream")
+    ).format(y=y, width=_WIDTH, x=4, above=y - 26, name=name)
 
 
 def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:

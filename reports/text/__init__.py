@@ -45,7 +45,7 @@ def more(rows: int, file: str) -> str:
 
 
 def timing(token: str) -> str:
-    """Describe the timing of a race's witness. Deviations have a "/" or ":" and no "=", unlike a token's other parts."""
+    """Describe the timing of a race's witness. Only deviations have a "/" or ":" and no "="."""
     deviates = any("=" not in part and {*"/:"} & {*part} for part in token.split(","))
     return "in another timing" if deviates else "in the timing as recorded"
 
