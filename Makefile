@@ -23,6 +23,9 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --di
 
 DEFAULT := not wide and not release and not ray and not package and not index
 
+# What `make test` leaves out: papers/, and our own sharding engine, with which the second paper is reproduced.
+PAPERS := tests/papers tests/sharding
+
 LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture && $(BIN)/python tools/budget.py && $(BIN)/python tools/prose.py
 
 # Sums must not depend on the machine's cores.
@@ -96,7 +99,7 @@ catalogue: $(READY) ## Known stream bugs, each in the release with it and the on
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
 	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
-	    $(PYTEST) --ignore tests/papers -m "$(DEFAULT)" $(ARGS); tests=$$?; \
+	    $(PYTEST) $(PAPERS:%=--ignore=%) -m "$(DEFAULT)" $(ARGS); tests=$$?; \
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
 	    exit $$tests
 
@@ -105,8 +108,8 @@ PART ?= $(shell expr `date +%s` / 86400 % 4)
 test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, another each day (PART=0 to 3, or PART=all)
 	@$(PYTEST) -m "wide and not release and not ray and not package and not index" $(if $(filter all,$(PART)),,--part $(PART)/4) $(ARGS)
 
-test-papers: $(READY) ## The tests of papers/, which `make test` leaves out: the studies of both papers
-	@$(PYTEST) -m "$(DEFAULT)" tests/papers $(ARGS)
+test-papers: $(READY) ## What `make test` leaves out: the studies of both papers (papers/), and our own sharding engine
+	@$(PYTEST) -m "$(DEFAULT)" $(PAPERS) $(ARGS)
 
 test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests and those of the papers too, other releases (into the cache), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt

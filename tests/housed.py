@@ -43,7 +43,6 @@ FILES = (
     "tests/sharding/test_checkpoints.py",
     "tests/sharding/test_engine_races.py",
     "tests/sharding/test_engine_timings.py",
-    "tests/sharding/test_resume.py",
     "tests/sharding/test_ring_races.py",
     "tests/sharding/test_ring_times.py",
     "tests/sharding/test_rings.py",

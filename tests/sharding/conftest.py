@@ -22,9 +22,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _imports() -> None:
     """What every forked rank would import again is imported once."""
     import_all()
-
-
-@pytest.fixture(autouse=True)
-def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are asked for on a terminal of 80 columns, however wide the one is that the tests run in."""
-    monkeypatch.setenv("COLUMNS", "80")

@@ -24,6 +24,12 @@ from streamrace.studies.choose import COLUMNS, GB, KINDS, PEFT, ShardingQuestion
 PAPER = {"model": "65e9", "gpu_memory": 80.0, "within": 2000.0, "between": 80.0}
 
 
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns, however wide the one is that the tests run in."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     """What ``choose`` prints: all of it, and the same without line breaks."""
     main(["choose", *arguments])
