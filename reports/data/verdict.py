@@ -97,11 +97,13 @@ def of_program(
     thinned: Thinned | None = None,
     uninitialised: Sequence[Uninitialised] = (),
     seeded: str = "",
+    strict: bool = False,
 ) -> Findings:
     """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
 
     ``failure``: why it ended early, if it did; ``failed``: the program itself failed, whatever was found before.
-    ``witnesses``: one for each race, or none. The other arguments: see :class:`streamrace.reports.data.findings.Basis`.
+    ``witnesses``: one for each race, or none. ``strict``: what is fragile fails, too. The other
+    arguments: see :class:`streamrace.reports.data.findings.Basis`.
     """
     why = iter(known.suppressed) if known.suppressed else repeat(None)
     judged = [Judged(**vars(race), witness=one, suppressed=next(why)) for race, one in zip_longest(races, witnesses)]
@@ -124,6 +126,7 @@ def of_program(
 
     every: list[list[Any]] = [judged, unwritten, wrong]
     counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
+    fragile = strict and any(race.suppressed is None for group in held for race in group.races)
     some: dict[str, Any] = {
         **{"dry": dry, "answers": marked, "uninitialised": unwritten, "seeded": seeded, "thinned": thinned}
     }
@@ -136,7 +139,7 @@ def of_program(
         unseen=list(unseen),
         **{name: value for name, value in some.items() if value},
         own=dict(own),
-        status=FAILED if failed else STATUSES[counting],
+        status=FAILED if failed else STATUSES[Verdict.RACE if fragile else counting],
         gone=None if uncertain or known.gone is None else list(known.gone),
     )
     findings = Findings(

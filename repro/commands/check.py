@@ -83,6 +83,9 @@ class CheckOptions(ProgramOptions):
         type=flags.PATH,
         help="A file with known findings, which do not fail the check. Those that are gone are named.",
     )
+    strict: bool = flags.option(
+        "--strict", is_flag=True, help="Fail also where only chance orders two accesses (fragile): exit status 1."
+    )
     keep_in: Path | None = flags.option(
         "--write-baseline",
         type=flags.PATH,
@@ -119,9 +122,9 @@ def check(argument: str | None, options: CheckOptions) -> None:
     SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m streamrace check
     SCRIPT', 'deepspeed --module streamrace check SCRIPT' and 'accelerate launch --multi_gpu -m streamrace check
     SCRIPT'. A line that ends with '# stream-race: ok REASON' says that a race there is known, and does not count. Exit
-    status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race was
-    seen, but not all of the script was), 5 no race, and values that the script says are wrong or that
-    nobody wrote, 130 interrupted.
+    status: 0 clean (also where that is fragile), 1 a race (with --strict also what is fragile), 2 wrong usage, 3 the
+    script failed, 4 unknown (no race was seen, but not all of the script was), 5 no race, and values that the script
+    says are wrong or that nobody wrote, 130 interrupted.
     """
     me = launcher_rank.launcher_context()
     if options.dry or me:  # defaults from pyproject.toml are not meant for these
@@ -149,7 +152,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
         return check_run.work(launch, folder, aside=telling.aside)
 
     started = time.monotonic()
-    meanwhile = check_run.Meanwhile(folder, request, dry=dry is not None)
+    meanwhile = check_run.Meanwhile(folder, request, dry=dry is not None, strict=options.strict)
     ended = (
         check_run.as_a_rank(work, folder, me, meanwhile.poll) if me else child.attended(work, meanwhile=meanwhile.poll)
     )

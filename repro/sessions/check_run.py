@@ -76,8 +76,8 @@ class Meanwhile:
     :meth:`on`.
     """
 
-    def __init__(self, folder: Path, request: dict[str, Any], *, dry: bool) -> None:
-        self._folder, self._request, self._dry = folder, request, dry
+    def __init__(self, folder: Path, request: dict[str, Any], *, dry: bool, strict: bool = False) -> None:
+        self._folder, self._request, self._dry, self._strict = folder, request, dry, strict
         self._judging: Judging | None = None
 
     def poll(self) -> bool:
@@ -99,7 +99,7 @@ class Meanwhile:
             from streamrace.repro.sessions.verdict import Judging
 
             relax_gc()  # all is imported by now, and records come by the hundred thousand
-            self._judging = Judging(self._folder, self._request, dry=self._dry, on_race=_announce)
+            self._judging = Judging(self._folder, self._request, dry=self._dry, strict=self._strict, on_race=_announce)
         return self._judging
 
 
@@ -196,11 +196,14 @@ def conclude(
 
 def _tell(findings: Findings, folder: Path, page: Path | None, telling: Telling) -> None:
     from streamrace.reports.data import known_findings
+    from streamrace.reports.data.findings import Verdict
     from streamrace.reports.formats import writing
     from streamrace.reports.screen import verdict as screen
     from streamrace.reports.screen.console import Terminal
 
     screen.verdict(Terminal(stderr=telling.aside), findings, folder, page)
+    if findings.verdict == Verdict.FRAGILE and findings.status:
+        Terminal(stderr=telling.aside).print("This fails the check: --strict counts what is fragile.", style="yellow")
     if telling.form != "text":
         writing.write(writing.text(findings, telling.form), telling.output)
     elif telling.output is not None:

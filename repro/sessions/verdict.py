@@ -78,19 +78,20 @@ def judge(
 class Judging:
     """Judges the traces in ``folder``, while the program runs or after its end, with the same result.
 
-    ``request``: see :func:`streamrace.repro.sessions.folders.request`; ``dry``: the run is a dry run. ``on_race`` is
-    called once, with the first race. Parts of traces that are not kept (:mod:`streamrace.trace.parts`) are removed once
-    judged. ``interrupted``: the judging was interrupted, and the verdict says so. ``unreasoned``: see
-    :class:`streamrace.reports.data.known_findings.Known`.
+    ``request``: see :func:`streamrace.repro.sessions.folders.request`; ``dry``: the run is a dry run; ``strict``:
+    what is fragile fails. ``on_race`` is called once, with the first race. Parts of traces that are not kept
+    (:mod:`streamrace.trace.parts`) are removed once judged. ``interrupted``: the judging was interrupted, and the
+    verdict says so. ``unreasoned``: see :class:`streamrace.reports.data.known_findings.Known`.
     """
 
     interrupted = False
     unreasoned: Sequence[str] = ()
 
     def __init__(
-        self, folder: Path, request: Mapping[str, Any], *, dry: bool, on_race: Callable[[Race], None] | None = None
-    ) -> None:
-        self._folder, self._request, self._on_race = folder, request, on_race
+        self, folder: Path, request: Mapping[str, Any], *, dry: bool, strict: bool = False,
+        on_race: Callable[[Race], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._folder, self._request, self._strict, self._on_race = folder, request, strict, on_race
         self._waits, self._count, self._using = Waits(), _Count(), detectors()
         self._bare = WithoutIncidentalWaits(self._waits)
         self._rehearsed = DryMetrics(request) if dry else None
@@ -184,6 +185,7 @@ class Judging:
             thinned=self._thinned(races),
             uninitialised=proven,
             seeded=seeds.sentence(folder / SEEDED),
+            strict=self._strict,
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -123,6 +124,20 @@ def test_what_only_a_read_of_the_loss_orders_is_fragile(check: Any) -> None:
     (held,) = done.findings["checked"]["held"]
     (race,) = held["races"]
     assert [race[side]["stack"][0]["line"] for side in ("first", "second")] == [6, 10]
+
+
+def test_what_is_fragile_fails_a_strict_check_unless_it_is_known(check: Any) -> None:
+    done = check("--strict", check.script(LOGS))
+    assert (done.status, done.findings["verdict"], done.findings["checked"]["status"]) == (1, "fragile", 1)
+    assert "This fails the check: --strict counts what is fragile." in done.out
+    assert check("--overwrite", "--strict", "--write-baseline", "known.json", check.script(LOGS)).status == 0
+    done = check("--overwrite", "--strict", "--baseline", "known.json", "--format", "json", check.script(LOGS))
+    told = json.loads(done.out)
+    assert (done.status, told["status"], told["verdict"]) == (0, 0, "fragile")
+    assert "--strict" not in done.err
+    (check.folder / "pyproject.toml").write_text("[tool.streamrace]\nstrict = true\n")
+    assert check("--overwrite", check.script(LOGS)).status == 1
+    assert check("--overwrite", check.script("import torch\nprint(torch.ones(3, device='cuda').sum())\n")).status == 0
 
 
 def test_what_was_never_exercised_is_named(check: Any) -> None:
