@@ -66,14 +66,18 @@ def noted(
 
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
-    """Return the command line that repeats this command."""
+    """Return the command line that repeats this command. ``more``: its arguments."""
     words = ["streamrace", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name in _ASIDE or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if (
+            not isinstance(parameter, click.Option)
+            or name in _ASIDE
+            or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+        ):
             continue
         value = context.params[name]
-        if isinstance(parameter, click.Option) and parameter.is_flag:
+        if parameter.is_flag:
             words.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
             for item in value if parameter.multiple else [value]:

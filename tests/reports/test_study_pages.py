@@ -12,6 +12,7 @@ import click
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
@@ -261,7 +262,7 @@ def test_names_break_nothing(tmp_path: Path, name: str) -> None:
         seen = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
         drawn = [chart.figure for chart in study.charts.values()]
         images = sum(isinstance(figure, Figure) for figure in drawn)
-        assert len(re.findall("<script>", text)) == 2 * (images < len(drawn)), "the library, and the charts"
+        assert len(re.findall("<script>", text)) == 1 + (images < len(drawn)), "what copies, and what draws"
         assert len(re.findall("<img", seen)) == len(re.findall('<img alt="" src="data:image/svg', seen)) == images
         assert not re.search("[\u202a-\u202e\u2066-\u2069]", seen)
         assert "x" * 1000 not in seen
@@ -392,3 +393,14 @@ def test_the_command_quotes_what_a_shell_would_read() -> None:
     with click.Context(placements, info_name="placements") as context:
         placements.parse_args(context, ["--models", "a b;c", "--slow", "x=2", "--slow", "y=3"])
         assert studied.command(context) == "streamrace placements --models 'a b;c' --slow x=2 --slow y=3"
+
+
+def test_the_command_that_repeats_a_study_has_its_arguments_once(tmp_path: Path) -> None:
+    @click.command()
+    @click.argument("folder")
+    @click.option("--tries", type=int, default=4)
+    def fix(folder: str, tries: int) -> None:
+        click.echo(studied.command(click.get_current_context(), (folder,)))
+
+    told = CliRunner().invoke(fix, ["--tries", "2", "runs/it"], prog_name="fix").output
+    assert told == "streamrace fix --tries 2 runs/it\n"
