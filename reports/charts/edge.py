@@ -100,7 +100,7 @@ def _access(x: int, y: int, colour: str, number: str, side: Side) -> Markup:
     """Return the access's box: operation and source line. The inner picture clips text that is too wide."""
     place = _place(side)
     below = Markup(
-        '<text x="8" y="30" font-size="10.5" fill-opacity=".85" style="unicode-bidi:isolate">{}</text>'
+        '<text x="8" y="30" font-size="11.5" fill-opacity=".85" style="unicode-bidi:isolate">{}</text>'
     ).format(place)
     if not place:
         below = Markup()

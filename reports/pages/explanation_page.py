@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _WORDS = ("race", "stream", "rank", "missing edge", "happens-before", "witness",
 def page(explanation: Explained) -> str:
     """Return the page."""
     chart = two_timings.draw(explanation)
+    curable = explanation.run.file.checked and not explanation.fragile
     text: str = html.render(
         "explained.html",
         {_PICTURE: chart} if chart else {},
@@ -33,6 +35,7 @@ def page(explanation: Explained) -> str:
         headline=explanation.headline,
         sections=explanation.sections,
         command=explanation.command,
+        cure=f"streamrace fix {shlex.quote(str(explanation.folder))} {explanation.number} --report" if curable else "",
         lacks=explanation.lacks,
         number=explanation.number,
         race=run_page.race(explanation.race, explanation.run.sources),

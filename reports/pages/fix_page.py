@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from streamrace.reports.data.fixes import TONES, FixFile, FixRow, table
+from streamrace.reports.data.fixes import DIFF, TONES, FixFile, FixRow, table
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.studies.study import Fact
 from streamrace.trace.wording import duration
@@ -17,11 +18,11 @@ _WORDS = ("race", "stream", "rank", "virtual time")
 
 def load(folder: Path, ran: StudyMetadata) -> StudyReport:
     """Load the fixes of a folder. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    return study(FixFile.read(folder), ran)
+    return study(FixFile.read(folder), ran, folder / DIFF)
 
 
-def study(fixes: FixFile, ran: StudyMetadata) -> StudyReport:
-    """Return the report of the results of ``streamrace fix``."""
+def study(fixes: FixFile, ran: StudyMetadata, diff: Path) -> StudyReport:
+    """Return the report of the results of ``streamrace fix``, which left ``diff`` if there is a row to take."""
     held = [row for row in fixes.rows if row.holds]
     facts = [
         Fact("race", f"{fixes.race.kind}: {fixes.race.first}; {fixes.race.second}", "race"),
@@ -47,7 +48,12 @@ def study(fixes: FixFile, ran: StudyMetadata) -> StudyReport:
         facts=facts,
         charts={},
         tables=[table(fixes.rows)] if fixes.rows else [],
-        cards=[_card(number, row) for number, row in enumerate(fixes.rows, 1) if row.diff and row.holds],
+        cards=[
+            _card(number, row) for number, row in enumerate(fixes.rows, 1) if row.diff and row.holds and row != chosen
+        ],
+        lead=_card(0, chosen)._replace(title=diff.name, command=f"patch -p1 < {shlex.quote(str(diff))}")
+        if chosen
+        else None,
         command=ran.command,
         versions=fixes.versions,
         configuration={},

@@ -8,9 +8,11 @@ run, and nothing can be fetched.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +29,32 @@ from streamrace.reports.text import plain_text
 from streamrace.trace.untrusted import visible
 
 LONGEST = 600  # characters of a text that is shown in full
+_COPYING, _DRAWING = (
+    (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8") for name in ("copying.js", "drawing.js")
+)
 # A line may break after these, but not within a number or a word.
 _BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])[.:]|(?<=\w)[.:](?=[^\W\d]))(?=\w)")
+_UNITS = re.compile(r"(?:\d[\d.,]* )?\b(?:[KMGT]?(?:i?B|bit)|tokens)/s\b")  # a line breaks neither in nor before them
 
 
 def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
     """Return the page. The template gets ``charts`` by name, as pairs of a chart and its markup.
 
-    A figure of matplotlib is an image; those of Bokeh are drawn by its scripts. Bokeh numbers what it has drawn, so
-    only the first page of a process is reproducible bit for bit.
+    A figure of matplotlib is an image; those of Bokeh are drawn by its scripts, which are packed, as they would be most
+    of the page. Bokeh numbers what it has drawn, so only the first page of a process is reproducible bit for bit.
     """
     images = {name: svg(chart.figure) for name, chart in charts.items() if isinstance(chart.figure, Figure)}
     script, divs = _scripts({name: chart.figure for name, chart in charts.items() if name not in images})
-    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw) if script else ""
+    if script:
+        script = "\n".join([*Resources(mode="inline", components=["bokeh"]).js_raw, script])
     return (
         environment()
         .get_template(template)
         .render(
             charts={name: (chart, images.get(name) or Markup(divs[name])) for name, chart in charts.items()},
-            library=Markup(library),
-            script=Markup(script),
-            hashes=[_hash(text) for text in (library, script) if text],
+            packed=base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode() if script else "",
+            scripts=[Markup(text) for text in ([_COPYING, _DRAWING] if script else [_COPYING])],
+            hashes=[_hash(text) for text in ([_COPYING, _DRAWING, script] if script else [_COPYING])],
             **context,
         )
     )
@@ -68,6 +75,7 @@ def environment() -> Environment:
     env.filters["whole"] = lambda text: escape(visible(str(text)))
     env.filters["breaks"] = lambda text: breaks(shortened(str(text)))
     env.filters["command"] = lambda text: breaks(str(text))
+    env.filters["prose"] = lambda text: prose(shortened(str(text)))
     return env
 
 
@@ -78,13 +86,30 @@ def write(text: str, target: Path) -> None:
 
 
 def breaks(text: str) -> Markup:
-    """Return ``text`` that may also break after the parts of a name; text copied from the page is unchanged."""
-    parts, at = [], 0
+    """Return ``text`` that may also break after the parts of a name, and not in a unit; text copied from the page is
+    unchanged.
+    """
     text = visible(text)
-    for match in _BREAKS.finditer(text):
-        parts.append(escape(text[at : match.end()]))
+    parts, at = [], 0
+    for match in _UNITS.finditer(text):
+        parts += [_broken(text[at : match.start()]), Markup('<span class="unit">{}</span>').format(match[0])]
         at = match.end()
-    return Markup("<wbr>").join([*parts, escape(text[at:])])
+    return Markup("").join([*parts, _broken(text[at:])])
+
+
+def _broken(text: str) -> Markup:
+    ends = [0, *(match.end() for match in _BREAKS.finditer(text)), len(text)]
+    return Markup("<wbr>").join(escape(text[begin:end]) for begin, end in pairwise(ends))
+
+
+def prose(text: str) -> Markup:
+    """Return ``text`` like :func:`breaks`, with the parts between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return breaks(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(breaks(part)) if at % 2 else breaks(part) for at, part in enumerate(parts)
+    )
 
 
 def shortened(text: str) -> str:

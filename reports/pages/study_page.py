@@ -66,7 +66,7 @@ class Card(NamedTuple):
     """One item that a study examined, with its details. ``key``: its place on the page, ``#key``.
 
     ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: shows it again; may be empty.
-    ``code``: lines of source; may be empty.
+    ``code``: a diff; may be empty.
     """
 
     key: str
@@ -87,7 +87,8 @@ class StudyReport:
     ``verdict`` in a few words, ``sentence`` for a reader with one minute, ``tone``: good, warn or bad. ``metrics``: the
     tidy frame, a row per item that ran; ``more``: further frames for programs, by name. ``words``: names in
     :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page
-    only. Names in all of these are untrusted.
+    only; ``lead``: a change to make, which the page begins with, and the command that applies it. Names in all of these
+    are untrusted.
     """
 
     kind: str
@@ -105,6 +106,7 @@ class StudyReport:
     words: Sequence[str]
     more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     cards: Sequence[Card] = ()
+    lead: Card | None = None
     when: str = ""
 
 

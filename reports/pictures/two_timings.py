@@ -32,7 +32,7 @@ def draw(explanation: Explained) -> Chart | None:
     if not windows:
         return None
     most = max(len(window.shown(_LANES)) for _, window in windows)
-    figure, rows = panels(len(windows), 1, 9.5, len(windows) * (1.1 + 0.42 * most) + 0.5)
+    figure, rows = panels(len(windows), 1, 7.6, len(windows) * (1.1 + 0.42 * most) + 0.5)
     kinds: dict[Kind, None] = {}
     for (title, window), (axes,) in zip(windows, rows, strict=True):
         kinds |= dict.fromkeys(_panel(axes, title, window, (explanation.race.first, explanation.race.second)))
@@ -46,9 +46,8 @@ def draw(explanation: Explained) -> Chart | None:
     return Chart(
         figure,
         "Both timings" if len(windows) > 1 else "The timing",
-        "All streams of the rank around the two accesses; time counts from the beginning of the earlier one. The "
-        "dashed arrow runs from the access issued first to the one issued second: where it runs backwards, the race "
-        "shows.",
+        "The dashed arrow runs from the access issued first to the one issued second. Where it runs backwards, the "
+        "race shows.",
     )
 
 
@@ -72,7 +71,7 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
         way, va = (-1, "top") if at == lowest and len(row) > 1 else (1, "bottom")  # away from the arrow
         axes.annotate(
             f"{number}: {plain(bar.kernel, _NAME)}", (middle, at + way * _RACING / 2), (0, 2 * way),
-            textcoords="offset points", ha="center", va=va, fontsize=8, color=colour, fontweight="bold",
+            textcoords="offset points", ha="center", va=va, fontsize=9, color=colour, fontweight="bold",
             annotation_clip=False,
         )  # fmt: skip
     ends = [(bar.effect(side) - zero) / 1000 for bar, side in zip(racing, sides, strict=True)]
@@ -81,11 +80,11 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
         arrowstyle="-|>", mutation_scale=13, lw=1.6, ls=(0, (4, 3)), color=BAD, shrinkA=0, shrinkB=0, zorder=5,
     )  # fmt: skip
     axes.add_patch(arrow)
-    axes.set_yticks(list(row.values()), [plain(lane, _NAME) for lane in row], fontsize=8)
+    axes.set_yticks(list(row.values()), [plain(lane, _NAME) for lane in row], fontsize=9)
     axes.set_ylim(-0.8, len(lanes) - 0.2)
     axes.set_xlim((window.start - zero) / 1000, (window.end - zero) / 1000)
-    axes.set_title(plain(title, 60), fontsize=9, color=TEXT, loc="left")
-    axes.set_xlabel("virtual time, µs", fontsize=8)
+    axes.set_title(plain(title, 60), fontsize=10, color=TEXT, loc="left")
+    axes.set_xlabel("virtual time, µs", fontsize=9)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -41,6 +41,7 @@ class Opened:
         self.page.on("dialog", self._asking)
         self.page.on("request", lambda request: self._asked(request.url, address))
         self.page.goto(address)
+        self.page.wait_for_function("() => !document.getElementById('packed') || window.Bokeh?.documents.length")
 
     def fits(self, width: int) -> None:
         """The page is no wider, once its charts have followed the window: they do that a moment later."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from playwright.sync_api import expect
 
 from streamrace.reports.pages import explanation_page, folders, html
 from streamrace.reports.pages.serve import listed
@@ -31,7 +32,9 @@ PARAMETERS = tuple(
 )
 # What is wrong with the page as it is laid out, a sentence each. What scrolls by itself may be wider than the window.
 # A word is letters and digits: a name may go on in the next line behind its dots and underscores. Code may anywhere.
+# "Gbit/s" is one word. What is folded is measured unfolded.
 MEASURE = """() => {
+  document.querySelectorAll("details").forEach(one => { one.open = true; });
   const wrong = [], wide = document.documentElement.clientWidth;
   const inside = one => {
     for (let up = one.parentElement; up; up = up.parentElement)
@@ -48,7 +51,9 @@ MEASURE = """() => {
   while (texts.nextNode()) {
     const {parentElement: parent, data} = texts.currentNode;
     if (!parent.checkVisibility({visibilityProperty: true}) || parent.closest("pre")) continue;
-    for (const word of data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+    if (data.trim() && parseFloat(getComputedStyle(parent).fontSize) < 11) wrong.push(`${named(parent)} is small`);
+    if (parent.closest("td") && /^\\W*nan$/i.test(data.trim())) wrong.push(`${named(parent)} is no number`);
+    for (const word of data.matchAll(/[\\p{L}\\p{N}]+(?:\\/s\\b)?/gu)) {
       const range = document.createRange();
       range.setStart(texts.currentNode, word.index);
       range.setEnd(texts.currentNode, word.index + word[0].length);
@@ -146,6 +151,18 @@ def test_nothing_is_over_the_edge_and_no_word_is_torn(pages: Path, visit: Visit,
     seen.page.set_viewport_size({"width": 1280, "height": 800})
     assert seen.page.evaluate(MEASURE) == []
     assert (seen.errors, seen.asked) == ([], [])
+    assert (pages / f"{page}.html").stat().st_size < 1_000_000
+
+
+def test_a_fix_begins_with_its_diff_which_is_copied_as_it_stands(pages: Path, visit: Visit) -> None:
+    page = visit(pages / "fix.html", width=390).page
+    assert page.locator(".diff").first.evaluate("one => getComputedStyle(one).whiteSpace") == "pre"
+    assert page.locator(".diff").first.bounding_box()["y"] < page.locator("table").first.bounding_box()["y"]
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".copied:has(.diff) .copy").first.click()
+    expect(page.locator(".copied:has(.diff) .copy").first).to_have_text("copied")
+    assert page.evaluate("navigator.clipboard.readText()") == make.fix_row().diff
+    assert page.locator(".command").first.inner_text().endswith("fix/fix.diff")
 
 
 @pytest.mark.parametrize("page", ["run", "both", "fuzzed"])
