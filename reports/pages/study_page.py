@@ -167,6 +167,7 @@ def page(study: StudyReport) -> str:
         study.charts,
         title=f"{study.verdict}: {study.title}",
         study=study,
+        lead=study.lead,
         stamp=stamp(f"Study '{study.kind}'", study.configuration.get("model", ""), study.when),
         ran=ran([(study.kind, study.versions, study.configuration, {})]),
         words=STUDIES,
