@@ -74,6 +74,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> bool | None:
+    """Leave the time limit to the process of the test: an alarm here would end the session, and not only the test."""
+    return True if housed.is_housed(item) else None
+
+
 _seen: set[Path] = set()
 
 

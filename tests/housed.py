@@ -51,7 +51,7 @@ FILES = (
 """Single files of other folders."""
 
 _INSIDE = "STREAMRACE_HOUSED"
-_PASSED = ("hypothesis-profile", "hypothesis-seed")
+_PASSED = ("hypothesis-profile", "hypothesis-seed", "timeout")
 
 
 @functools.cache
