@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.syntax import Syntax
+from rich.text import Text
 
 from streamrace.reports.data.fixes import DIFF, FixFile, best_of_each, table
 from streamrace.reports.text import reports_on, typed
 from streamrace.trace.wording import duration
+
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}  # colours by the line's first character
 
 
 def show(console: Console, fixes: FixFile) -> None:
@@ -32,7 +34,8 @@ def show(console: Console, fixes: FixFile) -> None:
     if fixes.untried:
         say(f"Nothing was tried live: {fixes.untried}.")
     if fixes.taken is not None:
-        console.print(Syntax(fixes.taken.diff.rstrip("\n"), "diff", background_color="default", word_wrap=True))
+        for line in fixes.taken.diff.splitlines():  # a line that is longer than the terminal stays whole, to be copied
+            console.print(Text(line, _DIFF.get(line[:1], "")), highlight=False, soft_wrap=True)
 
 
 def where(console: Console, folder: Path, fixes: FixFile, *, reported: bool) -> None:

@@ -17,6 +17,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
+from streamrace.studies.narrow_table import WideColumn, lines
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -78,9 +80,16 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn = self._rich(1)
-        if Measurement.get(console, options.update(width=10_000), drawn).maximum > options.max_width:
-            drawn = self._rich(1 if self.sides else 0)  # for a pipe's 80 columns; a box has its own space
-        yield drawn
+        if self.sides or Measurement.get(console, options.update(width=10_000), drawn).maximum <= options.max_width:
+            yield drawn
+        else:
+            cells = [[_text(cell) for cell in row] for row in self.cells]
+            columns = [
+                WideColumn(column, [row[at] for row in cells], column.right) for at, column in enumerate(self.head)
+            ]
+            if self.title:
+                yield Text(self.title, "italic")
+            yield from lines(columns, options.max_width)
         if self.note:
             yield Text(self.note)
 
