@@ -49,6 +49,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARK.sub(lambda mark: _figure(mark[2]) if mark[1] == "figure" else tables.render(mark[2]), markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep a unit, and the number before it, on one line. Tags and what they say are left as they are."""
+    return re.sub(
+        r"(<[^>]*>)|((?:\d[\d.,]* )?\b(?:[KMGT]?(?:i?B|bit)|tokens)/s\b)",
+        lambda found: found[1] or f'<span class="unit">{found[2]}</span>',
+        html,
+    )
+
+
 def _figure(text: str) -> str:
     file, _, words = (part.strip() for part in text.partition("|"))
     return f"[![{words}](data/{file})](data/{file})\n\n{tables.origin(file)}"

@@ -23,7 +23,7 @@ def sweep(frame: pd.DataFrame) -> list[Cells]:
         cells = rows.setdefault(row.micro_batch, {"micro-batch": f"{row.micro_batch}"})
         mark = "&nbsp;**!**" if row.manifested == row.pairs else "&nbsp;*?*" if row.manifested else ""
         cells[f"{row.network:g}"] = f"{gains.at[row.micro_batch, row.network]:.2f}{mark}"
-    return [{**rows[batch], "pays less than 5 % from": f"{ends.at[batch]:.0f}"} for batch in sorted(rows)]
+    return [{**rows[batch], "pays less than 5 % from": _start(float(ends[batch]))} for batch in sorted(rows)]
 
 
 def sweep_releases(frame: pd.DataFrame) -> list[Cells]:
@@ -94,7 +94,7 @@ def why_losses(frame: pd.DataFrame) -> list[Cells]:
 
 
 def _start(gbits: float) -> str:
-    """The bandwidth from which on a harmful pair is reversed."""
+    """The bandwidth from which on something holds, in words where it is none of the sweep's."""
     return "every" if gbits == 0 else "none" if pd.isna(gbits) else f"{gbits:.0f}"
 
 

@@ -77,7 +77,7 @@ def cell(ran: RanSide | None) -> Cell:
     """Return a table cell with a side's verdict and the program that ran."""
     if ran is None:
         return Cell("")
-    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
+    tone = {"race": "bad", "clean": "good"}.get(ran.verdict, "warn")
     return Cell(ran.verdict, tone, ran.ran)
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from streamrace.reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, short
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
 from streamrace.scenarios.catalogue.entry import CONTROLS
@@ -19,15 +16,6 @@ from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace import wording
 
 SIDES = ("affected", "fixed")
-_CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
-_STATES = {
-    BAD: "a race",
-    _CONTROL: "no race, and wrong values",
-    _CLEAN: "clean",
-    _UNKNOWN: "no verdict, or not run",
-}
-_ROW = 22  # height in pixels
-_NAME, _TOLD = 24, 200  # characters of a name, of a tooltip
 _KINDS = {
     "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
     "bounds": "control: bounds", "uninitialised": "control: uninitialised", "not-shown": "not shown",
@@ -73,7 +61,7 @@ def study(catalogue: CatalogueFile, ran: StudyMetadata) -> StudyReport:
         sentence=sentence,
         tone=tone,
         facts=facts,
-        charts={"matrix": _matrix(rows)},
+        charts={},
         tables=[table(rows), *_missing(rows)],
         cards=[_card(row) for row in rows],
         command=ran.command,
@@ -111,13 +99,13 @@ def table(rows: Sequence[EntryRow]) -> Table:
     """Return the table of the entries that ran, with both sides."""
     ran = [(row, row.affected) for row in rows if row.affected]
     fixes = any(row.cost is not None for row, _ in ran)
-    columns = ["id", "kind", "affected", "fixed", "both lines, or the evidence", "witness", Column("time", "{:.2f} ms")]
+    columns = ["id", "affected", "fixed", "kind", "both lines, or the evidence", "witness", Column("time", "{:.2f} ms")]
     cells = [
         [
             Cell(row.id, "", row.library),
-            Cell(_KINDS[row.kind], "bad" if row.differs else "", "NOT AS EXPECTED" if row.differs else ""),
             cell(affected),
             cell(row.fixed),
+            Cell(_KINDS[row.kind], "bad" if row.differs else "", "NOT AS EXPECTED" if row.differs else ""),
             "\n".join(map(short, affected.lines)) or affected.evidence or affected.failure,
             Cell(affected.harm, "bad" if affected.harm == "harmful" else "soft", affected.token),
             affected.virtual_ns / 1e6,
@@ -178,45 +166,3 @@ def _card(row: EntryRow) -> Card:
     mark = row.affected.verdict if row.affected else "not shown"
     tone = cell(row.affected).tone or "soft"
     return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
-
-
-def _colour(ran: RanSide | None) -> str:
-    if ran is None or ran.verdict == "unknown":
-        return _UNKNOWN
-    return {"race": BAD, "clean": _CLEAN, "fragile": _CLEAN}.get(ran.verdict, _CONTROL)
-
-
-def _matrix(rows: Sequence[EntryRow]) -> Chart:
-    columns: dict[str, list[Any]] = {name: [] for name in ("x", "y", "colour", "title", "ran", "state", "told")}
-    for row in rows:
-        for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):
-            colour = _colour(side)
-            columns["x"].append(name)
-            columns["y"].append((row.library, tame(row.id, _NAME)))
-            columns["colour"].append(colour)
-            columns["title"].append(tame(row.title, _TOLD))
-            columns["ran"].append(tame(side.ran if side else "not run", _TOLD))
-            columns["state"].append(_STATES[colour])
-            columns["told"].append(tame(row.tried if side is None else side.failure or " | ".join(side.lines), _TOLD))
-    names = list(dict.fromkeys(columns["y"]))
-    drawn = framed(
-        x_range=FactorRange(factors=list(SIDES), range_padding=0.02),
-        y_range=FactorRange(factors=names[::-1], group_padding=0.4, range_padding=0.01),
-        height=_ROW * len(names) + 120,
-        x_axis_location="above",
-    )
-    drawn.grid.grid_line_color = None
-    drawn.axis.major_tick_line_color = None
-    drawn.yaxis.group_label_orientation = "horizontal"
-    boxes = drawn.rect(
-        "x", "y", 0.96, 0.86, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
-    )
-    drawn.add_tools(
-        HoverTool(
-            renderers=[boxes],
-            point_policy="follow_mouse",
-            tooltips=tooltip("<b>@title</b>", "@x: @ran", "@state", "@told"),
-        )
-    )
-    keys = [Key("box", text, colour) for colour, text in _STATES.items() if colour in columns["colour"]]
-    return Chart(drawn, "What each release does", "Each program ran under both. Hover for the evidence.", keys)

@@ -32,8 +32,8 @@ LONGEST = 600  # characters of a text that is shown in full
 _COPYING, _DRAWING = (
     (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8") for name in ("copying.js", "drawing.js")
 )
-# A line may break after these, but not within a number or a word.
-_BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])[.:]|(?<=\w)[.:](?=[^\W\d]))(?=\w)")
+# A line may break after these, but not within a number or a word, nor before a file's suffix or line.
+_BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])\.|(?<=\w)[.:](?=[^\W\d]))(?=\w)(?!py\b)")
 _UNITS = re.compile(r"(?:\d[\d.,]* )?\b(?:[KMGT]?(?:i?B|bit)|tokens)/s\b")  # a line breaks neither in nor before them
 
 

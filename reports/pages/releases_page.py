@@ -76,7 +76,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> StudyRep
         tone=tone,
         facts=facts,
         charts={},
-        tables=[_matrix(frame, rows), _table(rows)],
+        tables=[_table(rows), _matrix(frame, rows)],
         command=ran.command,
         versions={str(name): str(value) for name, value in versions.items()},
         configuration=options,
@@ -193,7 +193,7 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
         evidence = dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()])
         parameter = row["plain"].divergence and row["plain"].divergence.parameter
         wrong = f"step {parameter.step} {parameter.phase}" if parameter else "never"
-        distance = f"{row['plain'].distance} / {row['edited'].distance}"
+        distance = " / ".join(row[name].distance.replace("nan", "not finite") for name in _RUNS)
         cells.append([release, *map(_verdict, _found(row)), "; ".join(evidence), wrong, distance])
     return Table(
         "Releases, each run twice",

@@ -87,8 +87,8 @@ class StudyReport:
     ``verdict`` in a few words, ``sentence`` for a reader with one minute, ``tone``: good, warn or bad. ``metrics``: the
     tidy frame, a row per item that ran; ``more``: further frames for programs, by name. ``words``: names in
     :data:`streamrace.reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page
-    only; ``lead``: a change to make, which the page begins with, and the command that applies it. Names in all of these
-    are untrusted.
+    only; ``lead``: a change to make, which the page begins with, and the command that applies it; ``advice``: what else
+    to do, in a sentence. Names in all of these are untrusted.
     """
 
     kind: str
@@ -107,6 +107,7 @@ class StudyReport:
     more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     cards: Sequence[Card] = ()
     lead: Card | None = None
+    advice: str = ""
     when: str = ""
 
 
@@ -168,6 +169,7 @@ def page(study: StudyReport) -> str:
         title=f"{study.verdict}: {study.title}",
         study=study,
         lead=study.lead,
+        advice=study.advice,
         stamp=stamp(f"Study '{study.kind}'", study.configuration.get("model", ""), study.when),
         ran=ran([(study.kind, study.versions, study.configuration, {})]),
         words=STUDIES,

@@ -41,7 +41,6 @@ def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
     facts = [
         Fact("scope", waits.scope),
         Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
-        Fact("together", f"{', '.join(waits.together)}. {basis(waits)}" if waits.together else "none can go"),
         Fact(
             "not taken away",
             f"{wording.count(waits.others, 'wait')} of collectives and autograd's engine themselves",
@@ -62,6 +61,9 @@ def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
         configuration={},
         metrics=tidy(rows),
         words=_WORDS,
+        advice=f"Can be removed together: {', '.join(waits.together)}. {basis(waits)}"
+        if waits.together
+        else "None of them can be removed.",
     )
 
 

@@ -17,6 +17,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import SymmetricalLogLocator
 
 from streamrace.reports.charts.frame import TEXT, tame
 
@@ -29,7 +30,7 @@ def panels(rows: int, columns: int, width: float, height: float, **more: Any) ->
     axes = figure.subplots(rows, columns, squeeze=False, **more)
     for panel in axes.flat:
         panel.set_facecolor("none")
-        panel.tick_params(colors=TEXT, labelsize=8)
+        panel.tick_params(which="both", colors=TEXT, labelsize=9)
         panel.spines[:].set_color(TEXT)
         panel.xaxis.label.set_color(TEXT)
         panel.yaxis.label.set_color(TEXT)
@@ -39,7 +40,7 @@ def panels(rows: int, columns: int, width: float, height: float, **more: Any) ->
 def key(figure: Figure, handles: Sequence[Any], columns: int = 2) -> None:
     """Add the legend of the colours below the panels."""
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=TEXT
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=9, frameon=False, labelcolor=TEXT
     )
 
 
@@ -52,8 +53,10 @@ def bars(
     """
     drawn = axes.barh(places, values, color=colours, height=0.7)
     if labels:
-        axes.bar_label(drawn, labels, padding=3, fontsize=8, color=TEXT)
+        axes.bar_label(drawn, labels, padding=3, fontsize=9, color=TEXT)
     axes.set_xscale("symlog", linthresh=least)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.xaxis.set_minor_locator(SymmetricalLogLocator(base=10, linthresh=least, subs=range(2, 10)))
     axes.grid(axis="x", alpha=0.25)
 
 

@@ -45,9 +45,9 @@ def charts(frames: Frames) -> dict[str, Chart]:
                 base += height
             centred: Any = {"ha": "center", "color": TEXT}
             above = next((card for card in CARDS if base < card < base + 0.04 * top), base)  # not on a card's line
-            axes.text(x, above + highest * 0.012, f"{base:.1f}", va="bottom", fontsize=8, **centred)
+            axes.text(x, above + highest * 0.012, f"{base:.1f}", va="bottom", fontsize=9, **centred)
             name = configuration(*bar).replace(" + ", "\n+ ")
-            axes.text(x, -highest * 0.012, name, va="top", fontsize=7, **centred)
+            axes.text(x, -highest * 0.012, name, va="top", fontsize=8.5, **centred)
     for card in (card for card in CARDS if card < top):
         axes.axhline(card, color=TEXT, linewidth=0.9, linestyle=(0, (5, 4)), zorder=3)
         name = f"a{'n' if str(card).startswith('8') else ''} {card} GB card"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator
 
 from streamrace.frameworks.deepspeed.releases import PINNED
 from streamrace.reports.charts.frame import TEXT, Chart
@@ -21,11 +21,11 @@ from streamrace.studies.study import Frames
 from streamrace.studies.sweep import PAYS, STOCK, UNFIXED, ZERO3, gain, stops_paying
 from streamrace.studies.table import each
 
-_LATENT, _PARTLY, _MANIFESTED, _NONE = "#4c9f70", "#e3b23c", "#cf3a3a", "#7c83a366"
+_LATENT, _PARTLY, _MANIFESTED, _NONE = "#f0cf73", "#e08a3c", "#cf3a3a", "#7c83a366"
 _STATES = {
     _MANIFESTED: "every harmful pair is reversed",
-    _PARTLY: "some are",
-    _LATENT: "none: right by luck",
+    _PARTLY: "some harmful pairs are reversed",
+    _LATENT: "no harmful pair is reversed: right by luck",
     _NONE: "no race",
 }
 _HATCH: dict[str, Any] = {"hatch": "///", "edgecolor": "#00000055", "linewidth": 0}
@@ -83,8 +83,8 @@ def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, **_HATCH))
         if colour != _NONE:
             text = f"{_time(row.harmful_slack_us)}\n{row.harmful_manifested:.0f} of {row.harmful:.0f}"
-            ink = "black" if colour == _PARTLY else "white"
-            axes.text(x, y, text, ha="center", va="center", fontsize=7, color=ink)
+            ink = "white" if colour == _MANIFESTED else "black"
+            axes.text(x, y, text, ha="center", va="center", fontsize=9, color=ink)
     axes.set_xticks(range(len(networks)), [f"{network:g}" for network in networks])
     axes.set_yticks(range(len(batches)), [str(batch) for batch in batches])
     axes.set(xlim=(-0.5, len(networks) - 0.5), ylim=(-0.5, len(batches) - 0.5))
@@ -107,9 +107,11 @@ def throughput(frame: pd.DataFrame) -> Chart:
             left.plot(rows.network, rows.tokens_per_second, style, color=shade, ms=3)
         right.plot(gains.columns, gains.loc[batch], "o-", color=shade, ms=3)
         handles.append(Line2D([], [], color=shade, label=f"micro-batch {batch:g}"))
-        if math.isfinite(ends[batch]):
+        if ends[batch] > 0:
             right.plot([ends[batch]], [PAYS], "v", color=shade, ms=8)
     left.set_yscale("log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     left.set_ylabel("tokens per second, all GPUs")
     right.set_ylabel("throughput of hpZ over ZeRO-3")
     right.axhline(PAYS, color=TEXT, lw=0.8)

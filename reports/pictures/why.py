@@ -14,7 +14,7 @@ from streamrace.studies.study import Frames
 from streamrace.studies.table import each
 from streamrace.studies.why import BASE
 
-_REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
+_REVERSED, _LUCK = "#cf3a3a", "#e3b23c"
 _TICKS = [10**exponent for exponent in range(1, 13, 2)]  # ms; labels at each power of ten would touch
 
 
@@ -26,7 +26,7 @@ def charts(frames: Frames) -> dict[str, Chart]:
     rows = rows.assign(named=[_named(row) for row in each(rows)])
     names = list(dict.fromkeys(rows.named))
     places = {name: len(names) - 1 - at for at, name in enumerate(names)}
-    figure, (axes,) = panels(1, len(releases), 4.2 + 2.6 * len(releases), 1.4 + 0.18 * len(names), sharey=True)
+    figure, (axes,) = panels(1, len(releases), 5 + 2.8 * len(releases), 1.4 + 0.2 * len(names), sharey=True)
     for release, panel in zip(releases, axes, strict=True):
         shown = rows[rows.release == release]
         colours = [_REVERSED if row.reversed else _LUCK for row in each(shown)]
@@ -35,9 +35,10 @@ def charts(frames: Frames) -> dict[str, Chart]:
         panel.axvline(0, color=TEXT, lw=0.8)
         panel.set_xlabel("slack of the closest harmful pair, ms")
         panel.set_title(f"DeepSpeed {plain(release)}", fontsize=9, color=TEXT)
-        panel.tick_params(axis="x", labelsize=7)
-    axes[0].set_yticks(list(places.values()), [plain(name, 72) for name in places], fontsize=7)
-    key(figure, [Patch(color=_REVERSED, label="a harmful pair is reversed"), Patch(color=_LUCK, label="none is")])
+        panel.tick_params(axis="x", labelsize=8.5)
+    axes[0].set_yticks(list(places.values()), [plain(name, 80) for name in places], fontsize=8.5)
+    named = {_REVERSED: "a harmful pair is reversed", _LUCK: "no harmful pair is reversed: right by luck"}
+    key(figure, [Patch(color=colour, label=label) for colour, label in named.items()])
     chart = Chart(
         figure,
         "One assumption changed at a time",

@@ -191,12 +191,12 @@ def stops_paying(frame: pd.DataFrame, configuration: str = STOCK) -> pd.Series[f
     """Compute, by micro-batch, the bandwidth (Gbit/s) from which on hpZ is faster by less than :data:`PAYS`.
 
     Between two networks of the sweep the gain is assumed linear in the logarithm of the bandwidth. NaN if hpZ pays up
-    to the fastest network, or nowhere.
+    to the fastest network, 0 if nowhere.
     """
     thresholds = {}
     for micro_batch, row in gain(frame, configuration).iterrows():
         paying = [at for at, value in enumerate(row) if value >= PAYS]
-        thresholds[micro_batch] = _crossing(list(row.index), list(row), paying[-1], PAYS) if paying else math.nan
+        thresholds[micro_batch] = _crossing(list(row.index), list(row), paying[-1], PAYS) if paying else 0.0
     return pd.Series(thresholds, name="gbit_per_s", dtype=float)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import tables
 from docs.hooks import COPIED
 from streamrace.repro.commands.table import COMMANDS
 from tests.packages import PACKAGES
@@ -177,3 +178,9 @@ def test_a_command_prints_what_the_page_shows(
     if "..." not in output:
         assert at == len(printed)
         assert end or len(parts[0]) == len(printed)
+
+
+@pytest.mark.parametrize("name", [name for name in tables.TABLES if name != "why-losses"])  # Trainer's own NaN
+def test_a_value_that_does_not_exist_is_a_word_or_nothing(name: str) -> None:
+    cells = {cell.strip(" *").lower() for line in tables.render(name).splitlines() for cell in line.split("|")}
+    assert not {"nan", "<na>"} & cells

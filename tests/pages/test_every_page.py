@@ -52,7 +52,7 @@ MEASURE = """() => {
     const {parentElement: parent, data} = texts.currentNode;
     if (!parent.checkVisibility({visibilityProperty: true}) || parent.closest("pre")) continue;
     if (data.trim() && parseFloat(getComputedStyle(parent).fontSize) < 11) wrong.push(`${named(parent)} is small`);
-    if (parent.closest("td") && /^\\W*nan$/i.test(data.trim())) wrong.push(`${named(parent)} is no number`);
+    if (parent.closest("td") && /^\\W*nan$/.test(data.trim())) wrong.push(`${named(parent)} is no number`);
     for (const word of data.matchAll(/[\\p{L}\\p{N}]+(?:\\/s\\b)?/gu)) {
       const range = document.createRange();
       range.setStart(texts.currentNode, word.index);

@@ -161,7 +161,7 @@ def _speed(frame: pd.DataFrame) -> str:
 
 def _pays(frame: pd.DataFrame) -> str:
     """Describe up to which bandwidth hpZ pays, over all micro-batches."""
-    ends = sorted((float(end), int(str(batch))) for batch, end in stops_paying(frame).dropna().items())
+    ends = sorted((float(end), int(str(batch))) for batch, end in stops_paying(frame).items() if end > 0)
     if not ends:
         return "nowhere" if gain(frame).max().max() < PAYS else "up to the fastest network"
     return f"{100 * (PAYS - 1):.0f} % or more, up to {_ends(ends)}"
@@ -218,10 +218,10 @@ def _gains(frame: pd.DataFrame) -> Table:
         cells.setdefault(row.micro_batch, [str(row.micro_batch)]).append(Cell(text, tone))
     return Table(
         "How many times as fast as ZeRO-3 hpZ is, by Gbit/s between nodes",
-        ["micro-batch", *_by_network(frame), Column(f"pays < {100 * (PAYS - 1):.0f} % from", ".0f")],
-        [[*row, ends[batch]] for batch, row in cells.items()],
-        "Without a fix the race shows there: ! every unordered pair is reversed, ? some are. Elsewhere the race is "
-        "there as well, and latent.",
+        ["micro-batch", *_by_network(frame), Column(f"pays < {100 * (PAYS - 1):.0f} % from", right=True)],
+        [[*row, start(ends[batch])] for batch, row in cells.items()],
+        "Without a fix the race shows there: ! every unordered pair is reversed, ? some of them are. Elsewhere the "
+        "race is there as well, and latent: right by luck.",
     )
 
 

@@ -141,15 +141,15 @@ def _tables(frames: Frames) -> list[Table]:
 
 
 def _result(row: Any) -> tuple[Cell, str, str]:
-    """Return the reversed pairs, the closest and their parameters; zero is a warning if not all was exercised."""
-    bad = Cell(f"{row.reversed} of {row.harmful}", "bad" if row.reversed else "good")
+    """Return the reversed pairs, the closest and their parameters; zero is right by luck, or not all was exercised."""
+    bad = Cell(f"{row.reversed} of {row.harmful}", "bad" if row.reversed else "warn" if row.harmful else "good")
     if not row.reversed and row.unexercised:
         bad = Cell(f"0 of {row.harmful}, not all exercised", "warn")
     return bad, slack(row.slack_ms * 1000), row.parameters
 
 
 def start(gbits: float) -> str:
-    """Return the slowest network on which a harmful pair is reversed."""
+    """Return the network from which on something holds, in words where it is none of those that were tried."""
     return "every" if gbits == 0 else "none" if math.isnan(gbits) else f"{gbits:.0f}"
 
 
