@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,13 @@ def show(console: Console, frame: pd.DataFrame, query: ShardingQuestion) -> None
         "buffers. Time: in seconds, without latency; the longer of the two is the step's.",
         highlight=False,
     )
+
+
+def json_text(frame: pd.DataFrame, query: ShardingQuestion) -> str:
+    """Return the question, the answer, and the table in bytes and seconds, as JSON."""
+    rows = json.loads(frame.to_json(orient="records"))
+    answer = {"question": title(query), "sentence": sentence(frame, query), "strategies": rows}
+    return json.dumps({"format": "stream-race-choice", "version": 1, **answer}, indent=2) + "\n"
 
 
 def title(query: ShardingQuestion) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from streamrace.reports.screen.console import Terminal
+from streamrace.repro.commands.json_output import Put, json_output
 from streamrace.studies.lists import words
 
 _ABOVE = click.IntRange(1)
@@ -30,7 +31,8 @@ _ABOVE = click.IntRange(1)
 @click.option("--precision", help="bf16 or fp32. [default: bf16]")
 @click.option("--strategies", default="", help="Only these: IIG, ZeRO-3, hpZ, ... [default: all 14, and hpZ]")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the table there too, in bytes and seconds.")
-def choose(csv: Path | None, strategies: str, **values: Any) -> None:
+@json_output
+def choose(csv: Path | None, strategies: str, put: Put, **values: Any) -> None:
     """Which way to shard is the fastest that fits: PaRO's strategies and hpZ by their formulas, side by side.
 
     Three letters say how far parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
@@ -50,5 +52,6 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
             raise ScenarioError(f"cannot write the table to {csv}: {error.strerror or error}") from error
     console = Terminal()
     choice.show(console, frame, question)
+    put(choice.json_text(frame, question))
     if csv is not None:
         console.print(f"File: {csv}", highlight=False, markup=False, soft_wrap=True)

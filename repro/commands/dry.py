@@ -11,6 +11,7 @@ import click
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
+from streamrace.repro.commands.json_output import Put, json_output
 from streamrace.repro.commands.options import Sections, chosen, job_options
 from streamrace.repro.sessions.release import become, versions, with_deepspeed
 
@@ -27,6 +28,7 @@ from streamrace.repro.sessions.release import become, versions, with_deepspeed
     default=None,
     help="Run all layers, or a few, and go on with what repeats. [default: --extend from 40 layers on]",
 )
+@json_output
 def dry(
     packages: tuple[str, ...],
     name: str | None,
@@ -36,6 +38,7 @@ def dry(
     rank: int,
     one_rank: bool,
     exact: bool | None,
+    put: Put,
     **values: Any,
 ) -> None:
     """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
@@ -71,9 +74,11 @@ def dry(
     result = extend.rehearsed(request, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
     sentences = report.output(result)
     data = {**result.as_dict(), "said": sentences, "versions": versions()}
-    (folder / "dry.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=2) + "\n"
+    (folder / "dry.json").write_text(text, encoding="utf-8")
     panel = report.panel(result, sentences)
     report.show(console, panel, staging.commit(folder))  # keep has moved its trace
+    put(text)
     if expect and bool(result.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(result)}.", style="red")
         raise SystemExit(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from streamrace.repro.commands import flags
+from streamrace.repro.commands.json_output import Put, json_output
 
 _NONE = 1
 
@@ -29,7 +30,8 @@ _NONE = 1
     help="The folder that takes fix.json, fix.diff and the page. [default: RUN/fix-RACE's number]",
 )
 @click.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
-def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) -> None:
+@json_output
+def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool, put: Put) -> None:
     """Find what would put RACE of RUN in order, from the weakest: an event and a wait for it, a wait for a stream,
     record_stream, a synchronisation of the host.
 
@@ -61,5 +63,6 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) 
     else:
         studied.noted(target, "fix", more=words)
     screen.where(console, target, fixes, reported=report)
+    put(fixes.text())
     if fixes.taken is None:
         raise SystemExit(_NONE)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands import flags
+from streamrace.repro.commands.json_output import Put, json_output
 from streamrace.studies import registry
 from streamrace.studies.study import Study, StudyRun
 
@@ -22,8 +23,9 @@ def command(name: str) -> click.Command:
     """Return the command of a study."""
     study = registry.load(name)
 
-    def run(**values: Any) -> None:
-        _run(name, study, values)
+    @json_output
+    def run(*, put: Put, **values: Any) -> None:
+        _run(name, study, values, put)
 
     run.__doc__ = study.text
     decorated: Any = flags.folder(f"folder that takes the {study.takes}", name, replaces=study.replaces)(run)
@@ -47,7 +49,7 @@ def __getattr__(name: str) -> click.Command:
     raise AttributeError(name)
 
 
-def _run(name: str, study: Study, values: dict[str, Any]) -> None:
+def _run(name: str, study: Study, values: dict[str, Any], put: Put) -> None:
     from streamrace.repro.sessions import folders, staging, studied
 
     began = time.perf_counter()
@@ -82,6 +84,7 @@ def _run(name: str, study: Study, values: dict[str, Any]) -> None:
     files = ", ".join(f"{file}.csv" for file in frames)
     console.print(f"Files: {folder}/{files} ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, name, options=plan.options, hardware=plan.hardware)
+    put((folder / "report" / "findings.json").read_text(encoding="utf-8"))
 
 
 def _surroundings(console: Terminal, folder: Path, name: str, study: Study, workers: int | None) -> StudyRun:

@@ -11,6 +11,7 @@ import click
 from streamrace.device.options import whole_timing
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.commands import flags
+from streamrace.repro.commands.json_output import Put, json_output
 from streamrace.repro.commands.programs import ProgramOptions
 from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging
 from streamrace.repro.sessions.child import ProgramEnd
@@ -51,7 +52,8 @@ class WaitsOptions(ProgramOptions):
 @flags.packages()
 @flags.run_folder("waits-, the script's and the time")
 @click.pass_obj
-def waits(argument: str | None, options: WaitsOptions) -> None:
+@json_output
+def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
     """Take each wait, synchronisation, record_stream and blocking read of SCRIPT and its libraries away alone.
 
     SCRIPT runs once, as under 'streamrace check'. Then its trace is judged without the waits of each line of code, one
@@ -111,5 +113,6 @@ def waits(argument: str | None, options: WaitsOptions) -> None:
     else:
         studied.noted(folder, "waits", more=options.program)
     screen.where(console, folder, reported=options.report)
+    put(waits.text())
     if waits.disagree:
         raise SystemExit(_RACE)

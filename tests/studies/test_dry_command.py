@@ -96,6 +96,16 @@ def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
+def test_a_script_reads_the_file_that_is_written_and_nothing_else(
+    dry: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--nodes", "1", "--gpus", "2", "--sequence", "128", "--one-rank", "--model", "usermodels:plain")
+    main(["dry", *words, "--name", "it", "--format", "json"])
+    out, err = capfd.readouterr()
+    assert out == (tmp_path / "runs/it/dry.json").read_text()
+    assert "dry run: " in err
+
+
 def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     """With a model and a DeepSpeed JSON of their own."""
     arguments = ("--model", model(tmp_path), "--config", configuration(tmp_path), "--hpz", "4", "--accumulation", "2")
