@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from streamrace.reports.data.findings import Findings
@@ -44,7 +43,3 @@ def where(console: Console, folder: Path, *, reported: bool) -> None:
 def nothing(checked: Findings) -> str:
     """Return why no wait was judged."""
     return f"Its waits were not judged. {checked.sentence}"
-
-
-def escaped(text: str) -> str:
-    return escape(text)

@@ -44,6 +44,7 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool, 
     from streamrace.reports.pages.folders import refuse_link
     from streamrace.reports.screen import fixes as screen
     from streamrace.reports.screen.console import Terminal
+    from streamrace.reports.screen.working import Working
     from streamrace.repro.sessions import studied
     from streamrace.repro.sessions.fixing.session import fix as fixed
     from streamrace.repro.sessions.race_selection import chosen
@@ -52,8 +53,9 @@ def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool, 
     selection = chosen(folder, race)
     target = output or folder / f"fix-{selection.number}"
     refuse_link(target)
-    with tempfile.TemporaryDirectory(prefix="fix-") as scratch, console.status("candidates in the trace") as status:
-        fixes = fixed(selection, Path(scratch), tries=tries, tell=lambda text: status.update(text))
+    working = Working(Terminal(stderr=not console.is_terminal), "looking for a cure")
+    with tempfile.TemporaryDirectory(prefix="fix-") as scratch, working as status:
+        fixes = fixed(selection, Path(scratch), tries=tries, tell=status.update)
     target.mkdir(parents=True, exist_ok=True)
     fixes.write(target)
     screen.show(console, fixes)

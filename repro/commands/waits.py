@@ -85,6 +85,7 @@ def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
 
     from streamrace.reports.screen import waits as screen
     from streamrace.reports.screen.console import Terminal
+    from streamrace.reports.screen.working import Working
     from streamrace.repro.sessions import studied, wait_removal
     from streamrace.repro.sessions.verdict import judge
 
@@ -103,8 +104,8 @@ def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
         options.confirm,
         options.witnesses,
     )
-    with console.status("each wait taken away alone") as status:
-        waits = wait_removal.examine(folder, findings, again, request, lambda text: status.update(screen.escaped(text)))
+    with Working(Terminal(stderr=not console.is_terminal), "each wait taken away alone") as working:
+        waits = wait_removal.examine(folder, findings, again, request, working.update)
     waits.write(folder)
     folder = staging.commit(folder)
     screen.show(console, waits)

@@ -58,6 +58,7 @@ class WitnessRequest:
         from streamrace.fuzz.live.harm import examine
         from streamrace.reports.data.witnesses import WitnessesFile
         from streamrace.reports.screen.console import Terminal
+        from streamrace.reports.screen.working import Working
 
         assert self.timing is not None
         all_races, races = races, [race for race in races if all(at(race, place) for place in self.of)]
@@ -70,6 +71,7 @@ class WitnessRequest:
         cut = ""
 
         def look(live: LiveWitness) -> None:
+            working.update(f"{len(settled) + 1} of {min(self.limit, len(races))} judged")
             settled[id(live.race)] = Witness(live.token, live.reason, live.verdict, live.says, live.command)
             if (elsewhere := _seen(live, number[id(live.race)])) is not None:
                 stored.append(elsewhere)
@@ -77,10 +79,8 @@ class WitnessRequest:
         began = time.monotonic()
         console = Terminal(stderr=True)
         try:
-            with (
-                concluding(),
-                console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"),
-            ):
+            says = f"running the program again, to see what {many} to it (--witnesses 0: not)"
+            with concluding(), Working(console, says) as working:
                 for outcome in examine(
                     trace,
                     races,
@@ -113,6 +113,7 @@ class WitnessRequest:
         from streamrace.fuzz.live.runs import LiveProgram, Runner
         from streamrace.fuzz.live.uninitialised import confirm, unknown
         from streamrace.reports.screen.console import Terminal
+        from streamrace.reports.screen.working import Working
 
         if why := self._cannot() or ("" if self.limit else "--witnesses 0 runs the program once"):
             return (), (unknown(reads, why),)
@@ -122,7 +123,7 @@ class WitnessRequest:
             "running the program again with other bytes where nothing wrote (--witnesses 0: not)",
         )
         try:
-            with concluding(), Terminal(stderr=True).status(says), Runner() as runner:
+            with concluding(), Working(Terminal(stderr=True), says), Runner() as runner:
                 program = LiveProgram(self.command, runner, max(_LEAST_S, _PATIENCE * self.took_s))
                 return confirm(reads, lambda filled: program.run(timing, unwritten=filled), self.limit)
         except KeyboardInterrupt:
