@@ -41,7 +41,7 @@ def sweep_releases(frame: pd.DataFrame) -> list[Cells]:
         for batch, found in frame[frame.configuration == configuration].groupby("micro_batch"):
             cells = {"DeepSpeed": name, "micro-batch": f"{batch}"}
             for row in rows_of(found.sort_values("network")):
-                bad = f"{row.harmful_manifested:.0f} of {row.harmful:.0f}"
+                bad = f"{row.harmful_manifested:.0f}/{row.harmful:.0f}"
                 cells[f"{row.network:g}"] = f"**{bad}**" if row.harmful_manifested else bad
             rows.append({**cells, "reversed from": _start(starts[batch])})
     return rows

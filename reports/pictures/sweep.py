@@ -46,7 +46,7 @@ def phases(frame: pd.DataFrame, configurations: Sequence[str]) -> Chart:
     batches, networks = sorted(shown.micro_batch.unique()), sorted(shown.network.unique())
     count = len(configurations)
     height = 1.1 + (1.1 + 0.55 * len(batches)) * count
-    figure, rows = panels(count, 1, 1.5 + 0.95 * len(networks), height)
+    figure, rows = panels(count, 1, 1.3 + 0.74 * len(networks), height)
     colours: set[str] = set()
     for configuration, (axes,) in zip(configurations, rows, strict=True):
         colours |= _phase(axes, shown[shown.configuration == configuration], networks, batches)
@@ -97,7 +97,7 @@ def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[
 def throughput(frame: pd.DataFrame) -> Chart:
     """Draw tokens per second against bandwidth for hpZ and ZeRO-3, and the ratio of the two."""
     batches = sorted(frame.micro_batch.unique())
-    figure, ((left, right),) = panels(1, 2, 11, 4.4)
+    figure, ((left, right),) = panels(1, 2, 8.6, 4)
     shades = mpl.colormaps["viridis"](np.linspace(0.25, 0.85, len(batches)))
     gains, ends = gain(frame), stops_paying(frame)
     handles = []
@@ -118,7 +118,7 @@ def throughput(frame: pd.DataFrame) -> Chart:
     for axes in (left, right):
         _bandwidths(axes, sorted(frame.network.unique()))
     styles = {"hpZ (stream-sync)": "-", ZERO3: "--"}
-    key(figure, handles + [Line2D([], [], color=TEXT, ls=style, label=name) for name, style in styles.items()], 6)
+    key(figure, handles + [Line2D([], [], color=TEXT, ls=style, label=name) for name, style in styles.items()], 4)
     return Chart(
         figure,
         "Throughput against bandwidth, and what hpZ gains",

@@ -32,7 +32,7 @@ def draw(explanation: Explained) -> Chart | None:
     if not windows:
         return None
     most = max(len(window.shown(_LANES)) for _, window in windows)
-    figure, rows = panels(len(windows), 1, 6.4, len(windows) * (1.1 + 0.42 * most) + 0.5)
+    figure, rows = panels(len(windows), 1, 5.6, len(windows) * (1.1 + 0.42 * most) + 0.5)
     kinds: dict[Kind, None] = {}
     for (title, window), (axes,) in zip(windows, rows, strict=True):
         kinds |= dict.fromkeys(_panel(axes, title, window, (explanation.race.first, explanation.race.second)))

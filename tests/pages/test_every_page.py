@@ -122,7 +122,11 @@ def kernels(place: Path) -> Path:
     return make.kernels_folder(place)
 
 
-STUDIES = (sweep, placements, releases, why, memory, kernels, waits, fix)
+def catalogue(place: Path) -> Path:
+    return make.catalogue_folder(place)
+
+
+STUDIES = (sweep, placements, releases, why, memory, kernels, waits, fix, catalogue)
 FOLDERS = (run, clean, fuzzed, checked, fragile, *STUDIES, dry_folder)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
 from streamrace.reports.data.fixes import FixFile, FixRow
 from streamrace.reports.data.waits import RacePair, WaitRow, WaitsFile
 from streamrace.reports.pages.study_folder import note
@@ -209,6 +210,31 @@ def fix_folder(folder: Path, *rows: FixRow, **other: Any) -> Path:
     given |= {"asked": {"program": "train.py"}, "versions": VERSIONS, "end_ns": 2_449_021, "best": 0}
     FixFile(rows=list(rows), **{**given, **other}).write(folder)
     return _noted(folder, "fix", {})
+
+
+def catalogue_folder(folder: Path) -> Path:
+    """A race that its fixed release has lost, and a bug with the same symptom that is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = "deepspeed/runtime/zero/partition_parameters.py"
+    clean = RanSide(ran="deepspeed 0.13.5", verdict="clean", sentence="Clean.", virtual_ns=2_000_000)
+    race = RanSide(
+        ran="deepspeed 0.13.4", verdict="race", sentence="A race.", races=1, harm="harmful", token="t1,jitter:20:7",
+        lines=[f"write by copy_ ({place}:1643 it)", f"read by all_gather ({place}:93 it)"], command="streamrace it",
+    )  # fmt: skip
+    stale = RanSide(ran="deepspeed 0.13.1", verdict="stale", sentence="Stale.", evidence="64 of 64 elements are wrong")
+    shared: dict[str, Any] = {
+        "library": "deepspeed",
+        "title": "a copy",
+        "mechanism": "It is copied.",
+        "known": "0.13.4",
+    }
+    shared |= {"program": "x.py", "threads": ["https://a.example/5059"], "fixed": clean}
+    entries = [
+        EntryRow(id="ds5059", kind="race", affected=race, **shared),
+        EntryRow(id="ds4851", kind="stale", affected=stale, **shared),
+    ]
+    CatalogueFile(versions=VERSIONS, entries=entries).write(folder)
+    return _noted(folder, "catalogue", {})
 
 
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:
