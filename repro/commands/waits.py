@@ -92,6 +92,7 @@ def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
     console = Terminal()
     findings = judge(folder, request, failure=ended.why or None, beside=launch.program.folder)
     folders.forget_ranks(folder)
+    folded = check_run.folded_output(folder)
     if findings.failure or (findings.checked and findings.checked.idle):
         staging.commit(folder)
         console.print(screen.nothing(findings), highlight=False, soft_wrap=True, markup=False)
@@ -108,6 +109,8 @@ def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
         waits = wait_removal.examine(folder, findings, again, request, working.update)
     waits.write(folder)
     folder = staging.commit(folder)
+    if folded:
+        console.print(f"Output: {folder / check_run.OUTPUT} has {folded}.", highlight=False, soft_wrap=True)
     screen.show(console, waits)
     if options.report:
         studied.report(console, folder, "waits", more=options.program, shown=False)

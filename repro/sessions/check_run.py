@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from streamrace.detectors.values.answers import FOLDER
 from streamrace.device.options import LaunchOptions
 from streamrace.device.packages import starting
+from streamrace.device.ranks.output import FOLDED
 from streamrace.device.scripts import WrongUse
 from streamrace.process.forks import relax_gc
 from streamrace.process.interrupts import held
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from streamrace.repro.sessions.verdict import Judging
 
 DRY = "rehearsed.json"  # left by a dry run next to its trace; the name dry.json stands for a dry run of a job
+OUTPUT = "output.txt"  # all that several ranks printed
 LACKED = "lacked.txt"  # imports that a release failed to find, until the verdict includes them
 _FAILED, _KILLED, _INTERRUPTED = 3, 128, 130
 
@@ -52,7 +55,8 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
         os.environ[FOLDER] = str(answers)
         starting.note_in(place.with_name(LACKED))
         keep = 0 if options.record else options.keep
-        status = launch.run(replace(options, trace=place, keep=keep, seeded=place.with_name(SEEDED)))
+        output = place.with_name(OUTPUT) if options.ranks > 1 else None
+        status = launch.run(replace(options, trace=place, keep=keep, seeded=place.with_name(SEEDED), output=output))
         if options.dry:
             from streamrace.device import memory
             from streamrace.device.dry import steps
@@ -174,8 +178,11 @@ def conclude(
         )  # fmt: skip
     interrupted = interrupted or meanwhile.judging().interrupted
     folders.forget_ranks(folder)
+    folded = folded_output(folder)
     if not interrupted:
         folder = staging.commit(folder)
+    if folded:
+        print(f"Output: {folder / OUTPUT} has {folded}.", file=sys.stderr if telling.aside else None, flush=True)
     page = None
     if telling.report:
         from streamrace.reports.pages.folders import write
@@ -192,6 +199,14 @@ def conclude(
         )
     if findings.status:
         raise SystemExit(findings.status)
+
+
+def folded_output(folder: Path) -> str:
+    """Return what of the ranks' output was not shown, as the end of a sentence, and forget it; empty: all was."""
+    note = folder / FOLDED
+    text = note.read_text(encoding="utf-8") if note.is_file() else ""
+    note.unlink(missing_ok=True)
+    return text
 
 
 def _tell(findings: Findings, folder: Path, page: Path | None, telling: Telling) -> None:

@@ -160,7 +160,7 @@ def run(options: LaunchOptions) -> int:
     with smi.on_path(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, options.ranks or devices):
         if not options.ranks:
             return rank(int(os.environ.get("RANK", "0")))
-        run_ranks(options.ranks, lambda number: sys.exit(rank(number)))
+        run_ranks(options.ranks, lambda number: sys.exit(rank(number)), options.output)
     return 0
 
 

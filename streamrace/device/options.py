@@ -39,6 +39,8 @@ class LaunchOptions:
     the program's line of each wait. ``without``: places of waits that are left out
     (:mod:`streamrace.device.overrides`). ``seed``: random generators that the program does not seed are seeded, and the
     file ``seeded`` lists them (:mod:`streamrace.device.seeds`).
+    ``output``: gets all that the forked ranks print, which is folded on the screen then
+    (:mod:`streamrace.device.ranks.output`).
     """
 
     program: Program
@@ -53,6 +55,7 @@ class LaunchOptions:
     without: Sequence[str] = ()
     seed: bool = False
     seeded: Path | None = None
+    output: Path | None = None
 
     def __post_init__(self) -> None:
         if self.dry and self.record:

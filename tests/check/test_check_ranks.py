@@ -93,3 +93,37 @@ def test_launchers_start_the_ranks(check: Any, launcher: str) -> None:
     assert done.stdout.count("verdict: race") == 1
     (folder,) = (check.folder / "runs").iterdir()
     assert len(list((folder / "trace").iterdir())) == 2
+
+
+def test_the_ranks_output_is_folded_and_all_of_it_is_kept(check: Any) -> None:
+    script = check.script("""
+        import os
+        import sys
+        import warnings
+        import torch
+
+        rank = int(os.environ["RANK"])
+        print("model built")
+        warnings.warn("a hook is registered twice")
+        torch.ones(8, device=f"cuda:{rank}")
+        if rank:
+            print("no checkpoint on this rank")
+        sys.stdout.flush()
+        print("without an end", end="")
+        if not rank:
+            print("RuntimeError: handled", file=sys.stderr)
+    """)
+    done = check("--ranks", "3", script)
+    assert done.status == 0, done.err
+    shown = done.out.partition("╭")[0]
+    assert shown.count("model built") == 1
+    assert "ranks 1 and 2: no checkpoint on this rank" in shown
+    assert done.err.count("a hook is registered twice") == 2  # the message, and its line of source
+    assert done.err.splitlines()[-1] == "RuntimeError: handled"
+    summary = shown.splitlines()[-1]
+    assert summary.startswith("Output: runs/it/output.txt has all 15 lines; not shown: ")
+    assert "of ranks 1 and 2 that rank 0 printed, too" in summary
+    kept = (check.folder / "runs/it/output.txt").read_bytes().splitlines()
+    assert len(kept) == 15 and kept.count(b"rank 1: model built") == 1
+    assert sum(line.endswith(b": without an end") for line in kept) == 3
+    assert not (check.folder / "runs/it/folded.txt").exists()

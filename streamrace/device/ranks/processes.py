@@ -7,23 +7,30 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from streamrace.device import cuda
 from streamrace.device.ranks.launcher import launch
+from streamrace.device.ranks.output import FOLDED, OutputPump
 from streamrace.device.ranks.ports import free_port
 from streamrace.process.child import Send
+from streamrace.process.interrupts import held
 
 
-def run(world: int, target: Callable[[int], None]) -> None:
+def run(world: int, target: Callable[[int], None], output: Path | None = None) -> None:
     """Run ``target(rank)`` in ``world`` processes; return when all are done.
 
-    The processes have the environment variables of ``torchrun``, and a GPU each, but see all GPUs. Raise
+    The processes have the environment variables of ``torchrun``, and a GPU each, but see all GPUs.
+    ``output``: a file that gets all that they print, which is folded then; beside it a note says what. Raise
     :class:`streamrace.device.ranks.RankFailed` for the first rank that fails; no process is left in any case.
     """
     port = free_port()
+    pump = OutputPump(world, output, output.with_name(FOLDED)) if output is not None else None
     interrupt = signal.getsignal(signal.SIGINT)
 
     def work(rank: int, _: Send) -> None:
+        if pump is not None:
+            pump.enter(rank)
         signal.signal(signal.SIGINT, interrupt)
         os.environ |= {
             "RANK": str(rank),
@@ -40,5 +47,10 @@ def run(world: int, target: Callable[[int], None]) -> None:
         gc.collect()  # makes the time of the next collection independent of the parent
         target(rank)
 
-    for _ in launch(world, work):
-        pass
+    try:
+        for _ in launch(world, work, started=(lambda _: pump.begin()) if pump is not None else None):
+            pass
+    finally:
+        if pump is not None:
+            with held():
+                pump.end()
