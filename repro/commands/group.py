@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from streamrace import checkout
 from streamrace.device import cache_entries, processor
@@ -62,6 +63,13 @@ class LazyGroup(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{_WIDTH}}", commands[name].text) for name in names])
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name, without importing any command."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(context, incomplete)
+        names = (name for name in self.program.commands if name.startswith(incomplete))
+        return [CompletionItem(name, help=self.program.commands[name].text) for name in names]
+
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -96,7 +104,7 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
             os.environ[name] = value
     group = LazyGroup(program)
     group.answers = recorded is None
-    group.helping = bool({"--help", "-h"} & {*arguments})
+    group.helping = bool({"--help", "-h"} & {*arguments}) or f"_{program.name.upper()}_COMPLETE" in os.environ
     try:
         with staging.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
             _main(group, arguments, launched)

@@ -74,6 +74,24 @@ def test_a_command_is_printed_as_it_runs_in_this_shell(tmp_path: Path, monkeypat
     assert reports_on(Path("runs/my run")) == "streamrace report 'runs/my run'"
 
 
+@pytest.mark.parametrize(
+    ("typed_words", "completed"),
+    [
+        ("streamrace ca", ["calibrate", "catalogue", "cache"]),
+        ("streamrace dev", ["device"]),
+        ("streamrace check --stri", ["--strict"]),
+        ("streamrace dry --checkp", ["--checkpointing"]),
+        ("streamrace waits --format js", ["json"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed_words: str, completed: list[str]) -> None:
+    words = {"COMP_WORDS": typed_words, "COMP_CWORD": str(len(typed_words.split()) - 1)}
+    environment = {**os.environ, **words, "_STREAMRACE_COMPLETE": "bash_complete"}
+    command = [sys.executable, "-m", "streamrace"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == completed, done.stderr
+
+
 def test_make_help_names_every_command_and_every_target() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name, command in COMMANDS.items():
