@@ -122,7 +122,7 @@ def test_the_ranks_output_is_folded_and_all_of_it_is_kept(check: Any) -> None:
     assert done.err.splitlines()[-1] == "RuntimeError: handled"
     summary = shown.splitlines()[-1]
     assert summary.startswith("Output: runs/it/output.txt has all 15 lines; not shown: ")
-    assert "of ranks 1 and 2 that rank 0 printed, too" in summary
+    assert "of ranks 1 and 2 that rank 0 printed as well" in summary
     kept = (check.folder / "runs/it/output.txt").read_bytes().splitlines()
     assert len(kept) == 15 and kept.count(b"rank 1: model built") == 1
     assert sum(line.endswith(b": without an end") for line in kept) == 3

@@ -29,7 +29,7 @@ def test_a_line_of_another_rank_is_dropped_where_rank_0_prints_the_same_sooner_o
     screen.folded.close()
     assert screen.lines() == ["step 1: loss 2.5", "rank 2: step 1: loss 2.5"]
     assert len(screen.kept) == 4 and screen.kept[0] == "rank 1: step 1: loss 2.5\n"
-    assert screen.folded.summary() == "all 4 lines; not shown: 2 lines of ranks 1 and 2 that rank 0 printed, too"
+    assert screen.folded.summary() == "all 4 lines; not shown: 2 lines of ranks 1 and 2 that rank 0 printed as well"
 
 
 def test_what_differs_names_its_ranks_after_some_seconds_or_at_the_end() -> None:
@@ -62,7 +62,7 @@ def test_a_warning_is_told_once_and_counted() -> None:
     assert screen.lines() == [
         WARNING.format(0), "train.py:3: UserWarning: slow", "  warnings.warn('slow')", "  a line of the program"
     ]  # fmt: skip
-    assert screen.folded.summary().endswith("1 line of rank 1 that rank 0 printed, too and 3 repeated warnings")
+    assert screen.folded.summary().endswith("1 line of rank 1 that rank 0 printed as well and 3 repeated warnings")
 
 
 def test_errors_of_every_rank_are_shown_at_once_though_they_are_the_same() -> None:

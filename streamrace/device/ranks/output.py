@@ -97,7 +97,7 @@ class FoldedOutput:
         """Return what was not shown, the end of a sentence; empty if all was."""
         parts = []
         if same := self.same.total():
-            parts.append(f"{wording.count(same, 'line')} of {_ranks(sorted(self.same))} that rank 0 printed, too")
+            parts.append(f"{wording.count(same, 'line')} of {_ranks(sorted(self.same))} that rank 0 printed as well")
         if self.repeated:
             parts.append(wording.count(self.repeated, "repeated warning"))
         return f"all {self.lines:,} lines; not shown: {' and '.join(parts)}" if parts else ""
