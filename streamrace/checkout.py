@@ -14,6 +14,9 @@ PACKAGE = Path(__file__).absolute().parent
 IMPORTED_FROM = PACKAGE.parent
 """The folder that must be on the import path of a process that imports the package."""
 
+INSTALLED = frozenset({"site-packages", "dist-packages", ".cache", ".releases"})
+"""Names of folders whose files belong to no user's checkout."""
+
 
 def root() -> Path | None:
     """Return the top of the checkout that the package is imported from; None for an installed wheel."""

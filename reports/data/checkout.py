@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from streamrace.checkout import INSTALLED
 from streamrace.reports.data.sources import file_of
-
-_INSTALLED = {"site-packages", "dist-packages", ".cache", ".releases"}  # folders that are not part of a checkout
 
 
 def top(start: Path) -> Path:
@@ -34,7 +33,7 @@ def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str,
             below = file.resolve().relative_to(above) if file else None
         except (OSError, ValueError, RuntimeError):
             continue
-        if below is not None and not _INSTALLED.intersection(below.parts):
+        if below is not None and not INSTALLED.intersection(below.parts):
             paths[name] = below.as_posix()
     return paths
 

@@ -2,8 +2,10 @@
 
 torch's own frames are not recorded, since users look for the line that called torch. Exceptions are torch's files that
 work with streams or copy without waiting, as races occur there (FSDP2's collectives, DDP's copies in another
-precision). The device's frames and those without a file are not recorded either. Work of a backward pass gets the
-forward line that it belongs to, marked ``(backward)``.
+precision). The device's frames and those without a file are not recorded either. A stack has six frames, and more
+until it has one of the user's own files; in a hook of a backward pass, which autograd's thread calls, this is the line
+that called ``backward()``. Other work of a backward pass gets the forward line that it belongs to, marked
+``(backward)``.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ _OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py"
 _CALLING = ("DataParallel.forward", "DistributedDataParallel.forward", "DistributedDataParallel._run_ddp_forward",
             "GradScaler._maybe_opt_step")  # fmt: skip
 
+# What the C++ part does with the frames of a code object (csrc/callsite.cpp has the same numbers).
+NOT_RECORDED, RECORDED, BEGIN, OWN, BACKWARD = range(5)
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # of Python
+
 PASSING: set[str] = set()
 """Path endings of framework files whose frames only pass a call on; the frameworks' adapters add to this set."""
 
@@ -65,7 +71,11 @@ class CallSites:
         self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
 
     def reported(self, code: int) -> int:
-        """Return 1 if the code object at this address has its frames recorded, 0 if not, 2 if its callers have not."""
+        """Return whether frames of the code object at this address are recorded, and what else they tell.
+
+        ``BEGIN``: neither they nor their callers are. ``OWN``: they are, and are of a user's own file. ``BACKWARD``:
+        they are not, and wait for autograd's thread.
+        """
         cached = self._reported.get(code)
         if cached is None or cached[1] != len(PASSING):
             obj = _code(code)
@@ -74,11 +84,16 @@ class CallSites:
 
     def _is_reported(self, path: str, function: str) -> int:
         if path in _BEGINS:
-            return 2
-        shown = any(path.startswith(file) and function.startswith(name) for file, name in self._shown)
-        if path.startswith(self._torch) and (not shown or function in _CALLING):
-            return 0
-        return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
+            return BEGIN
+        if path.startswith(self._torch):
+            if function == "_engine_run_backward":
+                return BACKWARD
+            shown = any(path.startswith(file) and function.startswith(name) for file, name in self._shown)
+            return RECORDED if shown and function not in _CALLING else NOT_RECORDED
+        if path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING)):
+            return NOT_RECORDED
+        installed = path.startswith(_LIBRARY) or checkout.INSTALLED.intersection(path.split(os.sep))
+        return RECORDED if installed else OWN
 
     def caller(self) -> Frame | None:
         """Return the place from which this process's own Python code was called."""
@@ -99,8 +114,8 @@ class CallSites:
 
     def _callers(self) -> Iterator[Frame]:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and (reported := self.reported(id(frame.f_code))) != 2:
-            if reported:
+        while frame is not None and (reported := self.reported(id(frame.f_code))) != BEGIN:
+            if reported in (RECORDED, OWN):
                 yield _frame(frame.f_code, frame.f_lasti)
             frame = frame.f_back
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
+from streamrace.reports.data.findings import Findings
+from streamrace.reports.formats import writing
 from tests.check.conftest import Check
+
+HERE = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue" / "fsdp2"
 
 
 def test_a_stream_made_anew_in_each_iteration_makes_one_race(check: Check) -> None:
@@ -97,3 +106,18 @@ def test_the_end_of_a_context_manager_is_no_place(check: Check) -> None:
     """)
     (race,) = check("--witnesses", "0", "train.py").findings["races"]
     assert [frame["function"] for frame in race["first"]["stack"]] == ["counting", "<module>"]
+
+
+@pytest.mark.parametrize("program", ["fsdp2_copy_out", "fsdp2_reduce_scatter"])
+def test_each_race_within_fsdp2_is_shown_at_the_line_of_the_program_that_led_to_it(check: Check, program: str) -> None:
+    """Its forward runs eight calls below the program's line, its backward in hooks that autograd's thread calls."""
+    for name in (program, "_training"):
+        check.script((HERE / f"{name}.py").read_text(), f"{name}.py")
+    done = check("--ranks", "2", f"{program}.py", "--without")
+    assert done.status == 1, done.err
+    (run,) = json.loads(writing.text(Findings.read(check.folder / "runs" / "it"), "sarif"))["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert {place["artifactLocation"]["uri"] for place in places} == {"_training.py"}
+    lines = (HERE / "_training.py").read_text().splitlines()
+    shown = {lines[place["region"]["startLine"] - 1].strip() for place in places}
+    assert shown <= {"loss = model(batch).float().square().mean()", "loss.backward()", "optimizer.step()"}

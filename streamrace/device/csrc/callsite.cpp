@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <mutex>
@@ -19,11 +20,15 @@ bool python_alive = true;
 
 namespace {
 
-constexpr int kDepth = 6;  // frames recorded
+// What reported() says of a code object (callsites.py).
+enum { kNotRecorded, kRecorded, kBegin, kOwn, kBackward };
+constexpr int kLeastDepth = 6;  // frames recorded, and more until one is of the user's own files
+constexpr int kMostDepth = 32;
 struct Key {
-  void* codes[kDepth];
-  int instructions[kDepth];
+  void* codes[kMostDepth];
+  int instructions[kMostDepth];
   int count = 0;
+  bool own = false;  // has a frame of the user's own files
   bool operator==(const Key& other) const {
     if (count != other.count) return false;
     for (int i = 0; i < count; ++i)
@@ -81,29 +86,43 @@ int64_t forward_site() {
   return place < made.size() && made[place].number == node->sequence_nr() ? made[place].site : 0;
 }
 
-Key walk(void* frame) {
-  Key key;
+int kind_of(void* frame) {
+  void* code = PyFrame_GetCode(frame);
+  auto known = codes.find(code);
+  if (known == codes.end()) {
+    Py_IncRef(code);
+    known = codes.emplace(code, is_reported(code)).first;
+  }
+  Py_DecRef(code);
+  return known->second;
+}
+
+// Appends the frames of this one and its callers.
+void walk(void* frame, Key& key) {
   while (frame) {
-    void* code = PyFrame_GetCode(frame);
-    auto known = codes.find(code);
-    if (known == codes.end()) {
-      Py_IncRef(code);
-      known = codes.emplace(code, is_reported(code)).first;
-    }
-    Py_DecRef(code);
-    if (known->second == 2) {  // the code that runs the program, and its callers, are not part of it
+    int kind = kind_of(frame);
+    if (kind == kBegin) {  // the code that runs the program, and its callers, are not part of it
       Py_DecRef(frame);
-      break;
+      return;
     }
-    if (known->second) {
+    if (kind == kRecorded || kind == kOwn) {
+      void* code = PyFrame_GetCode(frame);
       key.codes[key.count] = code;
       key.instructions[key.count++] = PyFrame_GetLasti(frame);
+      key.own |= kind == kOwn;
+      Py_DecRef(code);
     }
-    void* back = key.count < kDepth ? PyFrame_GetBack(frame) : nullptr;
+    void* back = key.count < (key.own ? kLeastDepth : kMostDepth) ? PyFrame_GetBack(frame) : nullptr;
     Py_DecRef(frame);
     frame = back;
   }
-  return key;
+}
+
+// Appends the frames of the main thread if it waits in backward(), for a hook that autograd's thread has called.
+void walk_backward(Key& key) {
+  void* frame = PyThreadState_GetFrame(main_thread);
+  if (frame && kind_of(frame) == kBackward) return walk(frame, key);
+  if (frame) Py_DecRef(frame);
 }
 
 }  // namespace
@@ -125,7 +144,8 @@ int64_t call_site() {
   if (!trace().on || !is_reported || !python_alive) return 0;
   int state = PyGILState_Ensure();
   if (trace().full() && hand_on) hand_on();
-  Key key = walk(PyThreadState_GetFrame(PyThreadState_Get()));
+  Key key;
+  walk(PyThreadState_GetFrame(PyThreadState_Get()), key);
   int64_t number = -1;
   if (key.count == 0) {  // autograd's thread, in a node that is not Python's
     if (int64_t forward = forward_site()) {
@@ -133,8 +153,11 @@ int64_t call_site() {
       if (known == backward_of.end()) known = backward_of.emplace(forward, define_backward(forward)).first;
       number = known->second;
     } else {
-      key = walk(PyThreadState_GetFrame(main_thread));
+      walk(PyThreadState_GetFrame(main_thread), key);
     }
+  } else if (!key.own && key.count < kMostDepth && PyThreadState_Get() != main_thread &&
+             torch::autograd::get_current_graph_task_id() >= 0) {
+    walk_backward(key);
   }
   if (number < 0) {
     auto found = stacks.find(key);

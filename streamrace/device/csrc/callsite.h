@@ -25,7 +25,7 @@ inline void note_view_of(const at::Tensor& base) {
   if (may_have_made_node() && base.requires_grad()) call_site_of_node();
 }
 
-// `reported`: whether the frame of this code object is recorded. `define`: the number of the stack of these (code,
+// `reported`: what the frames of this code object are (callsites.py). `define`: the number of the stack of these (code,
 // instruction) pairs. `backward`: the number of the stack for backward work of a stack.
 void give_call_sites(int (*reported)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
                      int64_t (*backward)(int64_t stack));
