@@ -118,7 +118,7 @@ def checked_run(run: Findings) -> CheckedRun:
         _item(item, basis.own, script, why) for item, why in zip(known_findings.of(run), run.suppressed, strict=True)
     ]
     items += _unknown(run, script)
-    items.sort(key=lambda item: (not item.fails, item.rule.level))  # the gravest first: GitHub shows ten
+    items.sort(key=lambda item: (not item.fails, item.rule.level))  # errors first: GitHub shows ten
     return CheckedRun(run, basis, script, items)
 
 

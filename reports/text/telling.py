@@ -120,7 +120,7 @@ class RaceTelling:
             )
         if race.occurrences > 1:
             ranks = f"{wording.plural_of(len(race.ranks), 'rank')} {', '.join(map(str, race.ranks))}"
-            lines.append(f"So it goes {race.occurrences} times, on {ranks}; this is one of them{self._when()}.")
+            lines.append(f"This happens {race.occurrences} times, on {ranks}; one of them is described{self._when()}.")
         return Section("What happens", tuple(lines))
 
     def _given(self, side: Side) -> str:
@@ -297,7 +297,7 @@ class RaceTelling:
                 lines.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
                 lines.append(
-                    f"In none, as long as that stands. Here {self.second} takes effect {apart} after {self.first}."
+                    f"In no timing, as long as that wait stays. Here {self.second} takes effect {apart} after {self.first}."
                 )
             else:
                 lines.append(
@@ -313,15 +313,15 @@ class RaceTelling:
     def does(self, witness: Witness | None) -> Section:
         """Describe the effect of the race in its witness."""
         if self.held_by:
-            return Section("What it does", ("Nothing, as long as that stands: so it was not tried.",))
+            return Section("What it does", ("Nothing, as long as that wait stays, so no other timing was tried.",))
         if witness is None:
             says = (
-                "Nobody asked: the run has no witness (it was made with --witnesses 0, or dry), so whether it is "
-                "harmful is not known."
+                "Not known: the run has no witness (it was made with --witnesses 0, or dry), so nothing shows "
+                "whether the race is harmful."
             )
         elif not witness.verdict:  # of a scenario, whose values are compared with a reference
             says = (
-                "A timing is known in which the two come the other way round; the run's page says which values differ."
+                "In its witness the two accesses swap; the run's page says which values differ."
                 if witness.token
                 else f"No timing was found in which it shows: {witness.reason or 'the run does not say why'}."
             )

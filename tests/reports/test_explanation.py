@@ -163,7 +163,7 @@ def test_the_screen_draws_the_run_s_own_timing_and_says_what_it_has_not(tmp_path
     assert [line.split()[0] for line in lanes] == ["compute", "side"]
     assert "1" in lanes[0] and "2" in lanes[1]
     assert "There is no picture of a timing in which it shows: the run has no witness of it." in on_one_line(text)
-    assert "Nobody asked: the run has no witness" in on_one_line(text)
+    assert "Not known: the run has no witness" in on_one_line(text)
 
 
 def test_without_traces_it_tells_what_it_can(tmp_path: Path, capsys: Captured) -> None:
