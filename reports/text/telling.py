@@ -297,7 +297,8 @@ class RaceTelling:
                 lines.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
                 lines.append(
-                    f"In no timing, as long as that wait stays. Here {self.second} takes effect {apart} after {self.first}."
+                    f"In no timing, as long as that wait stays. Here {self.second} takes effect {apart} after "
+                    f"{self.first}."
                 )
             else:
                 lines.append(
