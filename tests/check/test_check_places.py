@@ -9,7 +9,7 @@ import pytest
 
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.formats import writing
-from tests.check.conftest import Check
+from tests.check.conftest import Checking as Check
 
 HERE = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue" / "fsdp2"
 
