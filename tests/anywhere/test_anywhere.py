@@ -93,7 +93,7 @@ def test_with_the_fix_there_is_nothing_to_find(clone: Clone) -> None:
 def _snippet(clone: Clone) -> Path:
     """README's first program."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"### Check your own program\n.*?```python\n(.*?)```", text, re.DOTALL)
+    found = re.search(r"<!-- train.py -->\n```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
     program = clone.place.parent / "train.py"
     program.write_text(found[1])

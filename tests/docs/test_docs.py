@@ -77,7 +77,7 @@ class Fetched(HTMLParser):
 
 
 def test_the_readme_is_read_in_some_minutes() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=relative)
