@@ -58,6 +58,23 @@ def read(
     Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
 
 
+def records_of(trace_folder: Path) -> dict[int, list[TraceRecord]]:
+    """Return all records of the traces in a folder, by rank. Raises as :func:`read` does."""
+    collected = _Records()
+    read(trace_folder, [collected])
+    return collected.by_rank
+
+
+class _Records:
+    """Keeps all records, by rank."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, list[TraceRecord]] = {}
+
+    def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
+        self.by_rank.setdefault(rank, []).extend(records)
+
+
 class Following:
     """Reads a run's traces for all ``readers``, as :func:`read` does, also while its ranks still write them.
 

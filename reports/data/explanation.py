@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from streamrace.detectors.confidence.order_context import Around
 from streamrace.detectors.order.races import Occurrence, plain
-from streamrace.reports.data.loading import Run
+from streamrace.reports.data.loading import ReadRun
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.text.telling import Section
 from streamrace.reports.window import Window
@@ -26,7 +26,7 @@ class Explained:
     reversed, or the program's. None: not kept; ``lacks`` says so, in sentences. ``command``: runs the witness again.
     """
 
-    run: Run
+    run: ReadRun
     number: int
     race: Judged
     headline: str

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import FiniteFloat, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
 from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered, Uninitialised
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
+from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
@@ -24,6 +25,7 @@ from streamrace.trace import wording
 FAILED = 3  # the exit status if the program failed
 _OF_SCENARIO = ("token", "reason")  # what is written of a witness
 _OF_PROGRAM = ("verdict", "says", *_OF_SCENARIO[:1], "command", "reason")
+_HARM = ("harmful", "not confirmed", "benign")  # the gravest first
 _NUMBERS = {"value", "reference", "distance", "growth"}
 _NO_NUMBERS = {"nan", "inf", "-inf"}  # JSON has no number for them
 
@@ -139,6 +141,47 @@ class Thinned(JsonPart):
     says: list[str]
 
 
+class WantedWait(JsonPart):
+    """A missing wait, as a file has it: ``races`` by their numbers, the one whose access marks the place first."""
+
+    where: Where
+    races: list[int]
+
+
+class FoundRace(NamedTuple):
+    """One finding: the races that one missing wait would order (:mod:`streamrace.detectors.missing_waits`).
+
+    ``numbers``: the races' own, from 1; the finding has the first of them. ``races``: in the same order.
+    """
+
+    where: Where
+    numbers: tuple[int, ...]
+    races: tuple[Judged, ...]
+
+    @property
+    def number(self) -> int:
+        return self.numbers[0]
+
+    @property
+    def race(self) -> Judged:
+        """The race that the finding is described by."""
+        return self.races[0]
+
+    @property
+    def gravest(self) -> tuple[int, Judged]:
+        """The number of the race whose witness has the gravest result, and that race."""
+        return min(zip(self.numbers, self.races, strict=True), key=lambda pair: _gravity(pair[1]))
+
+    @property
+    def suppressed(self) -> KeptSuppression | None:
+        """Why the finding does not count: none of its races does."""
+        return None if any(race.suppressed is None for race in self.races) else self.race.suppressed
+
+
+def _gravity(race: Judged) -> int:
+    return _HARM.index(race.witness.verdict) if race.witness and race.witness.verdict in _HARM else len(_HARM)
+
+
 class Basis(JsonPart):
     """The basis of a verdict. ``held``: pairs that incidental waits alone order; ``unexamined``: number of further
     lines with such waits. ``unexercised``: features that were on and never used, sentences without a full stop.
@@ -205,11 +248,23 @@ class Findings(JsonFile):
     checked: Basis | None = None
     rests: Basis | None = None
     races: list[Judged]
+    missing_waits: list[WantedWait] = []
     virtual_ns_per_step: FiniteFloat | None = None
     host_blocked_ns_per_step: FiniteFloat | None = None
     scenario: dict[str, Any]
     profile: dict[str, Any] = {}
     versions: dict[str, str]
+
+    @property
+    def found(self) -> list[FoundRace]:
+        """The races by the wait that they lack; computed from the races where a file does not say it of each."""
+        waits = [(wait.where, [number - 1 for number in wait.races]) for wait in self.missing_waits]
+        if sorted(number for _, numbers in waits for number in numbers) != list(range(len(self.races))):
+            waits = [(wait.where, list(wait.races)) for wait in missing_waits(self.races)]
+        return [
+            FoundRace(where, tuple(at + 1 for at in numbers), tuple(self.races[at] for at in numbers))
+            for where, numbers in waits
+        ]
 
     @property
     def basis(self) -> Basis | None:

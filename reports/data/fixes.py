@@ -25,7 +25,8 @@ class FixRow(JsonPart):
     """A candidate. ``words``: its description; ``supposes``: an assumption that no trace can confirm.
 
     ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, if it does not. ``longer_ns``: by
-    how much the run then ends later. ``more``: count of further races removed. ``by_chance``: sufficient only with
+    how much the run then ends later. ``more``: count of further races removed; ``left``: of
+    races that lack the same wait and remain. ``by_chance``: sufficient only with
     waits that exist for another reason; ``this_owner``: only for the owner that got the memory in this run.
     ``unwritten``: why no ``diff`` exists. ``live``: the result of a live run, ``says`` in words, ``live_longer_ns``: by
     how much that run ended later.
@@ -38,6 +39,7 @@ class FixRow(JsonPart):
     supposes: str = ""
     longer_ns: int | None = None
     more: int = 0
+    left: int = 0
     by_chance: bool = False
     this_owner: bool = False
     diff: str = ""
@@ -64,6 +66,8 @@ class FixRow(JsonPart):
         """Remarks on the candidate, sentences without a full stop."""
         remarks = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
         remarks += [f"{wording.count(self.more, 'more race')} gone with it"] if self.holds and self.more else []
+        left = f"{wording.count(self.left, 'race')} that {wording.plural_of(self.left, 'lacks', 'lack')} the same wait"
+        remarks += [f"{left} {wording.plural_of(self.left, 'remains', 'remain')}"] if self.holds and self.left else []
         remarks += [self.why] if self.why else []
         remarks += [f"no diff: {self.unwritten}"] if self.unwritten else []
         return remarks + ([self.says] if self.says else [])

@@ -186,24 +186,32 @@ def _in_baseline(name: str) -> KeptSuppression:
 # -- the baseline --------------------------------------------------------------------------------------------
 
 
-class _Entry(JsonPart):
+class BaselineEntry(JsonPart):
+    """A finding. ``races``: fingerprints of further races that lack the same wait."""
+
     fingerprint: str
+    races: list[str] = []
     rule: str = ""
     message: str = ""
 
 
 class _File(JsonFile):
-    _indent, _ascii = 1, True
+    _indent, _ascii, _sparse = 1, True, True
     format: Literal["stream-race-baseline"] = "stream-race-baseline"
-    findings: list[_Entry]
+    findings: list[BaselineEntry]
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Findings known before. ``name``: the file's; ``prints``: rule and message of each, by fingerprint."""
+    """Findings known before. ``name``: the file's."""
 
     name: str
-    prints: Mapping[str, tuple[str, str]]
+    entries: Sequence[BaselineEntry]
+
+    @property
+    def prints(self) -> set[str]:
+        """Return the fingerprints of all races and other findings."""
+        return {fingerprint for entry in self.entries for fingerprint in (entry.fingerprint, *entry.races)}
 
     def without(self, fingerprints: set[str], *, fragile: bool = True) -> list[str]:
         """Return the messages of the findings that are not among ``fingerprints``.
@@ -211,9 +219,9 @@ class Baseline:
         ``fragile`` False: without fragile pairs, which are only searched for if no race was found.
         """
         return [
-            message
-            for fingerprint, (rule, message) in self.prints.items()
-            if fingerprint not in fingerprints and (fragile or rule != FRAGILE)
+            visible(entry.message, lines=False)
+            for entry in self.entries
+            if fingerprints.isdisjoint((entry.fingerprint, *entry.races)) and (fragile or entry.rule != FRAGILE)
         ]
 
 
@@ -233,19 +241,32 @@ def load(file: Path) -> Baseline:
         raise ReportError(f"{file} is no baseline: {first_problem(error)}. {_AGAIN}") from None
     except ValueError as error:
         raise ReportError(f"{file} is no baseline: {error}. {_AGAIN}") from None
-    return Baseline(
-        file.name, {entry.fingerprint: (entry.rule, visible(entry.message, lines=False)) for entry in held.findings}
-    )
+    return Baseline(file.name, held.findings)
 
 
 _AGAIN = "Make it again with 'streamrace check --write-baseline'"
 
 
-def text(discoveries: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
-    """Return a baseline's file with these findings, except those that a comment already suppresses."""
-    entries = [
-        _Entry(fingerprint=discovery.fingerprint, rule=discovery.rule, message=discovery.message)
-        for discovery, why in zip(discoveries, suppressed, strict=True)
-        if why is None or why.kind != "comment"
-    ]
+def text_of(run: Findings) -> str:
+    """Return a baseline's file with the findings of ``run``: an entry for each missing wait, with all its races."""
+    return text(of(run), run.suppressed, [[number - 1 for number in found.numbers] for found in run.found])
+
+
+def text(
+    discoveries: Sequence[Discovery],
+    suppressed: Sequence[KeptSuppression | None],
+    together: Sequence[Sequence[int]] = (),
+) -> str:
+    """Return a baseline's file with these findings, except those that a comment already suppresses.
+
+    ``together``: positions of findings that share an entry.
+    """
+    grouped = {at for group in together for at in group}
+    entries = []
+    for group in [*together, *([at] for at in range(len(discoveries)) if at not in grouped)]:
+        kept = [discoveries[at] for at in group if (why := suppressed[at]) is None or why.kind != "comment"]
+        if kept:
+            entry = BaselineEntry(fingerprint=kept[0].fingerprint, rule=kept[0].rule, message=kept[0].message)
+            prints = [discovery.fingerprint for discovery in kept[1:]]
+            entries.append(entry.model_copy(update={"races": prints}) if prints else entry)
     return _File(findings=entries).text()

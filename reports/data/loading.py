@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 from markupsafe import Markup
@@ -99,6 +99,19 @@ ACCESSES = {
     "manifested": "bool",
     "slack_ns": "int64",
 }
+
+
+class ReadRun(Protocol):
+    """The part of a read folder that its races need: :class:`Run` has it, and more."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def file(self) -> Findings: ...
+    @property
+    def sources(self) -> Mapping[str, Source]: ...
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 from streamrace.detectors import Race, Uninitialised
 from streamrace.detectors.confidence.incidental import OrderBasis
+from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
@@ -29,10 +30,12 @@ from streamrace.reports.data.findings import (
     RankEnd,
     Thinned,
     Verdict,
+    WantedWait,
 )
 from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.text import clean
+from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
@@ -98,12 +101,13 @@ def of_program(
     uninitialised: Sequence[Uninitialised] = (),
     seeded: str = "",
     strict: bool = False,
+    waits: Sequence[MissingWait] = (),
 ) -> Findings:
     """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
 
     ``failure``: why it ended early, if it did; ``failed``: the program itself failed, whatever was found before.
-    ``witnesses``: one for each race, or none. ``strict``: what is fragile fails, too. The other
-    arguments: see :class:`streamrace.reports.data.findings.Basis`.
+    ``witnesses``: one for each race, or none. ``strict``: what is fragile fails, too. ``waits``: the missing ones
+    (default: by the races alone). The other arguments: see :class:`streamrace.reports.data.findings.Basis`.
     """
     why = iter(known.suppressed) if known.suppressed else repeat(None)
     judged = [Judged(**vars(race), witness=one, suppressed=next(why)) for race, one in zip_longest(races, witnesses)]
@@ -154,14 +158,20 @@ def of_program(
         scenario=dict(options),
         versions=dict(versions),
     )
+    if waits:
+        findings = findings.model_copy(update={"missing_waits": [_wanted(wait) for wait in waits]})
     return findings.model_copy(update={"sentence": _sentence(findings, basis, seen.ranks)})
+
+
+def _wanted(wait: MissingWait) -> WantedWait:
+    return WantedWait(where=wait.where, races=[at + 1 for at in wait.races])
 
 
 def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
     """Return the verdict as a sentence for a person."""
     ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
     if findings.races:
-        count = "A race" if len(findings.races) == 1 else wording.count(len(findings.races), "race")
+        count = sentences.count(len(findings.races), len(findings.found))
         text = f"{count}: streams use the same memory, and nothing orders them."
         if aside := sum(race.suppressed is not None for race in findings.races):
             text += f" {_of_them(aside, len(findings.races))} known before."

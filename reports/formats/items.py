@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.witness import Witness
 from streamrace.reports.data import known_findings
-from streamrace.reports.data.findings import Basis, Findings, Verdict
+from streamrace.reports.data.findings import Basis, Findings, FoundRace, Verdict
 from streamrace.reports.data.schema import Judged, KeptSuppression, ReportError
 from streamrace.reports.formats.rules import RULES, Rule
 from streamrace.reports.text.race import harm
+from streamrace.trace import wording
 from streamrace.trace.records import Frame
 from streamrace.trace.untrusted import visible, whole_characters
 
@@ -34,7 +35,8 @@ class Result:
     """A finding. ``place``: the line to show it at, the program's own if possible.
 
     ``accesses``: both sides of a race or a fragile pair, in the order in which the host issued them, each with the
-    calls that led to it, innermost first. ``sites``: the waits that alone order a fragile pair.
+    calls that led to it, innermost first. ``sites``: the waits that alone order a fragile pair. ``pairs``: accesses of
+    further races that lack the same wait, and ``fingerprints``: theirs.
     """
 
     rule: Rule
@@ -46,6 +48,8 @@ class Result:
     witness: Witness | None = None
     suppressed: KeptSuppression | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    pairs: tuple[tuple[tuple[Side, tuple[SourceLine, ...]], ...], ...] = ()
+    fingerprints: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -114,12 +118,38 @@ def checked_run(run: Findings) -> CheckedRun:
     basis = run.checked
     assert basis is not None
     script = _script(run.scenario, basis.own)
+    discoveries = list(zip(known_findings.of(run), run.suppressed, strict=True))
     items = [
-        _item(item, basis.own, script, why) for item, why in zip(known_findings.of(run), run.suppressed, strict=True)
+        _race(found, [discoveries[number - 1] for number in found.numbers], basis.own, script) for found in run.found
     ]
+    items += [_item(item, basis.own, script, why) for item, why in discoveries[len(run.races) :]]
     items += _unknown(run, script)
     items.sort(key=lambda item: (not item.fails, item.rule.level))  # errors first: GitHub shows ten
     return CheckedRun(run, basis, script, items)
+
+
+def _race(
+    found: FoundRace,
+    races: Sequence[tuple[known_findings.Discovery, KeptSuppression | None]],
+    own: Mapping[str, str],
+    script: SourceLine,
+) -> Result:
+    """Return the result for races that lack the same wait: that of the first one that counts, and the others' pairs."""
+    counting = next((at for at, (_, why) in enumerate(races) if why is None), 0)
+    results = [_item(discovery, own, script, why) for discovery, why in races]
+    others = [*results[:counting], *results[counting + 1 :]]
+    result = results[counting]
+    if not others:
+        return result
+    pairs = "; ".join(f"{other.accesses[0][0]} and {other.accesses[1][0]}" for other in others)
+    message = visible(f"{result.message} The same wait would order {wording.count(len(others), 'more pair')}: {pairs}.")
+    return replace(
+        result,
+        message=message,
+        witness=found.gravest[1].witness,
+        pairs=tuple(other.accesses for other in others),
+        fingerprints=tuple(other.fingerprint for other in others),
+    )
 
 
 def _item(

@@ -41,6 +41,7 @@ def _result(item: Result) -> dict[str, Any]:
         "reason": mark.reason if mark else None,
         "place": _place(item.place),
         "accesses": [_access(side, places) for side, places in item.accesses],
+        "pairs": [[_access(side, places) for side, places in pair] for pair in item.pairs],
         "waits": [_place(place) for place in item.sites],
         "harm": witness.verdict if witness else "",
         "says": witness.says if witness else "",

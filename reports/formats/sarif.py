@@ -89,11 +89,15 @@ def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
     for word, (side, places) in zip(("first", "second"), item.accesses, strict=False):
         if places:
             related.append(_location(places[0], f"The {word} access: {side}."))
+    for number, pair in enumerate(item.pairs, 2):
+        for word, (side, places) in zip(("first", "second"), pair, strict=False):
+            if places:
+                related.append(_location(places[0], f"Pair {number} that the same wait orders, {word} access: {side}."))
     if related:
         result["relatedLocations"] = [{"id": number, **location} for number, location in enumerate(related, 1)]
-    flows = [_flow(side, places) for side, places in item.accesses if places]
-    if flows:
-        result["codeFlows"] = [{"threadFlows": flows}]
+    flows = [[_flow(side, places) for side, places in pair if places] for pair in (item.accesses, *item.pairs)]
+    if any(flows):
+        result["codeFlows"] = [{"threadFlows": threads} for threads in flows if threads]
     if baseline:
         result["baselineState"] = "unchanged" if item.state == "baseline" else "new"
     result["suppressions"] = []  # an empty list: known to be unsuppressed; without the list it would be unknown

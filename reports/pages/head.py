@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from streamrace.reports.data.campaigns import CampaignFolder
 from streamrace.reports.data.differences import taken_away
-from streamrace.reports.data.loading import Run
+from streamrace.reports.data.loading import ReadRun, Run
 from streamrace.reports.data.stamp import model_of, written
 from streamrace.trace import wording
 
@@ -31,7 +31,7 @@ def of_runs(runs: Sequence[Run]) -> Head:
     return _head("Stream race report", [(run.name, run.folder, run.file.scenario, run.file.versions) for run in runs])
 
 
-def of_explained(run: Run, number: int) -> Head:
+def of_explained(run: ReadRun, number: int) -> Head:
     """Return the head of the explanation of one of a run's races."""
     return _head(f"Race {number}, explained", [(run.name, run.folder, run.file.scenario, run.file.versions)])
 

@@ -12,7 +12,7 @@ from streamrace.detectors import Race, Side
 from streamrace.reports.charts import checksum_map, curves, edge, moment_chart
 from streamrace.reports.charts.frame import Chart
 from streamrace.reports.data.campaigns import CampaignFolder
-from streamrace.reports.data.loading import Run, Source
+from streamrace.reports.data.loading import ReadRun, Run, Source
 from streamrace.reports.data.matrix import Tried, matrix, timing_of
 from streamrace.reports.pages import head, html, summary
 from streamrace.reports.pages.words import VERDICTS, WORDS
@@ -172,7 +172,7 @@ def ran(entries: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mappi
     return RunMetadata(Table("", ["version", *(name for name, *_ in entries)], rows, key="versions"), details)
 
 
-def ran_of(runs: Sequence[Run]) -> RunMetadata:
+def ran_of(runs: Sequence[ReadRun]) -> RunMetadata:
     return ran([(run.name, run.file.versions, run.file.scenario, run.file.profile) for run in runs])
 
 

@@ -19,7 +19,7 @@ MOST = 12  # races that are printed
 _DEPTH = 2  # innermost frames of a side
 
 
-def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.json") -> Text:
+def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.json", missing: str = "") -> Text:
     """Return a race as text for a person.
 
     ``own``: the user's script, whose line is added if it is not among the innermost. ``whole``: the file that has all
@@ -31,7 +31,7 @@ def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.j
         lines.append(f"\n  {head}", "not bold")
         for place in places:
             lines.append(f"\n  {place}", "not bold cyan")
-    for sentence in sentences.of_race(race, whole=whole):
+    for sentence in sentences.of_race(race, whole=whole, missing_wait=missing):
         lines.append(f"\n  {sentence}", "not bold")
     return lines
 

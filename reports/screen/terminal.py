@@ -110,8 +110,10 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
     if findings.watch:
         body.append(Text(f"The NaN watch: {findings.watch['sentence']}"))
         body += [Text(f"  {line}") for line in findings.watch["evidence"]]
-    for number, race in enumerate(findings.races, 1):
-        body += [Text(""), race_text(f"Race {number}: {race.kind}", race)]
+    for found in findings.found:
+        missing = sentences.missing_for_all(found.where, found.races)
+        body += [Text(""), race_text(f"Race {found.number}: {found.race.kind}", found.race, missing=missing)]
+        body += [Text(f"  {sentences.folded(found.numbers[1:])}.")] if found.numbers[1:] else []
     for held in findings.held:
         body += [Text(""), held_text(held)]
     if findings.rests and findings.rests.unexamined:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -11,7 +12,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from streamrace.detectors import Race
-from streamrace.reports.data.findings import Findings
+from streamrace.reports.data import cures as known_cures
+from streamrace.reports.data.answer import answer
+from streamrace.reports.data.cures import Cure
+from streamrace.reports.data.findings import Findings, FoundRace
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.data.verdict import ran_with
 from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
@@ -33,11 +37,12 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     if with_ := ran_with(findings.scenario):
         body.append(Text(f"{with_}."))
     own = shlex.split(str(findings.scenario["program"]))[0]
-    for number, race in enumerate(findings.races[:MOST], 1):
-        body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
-        body += _why(race.suppressed)
-    if len(findings.races) > MOST:
-        body.append(Text(f"\nAnd {len(findings.races) - MOST} more: see findings.json."))
+    cures = known_cures.read(folder)
+    found = findings.found
+    for each in found[:MOST]:
+        body += [Text(""), *_finding(findings, each, cures.get(each.number), own)]
+    if len(found) > MOST:
+        body.append(Text(f"\nAnd {len(found) - MOST} more: see findings.json."))
     for held in findings.held:
         body += [Text(""), held_text(held, own)]
     if basis.unexamined:
@@ -62,16 +67,45 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     if basis.thinned:
         body += [Text(f"{sentence}.") for sentence in basis.thinned.says]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
-    for number, witness in enumerate(findings.witnesses, 1):
-        text, command = sentences.witness(number, witness)
-        again = " Again:" if command else ""
+
+    def say(text: str) -> None:
         # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
-        line = visible(f"{text}.{again}", lines=False)
-        console.print(line, highlight=False, markup=False)
-        if command:  # a line to copy
-            console.print(f"  {visible(typed(command), lines=False)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(visible(text, lines=False), highlight=False, soft_wrap=True, markup=False)
+
+    for each in found[:MOST]:
+        if (cure := cures.get(each.number)) is not None:
+            _show(console, cure)
+        if (witness := each.gravest[1].witness) is not None and witness.command:
+            say(f"Again: {typed(witness.command)}")  # a line to copy
+    if found:
+        say(f"Next:  {typed(_next(found, cures, folder))}")
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _finding(findings: Findings, found: FoundRace, cure: Cure | None, own: str) -> list[RenderableType]:
+    """Return a finding as text: the answer first, then the accesses. ``own``: the program's file."""
+    text = Text(f"Race {found.number}: {found.race.kind}", "bold")
+    for line in answer(findings, found, cure):
+        text.append(f"\n  {line}", "not bold")
+    missing = sentences.missing_for_all(found.where, found.races)
+    return [text.append_text(race_text("", found.race, own=own, missing=missing)), *_why(found.suppressed)]
+
+
+def _show(console: Console, cure: Cure) -> None:
+    """Print a cure as a diff whose lines are never wrapped, and the command that applies it."""
+    console.print(f"Cure of race {cure.race}, as the trace proves it:", highlight=False)
+    for line in cure.diff.splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        console.print(Text(visible(line, lines=False), style), soft_wrap=True)
+    if cure.apply:
+        console.print(f"Apply: {cure.apply}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _next(found: Sequence[FoundRace], cures: Mapping[int, Cure], folder: Path) -> str:
+    """Return the next command: trying a cure, of the first race that counts."""
+    number = next((each.number for each in found if each.suppressed is None), found[0].number)
+    return f"streamrace fix {shlex.quote(str(folder))} {number}"
 
 
 def first(console: Console, race: Race) -> None:

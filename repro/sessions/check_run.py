@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -183,6 +183,8 @@ def conclude(
         folder = staging.commit(folder)
     if folded:
         print(f"Output: {folder / OUTPUT} has {folded}.", file=sys.stderr if telling.aside else None, flush=True)
+    if again is not None and again.limit and findings.races and not interrupted:
+        _propose(findings, folder)
     page = None
     if telling.report:
         from streamrace.reports.pages.folders import write
@@ -207,6 +209,18 @@ def folded_output(folder: Path) -> str:
     text = note.read_text(encoding="utf-8") if note.is_file() else ""
     note.unlink(missing_ok=True)
     return text
+
+
+def _propose(findings: Findings, folder: Path) -> None:
+    """Write the cures that the run's traces prove (``cures.json``)."""
+    from streamrace.reports.data.cures import CuresFile
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.repro.sessions.fixing.proposals import propose
+
+    with Terminal(stderr=True).status("cures in the trace") as status, suppress(OSError):
+        cures = propose(folder, findings, lambda text: status.update(text))
+        if cures:
+            CuresFile(cures=cures).write(folder)
 
 
 def _tell(findings: Findings, folder: Path, page: Path | None, telling: Telling) -> None:
@@ -234,5 +248,5 @@ def _tell(findings: Findings, folder: Path, page: Path | None, telling: Telling)
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         return
-    writing.write(known_findings.text(known_findings.of(findings), findings.suppressed), telling.keep_in)
+    writing.write(known_findings.text_of(findings), telling.keep_in)
     console.print(f"Baseline: {telling.keep_in}", highlight=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from streamrace.trace import wording
 from streamrace.trace.files import file_of
 
 if TYPE_CHECKING:
-    from streamrace.reports.data.loading import Run
+    from streamrace.reports.data.loading import ReadRun
     from streamrace.reports.data.schema import Judged
 
 _LISTED = 12  # races in a sentence
@@ -30,7 +30,7 @@ class Chosen:
     """
 
     folder: Path
-    run: Run
+    run: ReadRun
     number: int
     race: Judged
     sites: tuple[WaitSite, ...] = ()

@@ -14,7 +14,8 @@ from streamrace.detectors import Race, RaceDetector, Unexercised, Uninitialised,
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, together
 from streamrace.detectors.confidence.waits import Waits
-from streamrace.detectors.files import Enough, Following, Reader, rests_on
+from streamrace.detectors.files import Enough, Following, Reader, records_of, rests_on
+from streamrace.detectors.missing_waits import TracedWaits, missing_waits
 from streamrace.detectors.values import answers
 from streamrace.detectors.witness import Witness
 from streamrace.device import seeds
@@ -44,6 +45,7 @@ from streamrace.trace.untrusted import Unreadable
 
 _PACKAGES = ("streamrace", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 _SOON_S = 0.5  # time limit for judging the rest of an interrupted program
+_TRACED = 50_000  # operations of a run in which missing waits are tried
 _seconds = time.monotonic
 _MEMORY = frozenset({Alloc, Free, Reuse})  # two thirds of all records
 
@@ -164,6 +166,7 @@ class Judging:
             recorded_answers = answers.read(folder / ANSWERS)
         except (OSError, Unreadable) as error:
             failure = failure or f"what it said of its values cannot be read: {error}"
+        waits = missing_waits(races, self._traced(races))
         proven: Sequence[Uninitialised] = ()
         unsure: Sequence[str] = ()
         if (reads := found_by(self._using, UnwrittenRead)) and witnesses and not self.interrupted:
@@ -186,6 +189,7 @@ class Judging:
             uninitialised=proven,
             seeded=seeds.sentence(folder / SEEDED),
             strict=self._strict,
+            waits=waits,
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()
@@ -204,6 +208,14 @@ class Judging:
         findings = build(own=own, known=known_)
         findings.write(folder)
         return findings
+
+    def _traced(self, races: Sequence[Race]) -> TracedWaits | None:
+        """Return the traces, to judge missing waits in; None if they are not whole, or too long for that."""
+        if len(races) < 2 or self._following.thinned or sum(self._count.launched.values()) > _TRACED:
+            return None
+        with suppress(TraceError, OSError):
+            return TracedWaits(records_of(self._folder / "trace"))
+        return None
 
     def _thinned(self, races: Sequence[Race]) -> Thinned | None:
         ends, launched = self._following.thinned, self._count.launched

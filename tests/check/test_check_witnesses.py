@@ -45,7 +45,7 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     assert "came to 4.0" in done.out
     verdict, says, command = words_of(done)
     assert verdict == "harmful", says
-    assert f"Race 1 is harmful: {says}. Again:" in done.told
+    assert f"Race 1 is harmful: {says}." in done.told
     assert says.endswith("_local_scalar_dense (train.py:11 <module>) differs (4 becomes 0)"), "the value, in both"
     assert command in done.told
 

@@ -54,7 +54,8 @@ def test_it_is_another_where_kernel_function_file_or_kind_is(other: Race) -> Non
 def test_one_more_of_the_same_is_a_new_one() -> None:
     first, second = prints(race(), race(moved(WRITE)))
     assert first != second and first.partition(":")[0] == second.partition(":")[0]
-    baseline = known_findings.Baseline("known.json", {first: ("write-read", "the first")})
+    known = known_findings.BaselineEntry(fingerprint=first, rule="write-read", message="the first")
+    baseline = known_findings.Baseline("known.json", [known])
     found = known_findings.findings([race(), race(moved(WRITE))], (), (), OWN)
     why = known_findings.judge(found, OWN, lambda file: {}, baseline).suppressed
     assert [one is None for one in why] == [False, True]
@@ -157,7 +158,7 @@ def test_a_baseline_holds_what_was_found_but_for_what_a_comment_says(tmp_path: P
     file = tmp_path / "known.json"
     file.write_text(known_findings.text(every, why))
     baseline = known_findings.load(file)
-    assert list(baseline.prints) == [one.fingerprint for one in every[1:]]
+    assert [one.fingerprint for one in baseline.entries] == [one.fingerprint for one in every[1:]]
     assert known_findings.judge(every[1:2], OWN, lambda file: {}, baseline).gone == [every[2].message]
     assert known_findings.judge([], OWN, lambda file: {}, baseline).gone == [one.message for one in every[1:]]
     with_race = known_findings.judge(every[:1], OWN, lambda file: {}, baseline)

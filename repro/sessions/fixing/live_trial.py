@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from streamrace.detectors.files import records_of
 from streamrace.detectors.identity import identity
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.device import naming, overlay
@@ -27,7 +28,6 @@ from streamrace.reports.data.fixes import Live
 from streamrace.reports.data.schema import first_problem
 from streamrace.repro.sessions import check_process
 from streamrace.repro.sessions.fixing.candidates import Candidate, Patch
-from streamrace.repro.sessions.fixing.proof import load
 from streamrace.repro.sessions.race_selection import Chosen
 from streamrace.trace import wording
 from streamrace.trace.records import Collective, Frame, Launch, Stack, TraceError, TraceRecord
@@ -166,7 +166,7 @@ class Trying:
         if any(identity(race) == key for race in by_chance):
             return LiveTry("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
         try:
-            records = load(trace)
+            records = records_of(trace)
         except TraceError as problem:
             return LiveTry("unknown", str(problem))
         if other := self._other_work(work_of(records)):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from streamrace.detectors.confidence.edges import put_in, races_of
 from streamrace.detectors.confidence.waits import Waits, but_for
+from streamrace.detectors.files import records_of
 from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.order.races import Race, Side, site
 from streamrace.replay.faults import ReplayError
 from streamrace.replay.retiming import Deadlock, Schedule
 from streamrace.repro.sessions.fixing.candidates import Candidate
-from streamrace.trace.files import TraceReader
-from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceError, TraceRecord
+from streamrace.trace.records import Begin, Frame, Free, Launch, Reuse, Stack, StreamName, TraceRecord
 
 Records = Mapping[int, Sequence[TraceRecord]]
 
@@ -22,14 +22,16 @@ Records = Mapping[int, Sequence[TraceRecord]]
 @dataclass(frozen=True)
 class Proof:
     """The effect of a candidate on the trace. ``gone``: the race is removed. ``more``: number of other races removed;
-    ``new``: number of races added. ``longer_ns``: delay of the run's end (None: no schedule). ``reached``: how often
-    each line is executed. ``by_chance``: removed only together with incidental waits. ``this_owner``: of freed memory:
-    removed only for its next owner in this run. ``why``: why the proof fails, without a full stop.
+    ``left``: number of races that lack the same wait and remain; ``new``: number of races added. ``longer_ns``: delay
+    of the run's end (None: no schedule). ``reached``: how often each line is executed. ``by_chance``: removed only
+    together with incidental waits. ``this_owner``: of freed memory: removed only for its next owner in this run.
+    ``why``: why the proof fails, without a full stop.
     """
 
     candidate: Candidate
     gone: bool = False
     more: int = 0
+    left: int = 0
     new: int = 0
     longer_ns: int | None = None
     reached: tuple[int, ...] = ()
@@ -47,7 +49,7 @@ class Prover:
     """Judges candidates on the traces of a run. Raises :class:`TraceError`."""
 
     def __init__(self, folder: Path) -> None:
-        self._records = load(folder)
+        self._records = records_of(folder)
         self._base = races_of(self._records)
         self._keys = {identity(race) for race in self._base}
         begins = [rank_records[0] for rank_records in self._records.values() if rank_records]
@@ -77,8 +79,8 @@ class Prover:
         """Check whether these traces have the race."""
         return identity(race) in self._keys
 
-    def prove(self, race: Race, candidate: Candidate) -> Proof:
-        """Judge the records with the candidate's lines inserted."""
+    def prove(self, race: Race, candidate: Candidate, together: Sequence[Race] = ()) -> Proof:
+        """Judge the records with the candidate's lines inserted. ``together``: the races that lack the same wait."""
         key = identity(race)
         changed = put_in(self._records, candidate.lines)
         if not all(changed.reached):
@@ -95,6 +97,7 @@ class Prover:
             candidate,
             gone=gone,
             more=len(self._keys - after - {key}),
+            left=len(after.intersection(map(identity, together))),
             new=len(after - self._keys),
             longer_ns=longer,
             reached=changed.reached,
@@ -162,18 +165,3 @@ class Prover:
             and (other.first.kernel, other.first.access, site(other.first.stack), other.first.stream) == first_access
             for other in put_in(noticed, candidate.lines).races
         )
-
-
-def load(folder: Path) -> dict[int, list[TraceRecord]]:
-    """Return all records of the traces in a folder, by rank. Raises :class:`TraceError`."""
-    by_rank: dict[int, list[TraceRecord]] = {}
-    for file in sorted(folder.glob("rank*.trace"), key=lambda path: (len(path.name), path.name)):
-        reader = TraceReader(file)
-        try:
-            records = list(reader.read())
-        finally:
-            reader.close()
-        if not records or not isinstance(records[0], Begin):
-            raise TraceError(f"trace {file} is empty")
-        by_rank[records[0].rank] = records
-    return by_rank

@@ -44,6 +44,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, tell: Tell) -> FixFile:
     :class:`streamrace.trace.records.TraceError`.
     """
     request, race = asked_again(chosen), chosen.race
+    together = _together(chosen)
     files = _Files(chosen, request)
     try:
         prover = Prover(chosen.trace)
@@ -57,7 +58,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, tell: Tell) -> FixFile:
     proofs = []
     for number, candidate in enumerate(fixes, 1):
         tell(f"{number} of {len(fixes)} in the trace: {candidate.words}")
-        proofs.append(prover.prove(race, candidate))
+        proofs.append(prover.prove(race, candidate, together))
     proofs.sort(key=lambda proof: _turn(race, proof))
     untried = _cannot(request)
     trying = None
@@ -99,6 +100,12 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, tell: Tell) -> FixFile:
     )
 
 
+def _together(chosen: Chosen) -> Sequence[Race]:
+    """Return the races that lack the same wait as the chosen one, itself included."""
+    found = chosen.run.file.found if not chosen.sites else []
+    return next((group.races for group in found if chosen.number in group.numbers), (chosen.race,))
+
+
 def _named(
     proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, tell: Tell
 ) -> list[Proof]:
@@ -130,14 +137,19 @@ def _aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _turn(race: Race, proof: Proof) -> tuple[bool, bool, bool, bool, int, int, bool]:
-    """Sort key: proofs that hold, for any next owner and not by chance, writable, cheap, weak come first."""
+def _turn(race: Race, proof: Proof) -> tuple[bool | int, ...]:
+    """Sort key: proofs that hold, of the whole finding, for any next owner and not by chance, writable, cheap, weak
+    come first.
+    """
     weak: int = _HOWS.index(proof.candidate.how)
     if race.kind in ("reused", "freed") and proof.candidate.how == "record_stream":
         weak = -1
     cost = _ENDLESS if proof.longer_ns is None else proof.longer_ns
     words = proof.candidate.patch is None and proof.candidate.at is None
-    return not proof.holds, proof.this_owner, proof.by_chance, words, cost, weak, bool(proof.candidate.supposes)
+    return (
+        *(not proof.holds, proof.left, proof.this_owner, proof.by_chance, words),
+        *(cost, weak, bool(proof.candidate.supposes)),
+    )
 
 
 def _cannot(request: AskedAgain | None) -> str:
@@ -167,6 +179,7 @@ def _row(proof: Proof, files: _Files) -> FixRow:
         supposes=candidate.supposes,
         longer_ns=proof.longer_ns,
         more=proof.more,
+        left=proof.left,
         by_chance=proof.by_chance,
         this_owner=proof.this_owner,
         diff=files.diff(candidate),
