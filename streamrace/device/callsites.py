@@ -89,10 +89,11 @@ class CallSites:
             if function == "_engine_run_backward":
                 return BACKWARD
             shown = any(path.startswith(file) and function.startswith(name) for file, name in self._shown)
-            return RECORDED if shown and function not in _CALLING else NOT_RECORDED
+            if not shown or function in _CALLING:
+                return NOT_RECORDED
         if path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING)):
             return NOT_RECORDED
-        installed = path.startswith(_LIBRARY) or checkout.INSTALLED.intersection(path.split(os.sep))
+        installed = path.startswith((_LIBRARY, self._torch)) or checkout.INSTALLED.intersection(path.split(os.sep))
         return RECORDED if installed else OWN
 
     def caller(self) -> Frame | None:
