@@ -16,6 +16,7 @@ from streamrace.device.hardware import HardwareTiming, Profile, ProfileError, lo
 from streamrace.device.tokens import MOST_FACTOR
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.scenarios import quantization
+from streamrace.scenarios.faults import ScenarioError as ScenarioError
 from streamrace.scenarios.sharding.strategy import ShardingError, strategy
 from streamrace.scenarios.sharding.topology import groups_of
 
@@ -93,10 +94,6 @@ Qgz = Annotated[
     bool, Field(description="Quantize gradients for the reduction (zero_quantized_gradients)."), Only.DEEPSPEED
 ]
 Checkpointing = Annotated[bool, Field(description="Gradient checkpointing."), Only.DEEPSPEED]
-
-
-class ScenarioError(Exception):
-    """A scenario that cannot be run. One sentence: the error, and how to correct it."""
 
 
 class Training(BaseModel):

@@ -260,7 +260,7 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
 def _whole(findings: Findings) -> dict[str, Any]:
     """Return the findings as data, with the fields that are not written on its first level."""
     written: dict[str, Any] = json.loads(findings.text())
-    return findings.model_dump() | written
+    return findings.model_dump(exclude={"missing_waits"}) | written
 
 
 def not_a_run(folder: Path) -> ReportError:

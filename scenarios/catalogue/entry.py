@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.faults import ScenarioError
 
 PROGRAMS = Path(__file__).parent
 LINES = 60

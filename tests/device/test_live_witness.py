@@ -144,7 +144,7 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
         (
             "harmful",
             "with the two the other way round, what the host reads by "
-            "_local_scalar_dense (train.py:11 changes_what_is_printed) differs",
+            "_local_scalar_dense (train.py:11 changes_what_is_printed) differs (64 becomes nan)",
         ),
         ("benign", "with the two the other way round, the program sees the same"),
         (
@@ -200,7 +200,8 @@ def test_a_race_that_shows_more_than_once_is_judged_in_a_timing_where_it_does_no
     (witness,) = examine(tmp_path, [race], command, timing=Timing.parse(slow), runner=runner)
     assert (witness.verdict, witness.says) == (
         "harmful",
-        "with the two the other way round, what the host reads by _local_scalar_dense (train.py:12 <module>) differs",
+        "with the two the other way round, what the host reads by _local_scalar_dense (train.py:12 <module>) differs "
+        "(8 becomes nan)",
     )
     assert witness.token.startswith(f"{slow},x1000:host,0/0/aten::mm/")
 
@@ -230,7 +231,7 @@ def test_a_race_between_ranks_names_its_rank_and_what_cannot_be_reversed_says_wh
             "aten::add",
             "harmful",
             "with the two the other way round, what the host reads on rank 1 by "
-            "_local_scalar_dense (train.py:12 <module>) differs",
+            "_local_scalar_dense (train.py:12 <module>) differs (12 becomes 8)",
         ),
     ]
 

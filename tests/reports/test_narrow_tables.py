@@ -12,7 +12,7 @@ from streamrace.reports.screen.console import Terminal
 from streamrace.studies.table import Cell, Column, Table
 
 PLACE = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:447"
-LONGER = f"/home/somebody/projects/a-large-model/site-packages/{PLACE}"
+LONGER = f"/some/where/projects/a-large-model/site-packages/{PLACE}"
 PROSE = f"write-read: write by all_gather ({PLACE} DefaultAllGather.__call__) on stream 34; read by copy_ and 3 more"
 
 
