@@ -161,9 +161,11 @@ def _lanes_match(one: Race, other: Race) -> bool:
     lanes = _lanes(one), _lanes(other)
     if lanes[0] == lanes[1]:
         return True
+    if not set(one.ranks).isdisjoint(other.ranks):
+        return False
     bare = [tuple(_GROUP.sub("nccl", lane) for lane in pair) for pair in lanes]
     places = [(_place(race, "behind"), _place(race, "before")) for race in (one, other)]
-    return bare[0] == bare[1] and places[0] == places[1] and not set(one.ranks) & set(other.ranks)
+    return bare[0] == bare[1] and places[0] == places[1]
 
 
 def _lanes(race: Race) -> tuple[str, str]:
