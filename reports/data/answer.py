@@ -14,13 +14,12 @@ def answer(run: Findings, found: FoundRace, cure: Cure | None) -> list[str]:
     """Return the answer to a finding of a program of the user's own, a line each. Names are made visible."""
     assert run.checked is not None
     lines = [sentences.answer(found.race, run.checked.own)]
-    number, gravest = found.gravest
-    if gravest.witness is not None:
-        lines.append(f"{sentences.witness(number, gravest.witness)[0]}.")
+    if found.race.witness is not None:
+        lines.append(f"{sentences.witness(found.number, found.race.witness)[0]}.")
     if cure is not None:
         lines.append(f"Cure: {wording.capital(cure.words)}. It costs {cure.cost}.")
-    if bug := known_bug(run, found.race):
+    if bug := known_bug(run, found):
         lines.append(f"Known: {bug}.")
-    if found.numbers[1:]:
-        lines.append(f"{sentences.folded(found.numbers[1:])}.")
+    if found.others:
+        lines.append(f"{sentences.folded(found.others)}.")
     return [visible(line, lines=False) for line in lines]

@@ -151,7 +151,8 @@ class WantedWait(JsonPart):
 class FoundRace(NamedTuple):
     """One finding: the races that one missing wait would order (:mod:`streamrace.detectors.missing_waits`).
 
-    ``numbers``: the races' own, from 1; the finding has the first of them. ``races``: in the same order.
+    ``numbers``: the races' own, from 1. ``races``: in the same order. The finding is described by the race whose
+    witness has the gravest result, and has its number.
     """
 
     where: Where
@@ -160,17 +161,20 @@ class FoundRace(NamedTuple):
 
     @property
     def number(self) -> int:
-        return self.numbers[0]
+        return self.numbers[self._gravest]
 
     @property
     def race(self) -> Judged:
-        """The race that the finding is described by."""
-        return self.races[0]
+        return self.races[self._gravest]
 
     @property
-    def gravest(self) -> tuple[int, Judged]:
-        """The number of the race whose witness has the gravest result, and that race."""
-        return min(zip(self.numbers, self.races, strict=True), key=lambda pair: _gravity(pair[1]))
+    def others(self) -> tuple[int, ...]:
+        """The numbers of the other races."""
+        return tuple(number for number in self.numbers if number != self.number)
+
+    @property
+    def _gravest(self) -> int:
+        return min(range(len(self.races)), key=lambda at: _gravity(self.races[at]))
 
     @property
     def suppressed(self) -> KeptSuppression | None:

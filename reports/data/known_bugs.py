@@ -7,19 +7,19 @@ from functools import cache
 
 from packaging.version import InvalidVersion, Version
 
-from streamrace.detectors.order.races import Race
 from streamrace.detectors.places import between
-from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.findings import Findings, FoundRace
 from streamrace.scenarios.catalogue.entry import Entry, entries
 
 
-def known_bug(run: Findings, race: Race) -> str:
-    """Return which bug of the catalogue a race is, its thread and the release that mends it, without a full stop.
+def known_bug(run: Findings, found: FoundRace) -> str:
+    """Return which bug of the catalogue a finding is, its thread and the release that mends it, without a full stop.
 
-    Empty if it is none. A program of the catalogue itself counts by its library's places, as any other program does.
+    It is that bug if any of its races is, since they lack the same wait. Empty if none is. A program of the catalogue
+    itself counts by its library's places, as any other program does.
     """
     for entry in _of_libraries():
-        if between(race, entry.places):
+        if any(between(race, entry.places) for race in found.races):
             return _sentence(entry, _versions(run))
     return ""
 

@@ -213,5 +213,6 @@ def ran_with(options: Mapping[str, Any]) -> str:
     words = {"not tried": " (not tried here before)"}
     named = [f"{pin.replace('==', ' ')}{words.get(word, '')}" for pin, word in releases.items() if word != "beside"]
     beside = len(releases) - len(named)  # each was reported when it was installed
-    more = f", and {wording.count(beside, 'package')} that they ask for" if beside else ""
+    asks = wording.plural_of(len(named), "it asks for", "they ask for")
+    more = f", and {wording.count(beside, 'package')} that {asks}" if beside else ""
     return f"With {', '.join(named)}{more}" if named else ""

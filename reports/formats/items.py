@@ -146,7 +146,7 @@ def _race(
     return replace(
         result,
         message=message,
-        witness=found.gravest[1].witness,
+        witness=found.race.witness,
         pairs=tuple(other.accesses for other in others),
         fingerprints=tuple(other.fingerprint for other in others),
     )

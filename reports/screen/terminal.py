@@ -113,7 +113,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
     for found in findings.found:
         missing = sentences.missing_for_all(found.where, found.races)
         body += [Text(""), race_text(f"Race {found.number}: {found.race.kind}", found.race, missing=missing)]
-        body += [Text(f"  {sentences.folded(found.numbers[1:])}.")] if found.numbers[1:] else []
+        body += [Text(f"  {sentences.folded(found.others)}.")] if found.others else []
     for held in findings.held:
         body += [Text(""), held_text(held)]
     if findings.rests and findings.rests.unexamined:

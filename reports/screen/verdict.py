@@ -75,7 +75,7 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     for each in found[:MOST]:
         if (cure := cures.get(each.number)) is not None:
             _show(console, cure)
-        if (witness := each.gravest[1].witness) is not None and witness.command:
+        if (witness := each.race.witness) is not None and witness.command:
             say(f"Again: {typed(witness.command)}")  # a line to copy
     if found:
         say(f"Next:  {typed(_next(found, cures, folder))}")

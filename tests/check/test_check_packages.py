@@ -45,7 +45,7 @@ def test_a_release_runs_and_the_verdict_and_the_witness_say_which(check: Any, tm
     check.script(PROGRAM)
     done = check("--package", "stem==1.0", "--witnesses", "1", "train.py", **own)
     assert done.status == 1 and done.out.startswith("1.0 "), done.err
-    assert "With stem 1.0 (not tried here before), and 1 package that they ask for." in done.told
+    assert "With stem 1.0 (not tried here before), and 1 package that it asks for." in done.told
     assert done.findings["versions"]["stem"] == "1.0" and done.findings["versions"]["leaf"] == "7.0"
     assert done.findings["scenario"]["packages"] == {"stem==1.0": "not tried", "leaf==7.0": "beside"}
     (race,) = done.findings["races"]
