@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from streamrace.reports.data import cures as known_cures
 from streamrace.reports.data.cures import Cure
 from streamrace.reports.data.findings import Findings, FoundRace
 from streamrace.reports.data.known_bugs import known_bug
@@ -10,16 +16,61 @@ from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 
-def answer(run: Findings, found: FoundRace, cure: Cure | None) -> list[str]:
-    """Return the answer to a finding of a program of the user's own, a line each. Names are made visible."""
+class Answer(NamedTuple):
+    """The answer to a finding, each part a sentence or empty; names are made visible."""
+
+    wrong: str
+    effect: str
+    cure: str
+    known: str
+    others: str
+
+    def lines(self) -> list[str]:
+        """Return the answer as a terminal shows it."""
+        words = {"Cure": self.cure, "Known": self.known}
+        named = {sentence: f"{name}: {sentence}" for name, sentence in words.items()}
+        return [named.get(sentence, sentence) for sentence in self if sentence]
+
+
+def answer(run: Findings, found: FoundRace, cure: Cure | None) -> Answer:
+    """Return the answer to a finding of a program of the user's own."""
     assert run.checked is not None
-    lines = [sentences.answer(found.race, run.checked.own)]
-    if found.race.witness is not None:
-        lines.append(f"{sentences.witness(found.number, found.race.witness)[0]}.")
-    if cure is not None:
-        lines.append(f"Cure: {wording.capital(cure.words)}. It costs {cure.cost}.")
-    if bug := known_bug(run, found):
-        lines.append(f"Known: {bug}.")
-    if found.others:
-        lines.append(f"{sentences.folded(found.others)}.")
-    return [visible(line, lines=False) for line in lines]
+    witness, bug = found.race.witness, known_bug(run, found)
+    said = Answer(
+        wrong=sentences.answer(found.race, run.checked.own),
+        effect=f"{sentences.witness(found.number, witness)[0]}." if witness is not None else "",
+        cure=f"{wording.capital(cure.words)}. It costs {cure.cost}." if cure is not None else "",
+        known=f"{bug}." if bug else "",
+        others=f"{sentences.folded(found.others)}." if found.others else "",
+    )
+    return Answer(*(visible(sentence, lines=False) for sentence in said))
+
+
+class AnsweredFinding(NamedTuple):
+    """A finding of a program of the user's own with its answer, its cure if the run has one, and the next command."""
+
+    found: FoundRace
+    answer: Answer
+    cure: Cure | None
+    command: str
+
+
+def answers(folder: Path, run: Findings) -> list[AnsweredFinding]:
+    """Return the findings of the run in ``folder`` that count, with their answers; none if it is no run of a check.
+
+    Raises :class:`streamrace.reports.data.schema.ReportError`.
+    """
+    if run.checked is None or not run.races:
+        return []
+    cures = known_cures.read(folder)
+    counting = [(found, cures.get(found.number)) for found in run.found if found.suppressed is None]
+    return [
+        AnsweredFinding(found, answer(run, found, cure), cure, next_command([found], folder))
+        for found, cure in counting
+    ]
+
+
+def next_command(found: Sequence[FoundRace], folder: Path) -> str:
+    """Return the next command: trying a cure, of the first finding that counts."""
+    number = next((each.number for each in found if each.suppressed is None), found[0].number)
+    return f"streamrace fix {shlex.quote(str(folder))} {number}"

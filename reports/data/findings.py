@@ -182,6 +182,16 @@ class FoundRace(NamedTuple):
         return None if any(race.suppressed is None for race in self.races) else self.race.suppressed
 
 
+def found(races: Sequence[Judged], waits: Sequence[WantedWait] = ()) -> list[FoundRace]:
+    """Return the races by the wait that they lack, as ``waits`` say; computed if they do not say it of each."""
+    said = [(wait.where, [number - 1 for number in wait.races]) for wait in waits]
+    if sorted(number for _, numbers in said for number in numbers) != list(range(len(races))):
+        said = [(wait.where, list(wait.races)) for wait in missing_waits(races)]
+    return [
+        FoundRace(where, tuple(at + 1 for at in numbers), tuple(races[at] for at in numbers)) for where, numbers in said
+    ]
+
+
 def _gravity(race: Judged) -> int:
     return _HARM.index(race.witness.verdict) if race.witness and race.witness.verdict in _HARM else len(_HARM)
 
@@ -262,13 +272,7 @@ class Findings(JsonFile):
     @property
     def found(self) -> list[FoundRace]:
         """The races by the wait that they lack; computed from the races where a file does not say it of each."""
-        waits = [(wait.where, [number - 1 for number in wait.races]) for wait in self.missing_waits]
-        if sorted(number for _, numbers in waits for number in numbers) != list(range(len(self.races))):
-            waits = [(wait.where, list(wait.races)) for wait in missing_waits(self.races)]
-        return [
-            FoundRace(where, tuple(at + 1 for at in numbers), tuple(self.races[at] for at in numbers))
-            for where, numbers in waits
-        ]
+        return found(self.races, self.missing_waits)
 
     @property
     def basis(self) -> Basis | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamrace.reports.data.answer import answers
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.whole import replace_file
 from streamrace.reports.pages import head, html, markdown, run_page, summary
@@ -49,6 +50,7 @@ def report(runs: Sequence[Run]) -> str:
     worst = summary.worst(runs)
     if not worst.file.races:
         worst = next((run for run in runs if run.file.races), worst)
+    answered = {each.found.number: each for each in answers(worst.folder, worst.file)}
     return markdown.render(
         "report.md",
         head=head.of_runs(runs),
@@ -58,7 +60,7 @@ def report(runs: Sequence[Run]) -> str:
         several=len(runs) > 1,
         failures=[(run.name, run.file.failure) for run in runs if run.file.failure],
         told=worst.name,
-        races=worst.file.races,
+        findings=[(found, answered.get(found.number)) for found in worst.file.found],
         checked=worst.file.basis,
         versions=run_page.ran_of(runs).versions,
         scenario=[f"{name}={_plain(value)}" for name, value in worst.file.scenario.items() if _says(value)],

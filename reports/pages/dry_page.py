@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.reports.data.dry import DryFile, DryFolder, memory_table, time_table
+from streamrace.reports.data.findings import found
 from streamrace.reports.data.stamp import model_of, stamp, written
 from streamrace.reports.pages import html, markdown, run_page
 from streamrace.reports.pages.words import WORDS
@@ -35,7 +36,7 @@ def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
         facts=facts(dry),
         notes=verdict.notes,
         tables=tables(dry),
-        races=[run_page.race(race, dry.sources) for race in dry.file.races],
+        findings=run_page.findings(found(dry.file.races), dry.sources),
         unexercised=dry.file.unexercised,
         ran=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]),
         words=WORDS,
@@ -83,7 +84,7 @@ def write(dry: DryFolder, target: Path) -> str:
         facts=facts(dry),
         notes=dry.output.notes,
         tables=tables(dry),
-        races=dry.file.races,
+        findings=found(dry.file.races),
         unexercised=dry.file.unexercised,
         versions=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]).versions,
         job=[f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in dry.file.job.items() if value],

@@ -33,7 +33,7 @@ _COPYING, _DRAWING = (
     (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8") for name in ("copying.js", "drawing.js")
 )
 # A line may break after these, but not within a number or a word, nor before a file's suffix or line.
-_BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])\.|(?<=\w)[.:](?=[^\W\d]))(?=\w)(?!py\b)")
+_BREAKS = re.compile(r"(?:[/=]+|(?<=[^\W_])_+|(?<=[^\W\d])\.|(?<=\w)[.:](?=[^\W\d]))(?=\w)(?!py\b)")
 _UNITS = re.compile(r"(?:\d[\d.,]* )?\b(?:[KMGT]?(?:i?B|bit)|tokens)/s\b")  # a line breaks neither in nor before them
 
 
@@ -75,6 +75,7 @@ def environment() -> Environment:
     env.filters["whole"] = lambda text: escape(visible(str(text)))
     env.filters["breaks"] = lambda text: breaks(shortened(str(text)))
     env.filters["command"] = lambda text: breaks(str(text))
+    env.filters["linked"] = lambda text: linked(shortened(str(text)))
     env.filters["prose"] = lambda text: prose(shortened(str(text)))
     return env
 
@@ -110,6 +111,13 @@ def prose(text: str) -> Markup:
     return Markup("").join(
         Markup("<code>{}</code>").format(breaks(part)) if at % 2 else breaks(part) for at, part in enumerate(parts)
     )
+
+
+def linked(text: str) -> Markup:
+    """Return ``text`` like :func:`breaks`, with its addresses as links."""
+    parts = re.split(r"(https://[\w./#?=&%-]+[\w/])", text)
+    link = Markup('<a href="{}" rel="noreferrer">{}</a>')
+    return Markup("").join(link.format(part, breaks(part)) if at % 2 else breaks(part) for at, part in enumerate(parts))
 
 
 def shortened(text: str) -> str:

@@ -39,7 +39,7 @@ def render(template: str, **context: Any) -> str:
         finalize=lambda value: value if isinstance(value, Ready) or type(value) is not str else plain(value),
     )
     environment.globals["sentences"] = sentences
-    environment.filters |= {"code": code, "sentence": sentence, "table": table}
+    environment.filters |= {"code": code, "fenced": fenced, "sentence": sentence, "table": table}
     text = environment.get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
@@ -64,6 +64,12 @@ def code(text: object) -> Ready:
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     room = " " if line[0] in "` " or line[-1] in "` " else ""
     return Ready(f"{fence}{room}{line}{room}{fence}")
+
+
+def fenced(text: str) -> Ready:
+    """Return lines of code, such as a diff, as a block in which nothing is interpreted."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return Ready("\n".join([fence, *(visible(line, lines=False) for line in text.rstrip("\n").split("\n")), fence]))
 
 
 def table(source: Table) -> Ready:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from streamrace.detectors import Race, Side
 from streamrace.reports.charts import checksum_map, curves, edge, moment_chart
 from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.answer import answers
 from streamrace.reports.data.campaigns import CampaignFolder
+from streamrace.reports.data.findings import FoundRace
 from streamrace.reports.data.loading import ReadRun, Run, Source
 from streamrace.reports.data.matrix import Tried, matrix, timing_of
 from streamrace.reports.pages import head, html, summary
@@ -54,7 +56,8 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         runs=summary.side_by_side(runs) if len(runs) > 1 else None,
         told=subject.name,
         facts=summary.facts(subject),
-        races=[race(judged, subject.sources) for judged in subject.file.races],
+        answers=answers(subject.folder, subject.file),
+        findings=findings(subject.file.found, subject.sources),
         checked=_checked(subject),
         compared=bool(len(subject.checksums)),
         spread=_spread(subject),
@@ -75,13 +78,29 @@ def _charts(runs: Sequence[Run], subject: Run) -> dict[str, Chart]:
 
 
 def _moment(run: Run) -> Chart | None:
-    """Draw the first race's first example, preferably one that manifested in this timing."""
-    for race in run.file.races[:1]:
+    """Draw the first finding's first example, preferably one that manifested in this timing."""
+    for race in [found.race for found in run.file.found[:1]]:
         for example in sorted(race.examples, key=lambda occurrence: not occurrence.manifested)[:1]:
             window = moment.window(file_of(run.folder / "trace", example.rank), example.first, example.second)
             if window is not None:
                 return moment_chart.draw(window, race)
     return None
+
+
+def findings(found: Sequence[FoundRace], sources: Mapping[str, Source]) -> list[dict[str, Any]]:
+    """Return findings for the template: the race that each is described by, and the others that lack the same wait."""
+    return [
+        {
+            "number": one.number,
+            **race(one.race, sources),
+            "others": [
+                (number, race(other, sources))
+                for number, other in zip(one.numbers, one.races, strict=True)
+                if number != one.number
+            ],
+        }
+        for one in found
+    ]
 
 
 def race(race: Race, sources: Mapping[str, Source]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from streamrace.detectors import Race
 from streamrace.reports.data import cures as known_cures
-from streamrace.reports.data.answer import answer
+from streamrace.reports.data.answer import answer, next_command
 from streamrace.reports.data.cures import Cure
 from streamrace.reports.data.findings import Findings, FoundRace
 from streamrace.reports.data.schema import KeptSuppression
@@ -78,7 +77,7 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
         if (witness := each.race.witness) is not None and witness.command:
             say(f"Again: {typed(witness.command)}")  # a line to copy
     if found:
-        say(f"Next:  {typed(_next(found, cures, folder))}")
+        say(f"Next:  {typed(next_command(found, folder))}")
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
@@ -86,7 +85,7 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
 def _finding(findings: Findings, found: FoundRace, cure: Cure | None, own: str) -> list[RenderableType]:
     """Return a finding as text: the answer first, then the accesses. ``own``: the program's file."""
     text = Text(f"Race {found.number}: {found.race.kind}", "bold")
-    for line in answer(findings, found, cure):
+    for line in answer(findings, found, cure).lines():
         text.append(f"\n  {line}", "not bold")
     missing = sentences.missing_for_all(found.where, found.races)
     return [text.append_text(race_text("", found.race, own=own, missing=missing)), *_why(found.suppressed)]
@@ -100,12 +99,6 @@ def _show(console: Console, cure: Cure) -> None:
         console.print(Text(visible(line, lines=False), style), soft_wrap=True)
     if cure.apply:
         console.print(f"Apply: {cure.apply}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _next(found: Sequence[FoundRace], cures: Mapping[int, Cure], folder: Path) -> str:
-    """Return the next command: trying a cure, of the first race that counts."""
-    number = next((each.number for each in found if each.suppressed is None), found[0].number)
-    return f"streamrace fix {shlex.quote(str(folder))} {number}"
 
 
 def first(console: Console, race: Race) -> None:
