@@ -122,10 +122,4 @@ def digest_of(sources: Path, compiler: str | None, options: list[str]) -> str:
 def folder(name: str) -> Path:
     """Return the cache folder of libraries of this name: in a writable checkout, else the user's cache."""
     root = checkout.root()
-    return root / "build" / name if root is not None and os.access(root, os.W_OK) else cache()
-
-
-def cache() -> Path:
-    """Return the user's cache folder. ``STREAMRACE_CACHE`` overrides the default."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("STREAMRACE_CACHE") or os.path.join(home, "streamrace"))
+    return root / "build" / name if root is not None and os.access(root, os.W_OK) else checkout.cache()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from streamrace.detectors.witness import Witness
 from streamrace.reports.data import cures as known_cures
 from streamrace.reports.data.cures import Cure
 from streamrace.reports.data.findings import Findings, FoundRace
@@ -38,12 +39,21 @@ def answer(run: Findings, found: FoundRace, cure: Cure | None) -> Answer:
     witness, bug = found.race.witness, known_bug(run, found)
     said = Answer(
         wrong=sentences.answer(found.race, run.checked.own),
-        effect=f"{sentences.witness(found.number, witness)[0]}." if witness is not None else "",
+        effect=_effect(run, found.number, witness) if witness is not None else "",
         cure=f"{wording.capital(cure.words)}. It costs {cure.cost}." if cure is not None else "",
         known=f"{bug}." if bug else "",
         others=f"{sentences.folded(found.others)}." if found.others else "",
     )
     return Answer(*(visible(sentence, lines=False) for sentence in said))
+
+
+def _effect(run: Findings, number: int, witness: Witness) -> str:
+    """Return a race's effect; of one without harm also that a model beyond the library's limits may be harmed."""
+    assert run.checked is not None
+    effect = f"{sentences.witness(number, witness)[0]}."
+    if witness.verdict == "benign" and any(limits.never_met for limits in run.checked.limits):
+        return f"{effect} In a large model it may do harm: this one stays below the limits that are named below."
+    return effect
 
 
 class AnsweredFinding(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from streamrace.checkout import INSTALLED
+from streamrace.checkout import cached, installed
 from streamrace.reports.data.sources import file_of
 
 
@@ -30,10 +30,11 @@ def own(names: Iterable[str], folders: Sequence[Path], start: Path) -> dict[str,
     for name in dict.fromkeys(names):
         file = file_of(name, folders)
         try:
-            below = file.resolve().relative_to(above) if file else None
+            whole = file.resolve() if file else None
+            below = whole.relative_to(above) if whole else None
         except (OSError, ValueError, RuntimeError):
             continue
-        if below is not None and not INSTALLED.intersection(below.parts):
+        if below is not None and not installed(below.as_posix()) and not cached(str(whole)):
             paths[name] = below.as_posix()
     return paths
 

@@ -18,6 +18,7 @@ from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
+from streamrace.reports.data.limits import Limits
 from streamrace.reports.data.schema import JsonFile, JsonPart, Judged, KeptSuppression
 from streamrace.reports.text import clean
 from streamrace.trace import wording
@@ -204,7 +205,8 @@ class Basis(JsonPart):
     last work ended. ``unseen``: accesses that were not recorded, which the verdict does not cover. ``answers``: the
     program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do. ``own``:
     the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
-    of findings that only the baseline has; None: unknown, without a baseline or where not all was seen.
+    of findings that only the baseline has; None: unknown, without a baseline or where not all was seen. ``limits``:
+    limits of libraries that the model does not meet, or that were scaled to it.
     """
 
     seen: str = ""
@@ -221,6 +223,13 @@ class Basis(JsonPart):
     own: dict[str, str] = {}
     status: int | None = None
     gone: list[str] | None = None
+    limits: list[Limits] = []
+
+    @property
+    def scope(self) -> list[str]:
+        """What the run was, and was not: sentences without a full stop."""
+        seeded = [self.seeded] if self.seeded else []
+        return [*seeded, *(sentence for limits in self.limits for sentence in limits.sentences())]
 
     @property
     def wrong(self) -> list[JudgedAnswer]:

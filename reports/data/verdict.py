@@ -33,6 +33,7 @@ from streamrace.reports.data.findings import (
     WantedWait,
 )
 from streamrace.reports.data.known_findings import Known
+from streamrace.reports.data.limits import Limits
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.text import clean
 from streamrace.reports.text import race as sentences
@@ -102,6 +103,7 @@ def of_program(
     seeded: str = "",
     strict: bool = False,
     waits: Sequence[MissingWait] = (),
+    limits: Sequence[Limits] = (),
 ) -> Findings:
     """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
 
@@ -132,7 +134,12 @@ def of_program(
     counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
     fragile = strict and any(race.suppressed is None for group in held for race in group.races)
     some: dict[str, Any] = {
-        **{"dry": dry, "answers": marked, "uninitialised": unwritten, "seeded": seeded, "thinned": thinned}
+        "dry": dry,
+        "answers": marked,
+        "uninitialised": unwritten,
+        "seeded": seeded,
+        "thinned": thinned,
+        "limits": list(limits),
     }
     basis = Basis(
         seen=seen.sentence(),

@@ -153,7 +153,7 @@ def _made(test: EmittedTest) -> str:
     before, after = test.lines
     left = f" The program is what is left of {before} lines, {after}, that show the race" if after < before else ""
     remark = f"{left}{'' if test.whole else '; it may still have some that are not needed'}." if left else ""
-    return f"Runs on {where}: pip install pytest 'streamrace[reports]'.{remark}"
+    return f"Runs on {where}: pip install pytest 'streamrace[watch]'.{remark}"
 
 
 def _short(side: Side, program: str) -> str:

@@ -61,8 +61,7 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
         body += [Text(""), *(Text(f"{sentence}.") for sentence in basis.dry.sentences())]
     if not basis.idle:
         body += [Text(""), Text(f"Examined: {basis.seen}.")]
-    if basis.seeded:
-        body.append(Text(f"{basis.seeded}."))
+    body += [Text(f"{sentence}.") for sentence in basis.scope]
     if basis.thinned:
         body += [Text(f"{sentence}.") for sentence in basis.thinned.says]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))

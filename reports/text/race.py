@@ -138,7 +138,7 @@ def of_race(race: Race, *, most: int = 4, whole: str = "", missing_wait: str = "
 def witness(number: int, result: Witness) -> tuple[str, str]:
     """Return the result of race ``number`` in its witness, without a full stop, and the command that runs it again."""
     if result.verdict:
-        return f"Race {number} is {result.verdict}: {result.says}", result.command
+        return f"Race {number} is {_within(result.verdict)}: {result.says}", result.command
     if result.reason:
         return f"Race {number} has no witness: {result.reason}", ""
     return f"Race {number} shows {timing(result.token)}", result.command or replays(result.token)
@@ -148,4 +148,9 @@ def harm(verdict: str, says: str) -> str:
     """Return the effect of a race as a sentence. ``verdict``: harmful, benign or not confirmed; ``says``: evidence."""
     if verdict == "not confirmed":
         return f"Whether it does harm is not known: {says}."
-    return f"{verdict.capitalize()}: {says}."
+    return f"{wording.capital(_within(verdict))}: {says}."
+
+
+def _within(verdict: str) -> str:
+    """Return the effect with its scope: what does no harm in this run may do it in another program or size."""
+    return "benign in this run" if verdict == "benign" else verdict

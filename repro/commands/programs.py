@@ -44,6 +44,7 @@ class ProgramOptions(ScriptOptions):
     packages: tuple[str, ...]
     slow: tuple[str, ...]
     token: str
+    scale_limits: bool = flags.option("--scale-limits", is_flag=True, help=HELP["scale_limits"])
     report: bool = flags.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 
     def launch(self, command: str, argument: str | None, dry: World | None = None, **more: Any) -> LaunchOptions:
@@ -57,7 +58,8 @@ class ProgramOptions(ScriptOptions):
         words = (*([argument] if argument else []), *program.arguments)
         options = LaunchOptions(
             Program(program.name, words, module=self.module),
-            self.ranks or 0, dry, Timing.parse(self.token or "t1"), slowed(self.slow), seed=True, **more,
+            self.ranks or 0, dry, Timing.parse(self.token or "t1"), slowed(self.slow), seed=True,
+            scale_limits=self.scale_limits, **more,
         )  # fmt: skip
         _ = program.folder
         return options
@@ -72,6 +74,7 @@ class ProgramOptions(ScriptOptions):
             timing=self.token,
             nodes=launch.dry.ranks // launch.dry.local if launch.dry else 0,
             packages=in_place(self.packages),
+            scale_limits=self.scale_limits,
         )
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from streamrace import checkout, compiling
-from streamrace.compiling import BuildError, cache
+from streamrace.checkout import cache
+from streamrace.compiling import BuildError
 from streamrace.device import build, cache_entries, extras, substitute
 from streamrace.device.torches.releases import not_tried
 from streamrace.trace import wording

@@ -24,6 +24,7 @@ MARK = "check.json"
 ANSWERS = "answers"  # answers of the ranks' programs on values, until the run is judged
 BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
 SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
+LIMITS = "limits.txt"  # limits of a library that the program's engine reported, until the run is judged
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name derived from a script's
 
@@ -37,6 +38,7 @@ def request(
     timing: str = "",
     nodes: int = 0,
     packages: Mapping[str, str] = MappingProxyType({}),
+    scale_limits: bool = False,
 ) -> dict[str, Any]:
     """Return the request as a run's folder stores it. ``nodes``: of a dry run.
 
@@ -50,6 +52,7 @@ def request(
         **({"timing": timing} if timing else {}),
         **({"dry_on_nodes": nodes} if nodes else {}),
         **({"packages": dict(packages)} if packages else {}),
+        **({"scale_limits": True} if scale_limits else {}),
     }
 
 
@@ -146,7 +149,8 @@ def forget_ranks(path: Path) -> None:
     """Remove the ranks' reports and answers, once the run is judged."""
     for name in (_RANKS, ANSWERS):
         shutil.rmtree(path / name, ignore_errors=True)
-    (path / SEEDED).unlink(missing_ok=True)
+    for name in (SEEDED, LIMITS):
+        (path / name).unlink(missing_ok=True)
 
 
 def name_of(program: Sequence[str]) -> str:

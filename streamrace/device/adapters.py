@@ -14,7 +14,10 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "streamrace.frameworks.deepspeed",
+    "deepspeed.runtime.zero.stage3": "streamrace.frameworks.deepspeed.limits",
+    "deepspeed.runtime.zero.stage_1_and_2": "streamrace.frameworks.deepspeed.limits",
     "streamrace.detectors.live.ops": "streamrace.device.opaque_ops",
+    "torch.nn.parallel.distributed": "streamrace.frameworks.data_parallel",
     "transformers.utils.import_utils": "streamrace.frameworks.listing",
 }
 """Framework modules, and the adapter whose ``adapt(module)`` is called once the module has been executed."""

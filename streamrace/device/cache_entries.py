@@ -1,6 +1,6 @@
 """Manages the files that are created once and kept: releases of packages, CPU builds of torch, binaries, references.
 
-Most lie in the user's cache (:func:`streamrace.compiling.cache`); a checkout's own binaries lie in its ``build/``.
+Most lie in the user's cache (:func:`streamrace.checkout.cache`); a checkout's own binaries lie in its ``build/``.
 A process that imports from the cache holds a shared lock on each folder that it uses (flock(2)) until it ends, however
 it ends, so that no other process removes a folder in use. Binaries can be removed at any time: a process that has
 loaded one keeps it. The time of last use is the modification time of the file or folder itself.
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamrace import checkout
-from streamrace.compiling import cache, used
+from streamrace.checkout import cache
+from streamrace.compiling import used
 
 RELEASE, TORCH, NATIVE, REFERENCE, LEFT, OTHER = KINDS = (
     "release", "torch", "native", "reference", "unfinished", "other",

@@ -93,7 +93,7 @@ class CallSites:
                 return NOT_RECORDED
         if path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING)):
             return NOT_RECORDED
-        installed = path.startswith((_LIBRARY, self._torch)) or checkout.INSTALLED.intersection(path.split(os.sep))
+        installed = path.startswith((_LIBRARY, self._torch)) or checkout.installed(path)
         return RECORDED if installed else OWN
 
     def caller(self) -> Frame | None:

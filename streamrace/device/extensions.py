@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from streamrace.compiling import BuildError, cache, once
+from streamrace.checkout import cache
+from streamrace.compiling import BuildError, once
 from streamrace.device.imports import OF_TORCH, needed
 from streamrace.device.torches import stubs
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from streamrace.compiling import BuildError
-from streamrace.device import seeds, smi
+from streamrace.device import limits, seeds, smi
 from streamrace.device.hardware import ProfileError
 from streamrace.device.options import HELP, LaunchOptions, dry_world, launched
 from streamrace.device.packages import starting
@@ -119,6 +119,8 @@ def run(options: LaunchOptions) -> int:
         install(dry)
     if options.seed:
         seeds.begin()
+    if options.scale_limits:
+        limits.scale()
     program.find()
     if hidden := starting.hidden(sys.path):
         raise WrongUse(hidden)
@@ -256,6 +258,7 @@ def _parser() -> _Parser:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help=HELP["module"])
     add("--dry", action="store_true", help=HELP["dry"])
+    add("--scale-limits", action="store_true", help=HELP["scale_limits"])
     for name in ("ranks", "nodes", "gpus"):
         add(f"--{name}", metavar="N", type=_count, help=HELP[name])
     add("--hardware", metavar="PROFILE", default="", help=HELP["hardware"])
@@ -296,6 +299,7 @@ def _read(parser: _Parser, arguments: list[str], *, seed: bool) -> LaunchOptions
         record=parsed.record,
         without=parsed.without,
         seed=seed,
+        scale_limits=parsed.scale_limits,
     )
     if parsed.trace and (options.ranks or options.record or launched()):
         parsed.trace.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,8 @@ HELP = {
     "gpus": f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]",
     "hardware": "Of a dry run: a hardware profile, or a .toml file. [default: a plain model]",
     "network": "Of a dry run with --hardware: Gbit/s between nodes.",
+    "scale_limits": "Scale the limits of DeepSpeed and DDP that the model stays below: they then do to it what they do "
+    "to a large one. SCRIPT is not changed.",
     "record": "Record what the work is, too: 'streamrace replay' executes it in other timings.",
 }
 
@@ -38,7 +40,8 @@ class LaunchOptions:
     reader removes (:mod:`streamrace.trace.parts`); 0: the trace is one file. ``tell_waits``: the traces also contain
     the program's line of each wait. ``without``: places of waits that are left out
     (:mod:`streamrace.device.overrides`). ``seed``: random generators that the program does not seed are seeded, and the
-    file ``seeded`` lists them (:mod:`streamrace.device.seeds`).
+    file ``seeded`` lists them (:mod:`streamrace.device.seeds`). ``scale_limits``: a library's limits are scaled to the
+    model (:mod:`streamrace.device.limits`).
     ``output``: gets all that the forked ranks print, which is folded on the screen then
     (:mod:`streamrace.device.ranks.output`).
     """
@@ -55,6 +58,7 @@ class LaunchOptions:
     without: Sequence[str] = ()
     seed: bool = False
     seeded: Path | None = None
+    scale_limits: bool = False
     output: Path | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +74,8 @@ class LaunchOptions:
     @property
     def words(self) -> list[str]:
         """Return the words after ``streamrace device`` that run the program on one rank."""
-        return [*(["-m"] if self.program.module else []), self.program.name, *self.program.arguments]
+        scaled = ["--scale-limits"] if self.scale_limits else []
+        return [*scaled, *(["-m"] if self.program.module else []), self.program.name, *self.program.arguments]
 
     def file(self, rank: int) -> Path | None:
         """Return the file of the rank's trace, if there is to be one."""

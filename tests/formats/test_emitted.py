@@ -62,7 +62,7 @@ it), in no timing (happens-before, of the branches that the program takes); and 
 it sees what it sees in the plain one. Where a fix moves the work that is late in it, the former
 still holds, and a warning says that nothing was late.
 
-Runs on 2 processes with a simulated GPU each: pip install pytest 'streamrace[reports]'. The program
+Runs on 2 processes with a simulated GPU each: pip install pytest 'streamrace[watch]'. The program
 is what is left of 47 lines, 3, that show the race.
 """
 

@@ -187,7 +187,7 @@ def test_where_there_can_be_no_gpu_each_marked_test_says_why(tmp_path: Path) -> 
     lacking.mkdir()
     (lacking / "msgpack.py").write_text("raise ModuleNotFoundError('no msgpack', name='msgpack')\n")
     done = started(tmp_path, PYTHONPATH=f"{lacking}:{ROOT}")
-    assert "a stream_race test needs the extra deepspeed: pip install" in done.stdout, done.stdout + done.stderr
+    assert "a stream_race test needs the extra watch: pip install" in done.stdout, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout and "Traceback" not in done.stdout
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrace.compiling import cache as folder_of_cache
+from streamrace.checkout import cache as folder_of_cache
 from streamrace.device import cache_entries
 from streamrace.device.packages import folder_of_releases
 from streamrace.repro.__main__ import main

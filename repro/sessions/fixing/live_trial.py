@@ -58,6 +58,7 @@ class AskedAgain(BaseModel):
     timing: str = ""
     packages: dict[str, str] = {}
     dry_on_nodes: int = 0
+    scale_limits: bool = False
 
     @cached_property
     def words(self) -> list[str]:
@@ -71,6 +72,7 @@ class AskedAgain(BaseModel):
         for pattern, factor in self.slow.items():
             words += ["--slow", f"{pattern}={factor}"]
         words += ["--timing", self.timing] if self.timing else []
+        words += ["--scale-limits"] if self.scale_limits else []
         module = self.words[:1] == ["-m"]
         return [*words, *(["-m"] if module else []), "--", *self.words[module:]]
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamrace.compiling import cache
+from streamrace.checkout import cache
 
 VARIABLE = "STREAMRACE_PACKAGES"
 """Environment variable of a process that runs with other releases: their folders, as in PYTHONPATH."""

@@ -25,7 +25,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamrace.compiling import BuildError, cache, once
+from streamrace.checkout import cache
+from streamrace.compiling import BuildError, once
 from streamrace.device.torches import pip, wheels
 from streamrace.process import lifetime
 

@@ -104,7 +104,7 @@ def _start() -> str:
     except ModuleNotFoundError as error:
         from streamrace.device.extras import lacking
 
-        sentence = lacking(error, "a stream_race test", "deepspeed")
+        sentence = lacking(error, "a stream_race test", "watch")
         if sentence is None:
             raise
         return sentence

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from streamrace.fuzz.testing.report import BodyFailed
 
 _MARK = "stream_race"
-_EXTRA = "deepspeed"
+_EXTRA = "watch"
 _SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 _TIMING = pytest.StashKey[Any]()
 _HOUSE: pytest.StashKey[House] = pytest.StashKey()

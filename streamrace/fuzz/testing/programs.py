@@ -157,7 +157,7 @@ def _lacking() -> str:
     try:
         import_module("streamrace.process.child")
     except ModuleNotFoundError as error:
-        sentence = lacking(error, "a test of a program", "reports")
+        sentence = lacking(error, "a test of a program", "watch")
         if sentence is None:
             raise
         return sentence

@@ -1,0 +1,47 @@
+"""Compares the bucket size of DistributedDataParallel with the model, and scales it where that is asked for.
+
+A model that fits into one bucket is reduced once, after its backward pass: nothing overlaps, as it does in a large one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from types import ModuleType
+from typing import Any
+
+from streamrace.device import callsites, limits
+
+_FIRST = 1.0  # MiB: the first bucket, if the program sets no size
+_DEFAULT = 25.0  # MiB
+_MIB = 2**20
+
+
+def adapt(module: ModuleType) -> None:
+    """Note the bucket size of each model that is wrapped by torch's module ``torch.nn.parallel.distributed``."""
+    callsites.PASSING.add("streamrace/frameworks/data_parallel.py")
+    wrapper: Any = module.DistributedDataParallel
+    plain = wrapper.__init__
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
+        given = signature.bind(self, *arguments, **named).arguments
+        plain(self, *arguments, **{**named, **_noted(given)})
+
+    wrapper.__init__ = __init__
+
+
+def _noted(given: dict[str, Any]) -> dict[str, float]:
+    """Note the bucket size if the model fits into the first bucket; return the size to which it is scaled."""
+    trained = [each for each in given["module"].parameters() if each.requires_grad]
+    sizes = [each.numel() * each.element_size() for each in trained]
+    size = given.get("bucket_cap_mb")
+    if not sizes or given.get("bucket_cap_mb_list") or sum(sizes) > (_FIRST if size is None else size) * _MIB:
+        return {}
+    before = _DEFAULT if size is None else float(size)
+    scaled = {"bucket_cap_mb": max(sizes) / _MIB} if limits.scaling() and max(sizes) < sum(sizes) else {}
+    parameters = sum(each.numel() for each in trained)
+    changes = {name: (before, after) for name, after in scaled.items()}
+    limits.note(limits.Limits("DDP", parameters, {} if scaled else {"bucket_cap_mb": before}, changes))
+    return scaled
