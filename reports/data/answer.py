@@ -17,7 +17,7 @@ from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 
-class Answer(NamedTuple):
+class FindingAnswer(NamedTuple):
     """The answer to a finding, each part a sentence or empty; names are made visible."""
 
     wrong: str
@@ -33,18 +33,18 @@ class Answer(NamedTuple):
         return [named.get(sentence, sentence) for sentence in self if sentence]
 
 
-def answer(run: Findings, found: FoundRace, cure: Cure | None) -> Answer:
+def answer(run: Findings, found: FoundRace, cure: Cure | None) -> FindingAnswer:
     """Return the answer to a finding of a program of the user's own."""
     assert run.checked is not None
     witness, bug = found.race.witness, known_bug(run, found)
-    said = Answer(
+    said = FindingAnswer(
         wrong=sentences.answer(found.race, run.checked.own),
         effect=_effect(run, found.number, witness) if witness is not None else "",
         cure=f"{wording.capital(cure.words)}. It costs {cure.cost}." if cure is not None else "",
         known=f"{bug}." if bug else "",
         others=f"{sentences.folded(found.others)}." if found.others else "",
     )
-    return Answer(*(visible(sentence, lines=False) for sentence in said))
+    return FindingAnswer(*(visible(sentence, lines=False) for sentence in said))
 
 
 def _effect(run: Findings, number: int, witness: Witness) -> str:
@@ -60,7 +60,7 @@ class AnsweredFinding(NamedTuple):
     """A finding of a program of the user's own with its answer, its cure if the run has one, and the next command."""
 
     found: FoundRace
-    answer: Answer
+    answer: FindingAnswer
     cure: Cure | None
     command: str
 

@@ -18,7 +18,7 @@ from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
-from streamrace.reports.data.limits import Limits
+from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.schema import JsonFile, JsonPart, Judged, KeptSuppression
 from streamrace.reports.text import clean
 from streamrace.trace import wording
@@ -223,11 +223,11 @@ class Basis(JsonPart):
     own: dict[str, str] = {}
     status: int | None = None
     gone: list[str] | None = None
-    limits: list[Limits] = []
+    limits: list[KeptLimits] = []
 
     @property
     def scope(self) -> list[str]:
-        """What the run was, and was not: sentences without a full stop."""
+        """The scope of the run, sentences without a full stop."""
         seeded = [self.seeded] if self.seeded else []
         return [*seeded, *(sentence for limits in self.limits for sentence in limits.sentences())]
 

@@ -6,7 +6,7 @@ from streamrace.reports.data.schema import JsonPart
 from streamrace.trace import wording
 
 
-class Limits(JsonPart):
+class KeptLimits(JsonPart):
     """Limits of one engine of a library, by their names in its configuration. ``parameters``: elements of the model.
 
     ``never_met``: limits that this model stays below; ``scaled``: those that were scaled to it, before and after.

@@ -33,7 +33,7 @@ from streamrace.reports.data.findings import (
     WantedWait,
 )
 from streamrace.reports.data.known_findings import Known
-from streamrace.reports.data.limits import Limits
+from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.text import clean
 from streamrace.reports.text import race as sentences
@@ -103,7 +103,7 @@ def of_program(
     seeded: str = "",
     strict: bool = False,
     waits: Sequence[MissingWait] = (),
-    limits: Sequence[Limits] = (),
+    limits: Sequence[KeptLimits] = (),
 ) -> Findings:
     """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
 

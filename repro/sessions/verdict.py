@@ -25,7 +25,7 @@ from streamrace.reports.data import checkout, known_findings, sources
 from streamrace.reports.data.comments import comments
 from streamrace.reports.data.findings import Findings, Thinned
 from streamrace.reports.data.known_findings import Baseline
-from streamrace.reports.data.limits import Limits
+from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.verdict import Seen, of_program, thinned
 from streamrace.repro.sessions.detector_set import detectors
 from streamrace.repro.sessions.dry_metrics import DryMetrics
@@ -191,7 +191,7 @@ class Judging:
             seeded=seeds.sentence(folder / SEEDED),
             strict=self._strict,
             waits=waits,
-            limits=[Limits(**vars(engine)) for engine in limits.noted(folder / LIMITS)],
+            limits=[KeptLimits(**vars(engine)) for engine in limits.noted(folder / LIMITS)],
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()

@@ -45,7 +45,7 @@ BENIGN = """
     side = torch.cuda.Stream()
     a = torch.zeros(8, device="cuda")
     torch.cuda.synchronize()
-    a += 1
+    a.fill_(0)
     with torch.cuda.stream(side):
         a * 2
 """

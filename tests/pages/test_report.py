@@ -53,6 +53,7 @@ def findings(report: Path) -> dict[str, Any]:
 def test_the_page_says_what_the_findings_say(report: Path, findings: dict[str, Any], visit: Visit) -> None:
     page = visit(report / "index.html").page
     assert page.inner_text("#verdict") == findings["verdict"] == "unstable"
+    page.locator("details.others > summary").click()
     text = page.inner_text("main")
     wrong = findings["divergence"]["parameter"]
     assert f"from step {wrong['step']}" in page.inner_text("#headline")
