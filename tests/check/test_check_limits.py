@@ -113,6 +113,21 @@ def test_benign_is_said_of_the_run_and_not_of_a_large_model(check: Checking) -> 
     assert "In a large model it may do harm: this one stays below the limits that are named below." in done.told
 
 
+@pytest.mark.release
+@pytest.mark.timeout(600)
+def test_the_race_of_a_large_model_is_found_in_a_small_one(check: Checking) -> None:
+    """DeepSpeed issue 5059: only a model above the limits gathers in its backward pass what its forward pass copies."""
+    check.script(zero(stage=3, zero_hpz_partition_size=2))
+    old = ("--package", "deepspeed==0.13.4", "--ranks", "2", "--witnesses", "10", "--overwrite")
+    small = check(*old, "train.py")
+    assert small.status == 1 and "is benign in this run: " in small.told and "Known: ds5059" not in small.told
+    large = check(*old, "--scale-limits", "train.py")
+    assert large.status == 1 and "Known: ds5059, " in large.told
+    assert "deepspeed 0.13.5 mends it, and this is 0.13.4: upgrade." in large.told
+    (race,) = (race for race in large.findings["races"] if race["second"]["stack"][0]["line"] == 93)
+    assert race["first"]["stack"][0]["line"] == 1643 and race["witness"]["verdict"] == "harmful"
+
+
 def test_pages_and_the_text_for_an_issue_say_it(check: Checking) -> None:
     check.script(DDP.replace("{SIZE}", ""))
     check("--ranks", "2", "--report", "train.py")

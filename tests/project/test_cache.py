@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from streamrace import checkout
 from streamrace.checkout import cache as folder_of_cache
 from streamrace.device import cache_entries
 from streamrace.device.packages import folder_of_releases
@@ -130,3 +131,11 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     status, out, err = run(capsys, *words)
     assert (status, out, err.splitlines()[-1]) == (2, "", f"Error: {sentence}")
+
+
+def test_a_release_is_no_file_of_the_user_in_any_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its frames would end a stack, and the program's own line would be missing."""
+    file = str(tmp_path / "kept" / "releases" / "deepspeed-0.13.4" / "deepspeed" / "runtime" / "engine.py")
+    assert not checkout.installed(file)
+    monkeypatch.setenv("STREAMRACE_CACHE", str(tmp_path / "kept"))
+    assert checkout.installed(file) and not checkout.installed(str(tmp_path / "kept.py"))
