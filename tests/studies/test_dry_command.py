@@ -113,7 +113,8 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     assert status == 0, said
     for words in (
         "partition_parameters.py:1946 Init._partition_param_sec",
-        "secondary model.layers.3",
+        "secondary model.",
+        "Race 2 lacks the same wait.",
         "s an optimizer step",
         "tokens/s on 8 GPUs",
         "TFLOPs per GPU",
