@@ -12,6 +12,7 @@ from streamrace.reports.data import cures as known_cures
 from streamrace.reports.data.cures import Cure
 from streamrace.reports.data.findings import Findings, FoundRace
 from streamrace.reports.data.known_bugs import known_bug
+from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
@@ -28,9 +29,8 @@ class FindingAnswer(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return the answer as a terminal shows it."""
-        words = {"Cure": self.cure, "Known": self.known}
-        named = {sentence: f"{name}: {sentence}" for name, sentence in words.items()}
-        return [named.get(sentence, sentence) for sentence in self if sentence]
+        cure, known = (f"{name}: {said}" if said else "" for name, said in (("Cure", self.cure), ("Known", self.known)))
+        return [line for line in (self.wrong, self.effect, cure, known, self.others) if line]
 
 
 def answer(run: Findings, found: FoundRace, cure: Cure | None) -> FindingAnswer:
@@ -39,25 +39,24 @@ def answer(run: Findings, found: FoundRace, cure: Cure | None) -> FindingAnswer:
     witness, bug = found.race.witness, known_bug(run, found)
     said = FindingAnswer(
         wrong=sentences.answer(found.race, run.checked.own),
-        effect=_effect(run, found.number, witness) if witness is not None else "",
+        effect=_effect(run.checked.limits, found.number, witness) if witness is not None else "",
         cure=f"{wording.capital(cure.words)}. It costs {cure.cost}." if cure is not None else "",
         known=f"{bug}." if bug else "",
-        others=f"{sentences.folded(found.others)}." if found.others else "",
+        others=f"{sentences.folded(list(found.others))}." if found.others else "",
     )
     return FindingAnswer(*(visible(sentence, lines=False) for sentence in said))
 
 
-def _effect(run: Findings, number: int, witness: Witness) -> str:
+def _effect(limits: Sequence[KeptLimits], number: int, witness: Witness) -> str:
     """Return a race's effect; of one without harm also that a model beyond the library's limits may be harmed."""
-    assert run.checked is not None
     effect = f"{sentences.witness(number, witness)[0]}."
-    if witness.verdict == "benign" and any(limits.never_met for limits in run.checked.limits):
+    if witness.verdict == "benign" and any(engine.never_met for engine in limits):
         return f"{effect} In a large model it may do harm: this one stays below the limits that are named below."
     return effect
 
 
 class AnsweredFinding(NamedTuple):
-    """A finding of a program of the user's own with its answer, its cure if the run has one, and the next command."""
+    """A finding of a program of the user's own: its answer, its cure if the run has one, and the next command."""
 
     found: FoundRace
     answer: FindingAnswer
@@ -66,21 +65,17 @@ class AnsweredFinding(NamedTuple):
 
 
 def answers(folder: Path, run: Findings) -> list[AnsweredFinding]:
-    """Return the findings of the run in ``folder`` that count, with their answers; none if it is no run of a check.
+    """Return the findings of the run in ``folder`` with their answers; none if it is no run of a check.
 
     Raises :class:`streamrace.reports.data.schema.ReportError`.
     """
     if run.checked is None or not run.races:
         return []
     cures = known_cures.read(folder)
-    counting = [(found, cures.get(found.number)) for found in run.found if found.suppressed is None]
-    return [
-        AnsweredFinding(found, answer(run, found, cure), cure, next_command([found], folder))
-        for found, cure in counting
-    ]
+    cured = [(found, cures.get(found.number)) for found in run.found]
+    return [AnsweredFinding(found, answer(run, found, cure), cure, fixing(found, folder)) for found, cure in cured]
 
 
-def next_command(found: Sequence[FoundRace], folder: Path) -> str:
-    """Return the next command: trying a cure, of the first finding that counts."""
-    number = next((each.number for each in found if each.suppressed is None), found[0].number)
-    return f"streamrace fix {shlex.quote(str(folder))} {number}"
+def fixing(found: FoundRace, folder: Path) -> str:
+    """Return the command that comes next: trying cures of the finding."""
+    return f"streamrace fix {shlex.quote(str(folder))} {found.number}"

@@ -152,8 +152,8 @@ class WantedWait(JsonPart):
 class FoundRace(NamedTuple):
     """One finding: the races that one missing wait would order (:mod:`streamrace.detectors.missing_waits`).
 
-    ``numbers``: the races' own, from 1. ``races``: in the same order. The finding is described by the race whose
-    witness has the gravest result, and has its number.
+    ``numbers``: the races' own, from 1. ``races``: in the same order. The finding is described by the race that counts
+    whose witness has the gravest result, and has its number.
     """
 
     where: Where
@@ -169,9 +169,10 @@ class FoundRace(NamedTuple):
         return self.races[self._gravest]
 
     @property
-    def others(self) -> tuple[int, ...]:
-        """The numbers of the other races."""
-        return tuple(number for number in self.numbers if number != self.number)
+    def others(self) -> dict[int, Judged]:
+        """The other races, by their numbers."""
+        races = dict(zip(self.numbers, self.races, strict=True))
+        return {number: race for number, race in races.items() if number != self.number}
 
     @property
     def _gravest(self) -> int:
@@ -193,8 +194,10 @@ def found(races: Sequence[Judged], waits: Sequence[WantedWait] = ()) -> list[Fou
     ]
 
 
-def _gravity(race: Judged) -> int:
-    return _HARM.index(race.witness.verdict) if race.witness and race.witness.verdict in _HARM else len(_HARM)
+def _gravity(race: Judged) -> tuple[bool, int]:
+    """Sort key: what counts first, then by the result of its witness."""
+    harm = race.witness.verdict if race.witness is not None else ""
+    return race.suppressed is not None, _HARM.index(harm) if harm in _HARM else len(_HARM)
 
 
 class Basis(JsonPart):

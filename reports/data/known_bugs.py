@@ -15,8 +15,7 @@ from streamrace.scenarios.catalogue.entry import Entry, entries
 def known_bug(run: Findings, found: FoundRace) -> str:
     """Return which bug of the catalogue a finding is, its thread and the release that mends it, without a full stop.
 
-    It is that bug if any of its races is, since they lack the same wait. Empty if none is. A program of the catalogue
-    itself counts by its library's places, as any other program does.
+    It is one if any of its races is; empty if none is. A program of the catalogue counts by its library's places, too.
     """
     for entry in _of_libraries():
         if any(between(race, entry.places) for race in found.races):

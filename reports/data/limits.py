@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import FiniteFloat, ValidationError
+
 from streamrace.reports.data.schema import JsonPart
 from streamrace.trace import wording
+
+_MOST = 64  # engines that are described
 
 
 class KeptLimits(JsonPart):
@@ -14,8 +21,8 @@ class KeptLimits(JsonPart):
 
     library: str
     parameters: int
-    never_met: dict[str, float]
-    scaled: dict[str, tuple[float, float]]
+    never_met: dict[str, FiniteFloat]
+    scaled: dict[str, tuple[FiniteFloat, FiniteFloat]]
 
     def sentences(self) -> list[str]:
         """Return what a model of this size did not show, and how to see it, without full stops."""
@@ -31,3 +38,16 @@ class KeptLimits(JsonPart):
             changes = [f"{name} from {before:,.12g} to {after:,.6g}" for name, (before, after) in self.scaled.items()]
             said.append(f"Limits of {self.library} are scaled to {size} (--scale-limits): {wording.every(changes)}")
         return said
+
+
+def noted(file: Path) -> list[KeptLimits]:
+    """Return the limits that the ranks wrote to ``file`` (:mod:`streamrace.device.limits`), each engine once.
+
+    Lines of another form are left out, as the program could write there, too.
+    """
+    found: list[KeptLimits] = []
+    with suppress(OSError):
+        for line in list(dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines()))[:_MOST]:
+            with suppress(ValidationError):
+                found.append(KeptLimits.model_validate_json(line))
+    return found

@@ -56,7 +56,7 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         runs=summary.side_by_side(runs) if len(runs) > 1 else None,
         told=subject.name,
         facts=summary.facts(subject),
-        answers=answers(subject.folder, subject.file),
+        answers=[one for one in answers(subject.folder, subject.file) if one.found.suppressed is None],
         findings=findings(subject.file.found, subject.sources),
         checked=_checked(subject),
         compared=bool(len(subject.checksums)),
@@ -93,11 +93,7 @@ def findings(found: Sequence[FoundRace], sources: Mapping[str, Source]) -> list[
         {
             "number": one.number,
             **race(one.race, sources),
-            "others": [
-                (number, race(other, sources))
-                for number, other in zip(one.numbers, one.races, strict=True)
-                if number != one.number
-            ],
+            "others": [(number, race(other, sources)) for number, other in one.others.items()],
         }
         for one in found
     ]

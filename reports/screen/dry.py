@@ -10,11 +10,11 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from streamrace.detectors.missing_waits import missing_waits
 from streamrace.reports.data.dry import GIB, memory_table, time_table
-from streamrace.reports.screen.races import race_text, unexercised_text
+from streamrace.reports.data.findings import found
+from streamrace.reports.data.schema import Judged
+from streamrace.reports.screen.races import finding_text, unexercised_text
 from streamrace.reports.text import clean, reports_on, typed
-from streamrace.reports.text import race as sentences
 from streamrace.studies.dry_run import Extension, Rehearsed
 from streamrace.studies.table import STYLES
 from streamrace.trace import wording
@@ -32,13 +32,8 @@ def panel(dry_run: Rehearsed, data: Mapping[str, Any]) -> Panel:
         body.append(Text(extension(dry_run.extension)))
     body += [Text(speed(dry_run)), time_table(dry_run.step), memory_table(dry_run.memory)]
     body += [Text(traffic(dry_run)), _ranks(dry_run)]
-    for wait in missing_waits(dry_run.races):
-        number, *others = wait.races
-        race = dry_run.races[number]
-        missing = sentences.missing_for_all(wait.where, [dry_run.races[at] for at in wait.races])
-        title = f"Race {number + 1}: {race.kind}"
-        body += [Text(""), race_text(title, race, whole="dry.json", missing=missing)]
-        body += [Text(f"  {sentences.folded([at + 1 for at in others])}.")] if others else []
+    for one in found([Judged(**vars(race)) for race in dry_run.races]):
+        body += [Text(""), finding_text(one, whole="dry.json")]
     if not dry_run.races:
         body += unexercised_text(dry_run.unexercised)
     return Panel(Group(*body), title=f"dry run: {verdict(dry_run)}", border_style=colour)

@@ -11,7 +11,7 @@ from rich.text import Text
 from streamrace.detectors import Race
 from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
-from streamrace.reports.data.findings import Held
+from streamrace.reports.data.findings import FoundRace, Held
 from streamrace.reports.text import race as sentences
 from streamrace.trace.records import Frame
 
@@ -33,6 +33,21 @@ def race_text(title: str, race: Race, *, own: str = "", whole: str = "findings.j
             lines.append(f"\n  {place}", "not bold cyan")
     for sentence in sentences.of_race(race, whole=whole, missing_wait=missing):
         lines.append(f"\n  {sentence}", "not bold")
+    return lines
+
+
+def finding_text(found: FoundRace, *, own: str = "", whole: str = "findings.json", answer: Sequence[str] = ()) -> Text:
+    """Return a finding as text for a person: its ``answer``, if there is one, then the race that it is described by.
+
+    ``own``, ``whole``: see :func:`race_text`.
+    """
+    lines = Text(f"Race {found.number}: {found.race.kind}", "bold")
+    for line in answer:
+        lines.append(f"\n  {line}", "not bold")
+    missing = sentences.missing_for_all(found.where, found.races)
+    lines.append_text(race_text("", found.race, own=own, whole=whole, missing=missing))
+    if found.others and not answer:
+        lines.append(f"\n  {sentences.folded(list(found.others))}.", "not bold")
     return lines
 
 

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from streamrace.reports.data.findings import Findings
-from streamrace.reports.screen.races import held_text, race_text, unexercised_text
+from streamrace.reports.screen.races import finding_text, held_text, unexercised_text
 from streamrace.reports.text import race as sentences
 from streamrace.reports.text import typed
 from streamrace.studies.table import STYLES, Cell, Column, Table
@@ -111,9 +111,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         body.append(Text(f"The NaN watch: {findings.watch['sentence']}"))
         body += [Text(f"  {line}") for line in findings.watch["evidence"]]
     for found in findings.found:
-        missing = sentences.missing_for_all(found.where, found.races)
-        body += [Text(""), race_text(f"Race {found.number}: {found.race.kind}", found.race, missing=missing)]
-        body += [Text(f"  {sentences.folded(found.others)}.")] if found.others else []
+        body += [Text(""), finding_text(found)]
     for held in findings.held:
         body += [Text(""), held_text(held)]
     if findings.rests and findings.rests.unexamined:

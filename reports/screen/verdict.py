@@ -11,13 +11,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from streamrace.detectors import Race
-from streamrace.reports.data import cures as known_cures
-from streamrace.reports.data.answer import answer, next_command
+from streamrace.reports.data.answer import answers
 from streamrace.reports.data.cures import Cure
-from streamrace.reports.data.findings import Findings, FoundRace
+from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.data.verdict import ran_with
-from streamrace.reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
+from streamrace.reports.screen.races import MOST, finding_text, held_text, listed, unexercised_text
 from streamrace.reports.text import race as sentences
 from streamrace.reports.text import reports_on, typed
 from streamrace.studies.table import STYLES
@@ -36,12 +35,12 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     if with_ := ran_with(findings.scenario):
         body.append(Text(f"{with_}."))
     own = shlex.split(str(findings.scenario["program"]))[0]
-    cures = known_cures.read(folder)
-    found = findings.found
-    for each in found[:MOST]:
-        body += [Text(""), *_finding(findings, each, cures.get(each.number), own)]
-    if len(found) > MOST:
-        body.append(Text(f"\nAnd {len(found) - MOST} more: see findings.json."))
+    answered = answers(folder, findings)
+    for each in answered[:MOST]:
+        text = finding_text(each.found, own=own, answer=each.answer.lines())
+        body += [Text(""), text, *_why(each.found.suppressed)]
+    if len(answered) > MOST:
+        body.append(Text(f"\nAnd {len(answered) - MOST} more: see findings.json."))
     for held in findings.held:
         body += [Text(""), held_text(held, own)]
     if basis.unexamined:
@@ -70,24 +69,16 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
         # Outside the frame no name may begin a line: a workflow's log interprets lines that begin with :: as commands.
         console.print(visible(text, lines=False), highlight=False, soft_wrap=True, markup=False)
 
-    for each in found[:MOST]:
-        if (cure := cures.get(each.number)) is not None:
-            _show(console, cure)
-        if (witness := each.race.witness) is not None and witness.command:
+    for each in answered[:MOST]:
+        if each.cure is not None:
+            _show(console, each.cure)
+        if (witness := each.found.race.witness) is not None and witness.command:
             say(f"Again: {typed(witness.command)}")  # a line to copy
-    if found:
-        say(f"Next:  {typed(next_command(found, folder))}")
+    if answered:
+        counting = next((each for each in answered if each.found.suppressed is None), answered[0])
+        say(f"Next:  {typed(counting.command)}")
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _finding(findings: Findings, found: FoundRace, cure: Cure | None, own: str) -> list[RenderableType]:
-    """Return a finding as text: the answer first, then the accesses. ``own``: the program's file."""
-    text = Text(f"Race {found.number}: {found.race.kind}", "bold")
-    for line in answer(findings, found, cure).lines():
-        text.append(f"\n  {line}", "not bold")
-    missing = sentences.missing_for_all(found.where, found.races)
-    return [text.append_text(race_text("", found.race, own=own, missing=missing)), *_why(found.suppressed)]
 
 
 def _show(console: Console, cure: Cure) -> None:

@@ -70,6 +70,11 @@ class AskedTest:
         request = chosen.asked
         if request.get("dry_on_nodes"):
             raise WrongUse(f"{chosen.folder} is a dry run, and has no values: check the program on one machine's ranks")
+        if request.get("scale_limits"):
+            raise WrongUse(
+                f"{chosen.folder} had --scale-limits, and a test has no such option: give the program's own "
+                "configuration the limits that the verdict names, and check it again"
+            )
         try:
             words = shlex.split(str(request.get("program", "")))
         except ValueError:

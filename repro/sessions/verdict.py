@@ -18,14 +18,13 @@ from streamrace.detectors.files import Enough, Following, Reader, records_of, re
 from streamrace.detectors.missing_waits import TracedWaits, missing_waits
 from streamrace.detectors.values import answers
 from streamrace.detectors.witness import Witness
-from streamrace.device import limits, seeds
+from streamrace.device import seeds
 from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
-from streamrace.reports.data import checkout, known_findings, sources
+from streamrace.reports.data import checkout, known_findings, limits, sources
 from streamrace.reports.data.comments import comments
 from streamrace.reports.data.findings import Findings, Thinned
 from streamrace.reports.data.known_findings import Baseline
-from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.verdict import Seen, of_program, thinned
 from streamrace.repro.sessions.detector_set import detectors
 from streamrace.repro.sessions.dry_metrics import DryMetrics
@@ -191,7 +190,7 @@ class Judging:
             seeded=seeds.sentence(folder / SEEDED),
             strict=self._strict,
             waits=waits,
-            limits=[KeptLimits(**vars(engine)) for engine in limits.noted(folder / LIMITS)],
+            limits=limits.noted(folder / LIMITS),
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()

@@ -26,7 +26,7 @@ def torch_folder() -> Path:
     """Return the folder in which torch is installed, without importing torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise BuildError(outside() or "torch is not installed in this environment: install its CPU build")
+        raise BuildError(outside() or "torch is not installed in this environment: pip install 'streamrace[watch]'")
     return Path(spec.origin).parent
 
 

@@ -1,4 +1,4 @@
-"""Limits of a library that a model of this size meets or not, as the program's process reports them to the verdict.
+"""Reports limits of a library that a model of this size meets or not, from the program's process to the verdict.
 
 A framework's adapter notes them while it builds the engine. Small models do not meet limits that are absolute, so a run
 of theirs says nothing about the code behind these limits.
@@ -6,13 +6,14 @@ of theirs says nothing about the code behind these limits.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-_LONGEST = 64  # entries that are read
+from typing import Any
 
 
 @dataclass
@@ -24,19 +25,6 @@ class _Reporting:
 
 
 _reporting = _Reporting()
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one engine, by the names in the configuration. ``parameters``: elements of the model.
-
-    ``never_met``: limits too large for this model; ``scaled``: the limits before and after scaling.
-    """
-
-    library: str
-    parameters: int
-    never_met: Mapping[str, float]
-    scaled: Mapping[str, tuple[float, float]]
 
 
 def note_in(file: Path) -> None:
@@ -54,24 +42,33 @@ def scaling() -> bool:
     return _reporting.scale
 
 
-def note(limits: Limits) -> None:
-    """Report the limits of an engine; without a file do nothing."""
+def observe(engine: Any, limited: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Call ``limited`` with the arguments of each new ``engine``, a class; those that it returns take their place.
+
+    It lies here because frames of this package are left out of call sites.
+    """
+    plain = engine.__init__
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def begin(self: Any, *arguments: Any, **named: Any) -> None:
+        try:
+            bound = signature.bind(self, *arguments, **named)
+        except TypeError:
+            plain(self, *arguments, **named)  # raises its own error
+            return
+        bound.apply_defaults()
+        bound.arguments.update(limited(bound.arguments))
+        plain(*bound.args, **bound.kwargs)
+
+    engine.__init__ = begin
+
+
+def note(
+    library: str, parameters: int, never_met: Mapping[str, float], scaled: Mapping[str, tuple[float, float]]
+) -> None:
+    """Report the limits of an engine, as :class:`streamrace.reports.data.limits.KeptLimits` has them."""
     if _reporting.file is not None:
+        noted = {"library": library, "parameters": parameters, "never_met": never_met, "scaled": scaled}
         with suppress(OSError), _reporting.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(vars(limits)) + "\n")
-
-
-def noted(file: Path) -> list[Limits]:
-    """Return the limits that the ranks wrote to ``file``, each engine once. Lines of another form are left out."""
-    found: list[Limits] = []
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in dict.fromkeys(lines[:_LONGEST]):
-        with suppress(ValueError, LookupError, TypeError, AttributeError):
-            data = json.loads(line)
-            scaled = {str(name): (float(before), float(after)) for name, (before, after) in data["scaled"].items()}
-            never = {str(name): float(value) for name, value in data["never_met"].items()}
-            found.append(Limits(str(data["library"]), int(data["parameters"]), never, scaled))
-    return found
+            file.write(json.dumps(noted) + "\n")

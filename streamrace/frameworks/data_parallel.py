@@ -5,12 +5,11 @@ A model that fits into one bucket is reduced once, after its backward pass: noth
 
 from __future__ import annotations
 
-import functools
-import inspect
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from streamrace.device import callsites, limits
+from streamrace.device import limits
 
 _FIRST = 1.0  # MiB: the first bucket, if the program sets no size
 _DEFAULT = 25.0  # MiB
@@ -19,20 +18,10 @@ _MIB = 2**20
 
 def adapt(module: ModuleType) -> None:
     """Note the bucket size of each model that is wrapped by torch's module ``torch.nn.parallel.distributed``."""
-    callsites.PASSING.add("streamrace/frameworks/data_parallel.py")
-    wrapper: Any = module.DistributedDataParallel
-    plain = wrapper.__init__
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
-        given = signature.bind(self, *arguments, **named).arguments
-        plain(self, *arguments, **{**named, **_noted(given)})
-
-    wrapper.__init__ = __init__
+    limits.observe(module.DistributedDataParallel, _limited)
 
 
-def _noted(given: dict[str, Any]) -> dict[str, float]:
+def _limited(given: Mapping[str, Any]) -> dict[str, float]:
     """Note the bucket size if the model fits into the first bucket; return the size to which it is scaled."""
     trained = [each for each in given["module"].parameters() if each.requires_grad]
     sizes = [each.numel() * each.element_size() for each in trained]
@@ -41,7 +30,7 @@ def _noted(given: dict[str, Any]) -> dict[str, float]:
         return {}
     before = _DEFAULT if size is None else float(size)
     scaled = {"bucket_cap_mb": max(sizes) / _MIB} if limits.scaling() and max(sizes) < sum(sizes) else {}
-    parameters = sum(each.numel() for each in trained)
+    never_met = {} if scaled else {"bucket_cap_mb": before}
     changes = {name: (before, after) for name, after in scaled.items()}
-    limits.note(limits.Limits("DDP", parameters, {} if scaled else {"bucket_cap_mb": before}, changes))
+    limits.note("DDP", sum(each.numel() for each in trained), never_met, changes)
     return scaled

@@ -6,6 +6,7 @@ where none is named. No index and no folder that pip is configured for here is i
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -83,6 +84,8 @@ def test_set_up_makes_a_cpu_build_of_the_wheel_alone(clone: Clone) -> None:
 def test_the_race_and_its_damage_are_the_same_to_the_last_digit(clone: Clone) -> None:
     told = clone.make("repro-unstable")
     assert "reversed by up to 297.4 ms" in " ".join(told.replace("│", " ").split())
+    races = json.loads((clone.place / "runs" / "unstable" / "findings.json").read_text())["races"]
+    assert [race["slack_ns"] for race in races] == [-297_364_269, -256_856_585]
     assert "Virtual time per step: 2842.0 ms, host blocked 2832.5 ms of it." in told
 
 

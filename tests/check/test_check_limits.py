@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from streamrace.reports.data import limits
 from tests.check.conftest import Checking
+from tests.warm import shell, with_simulated_gpu
 
 ZERO = """
     import os
@@ -151,6 +156,37 @@ def test_a_file_of_another_form_is_left_out(check: Checking) -> None:
     )
     done = check("train.py")
     assert done.status == 0 and "Not seen at this size" not in done.told
+
+
+def test_numbers_that_are_none_are_left_out_too(tmp_path: Path) -> None:
+    sound = {"library": "DDP", "parameters": 8, "never_met": {"bucket_cap_mb": 25}, "scaled": {}}
+    wrong = [
+        {**sound, "parameters": 1e999},
+        {**sound, "never_met": {"a": float("nan")}},
+        {**sound, "scaled": {"a": [1]}},
+    ]
+    lines = [json.dumps(each) for each in (*wrong, sound, sound)]
+    (tmp_path / "limits.txt").write_text("\n".join(lines))
+    (kept,) = limits.noted(tmp_path / "limits.txt")
+    assert kept.model_dump() == sound
+
+
+def test_a_bucket_size_that_is_given_by_position_is_scaled(check: Checking) -> None:
+    """An argument too few is told by torch itself."""
+    check.script(DDP.replace("{SIZE}", ", None, None, 0, True, True, None, 25"))
+    assert "bucket_cap_mb from 25 to" in check("--ranks", "2", "--scale-limits", "train.py").told
+    check.script(DDP.replace("(layers{SIZE})", "()"))
+    failed = check("--ranks", "2", "--overwrite", "train.py")
+    assert "missing 1 required positional argument: 'module'" in failed.err + failed.out
+
+
+def test_a_test_cannot_scale_and_says_so(check: Checking) -> None:
+    check.script(DDP.replace("{SIZE}", "") + BENIGN)
+    check("--ranks", "2", "--scale-limits", "train.py")
+    words = ("-m", "streamrace", "emit-test", "runs/it", "1")
+    refused = with_simulated_gpu().run(*words, folder=check.folder, environment=shell())
+    assert refused.returncode == 2
+    assert "had --scale-limits, and a test has no such option" in refused.stderr
 
 
 def _launches(told: str) -> int:

@@ -251,3 +251,13 @@ def test_pytest_of_somebody_else_does_not_notice_the_plugin(extra: str, environm
     (environment.folder / "test_other.py").write_text(NO_STREAMS, encoding="utf-8")
     done = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_other.py")
     assert (done.returncode, done.stdout.splitlines()[-1].split(" in ")[0]) == (0, "1 passed"), done.stdout
+
+
+def test_the_plugin_without_torch_says_what_to_install(environment_of: EnvironmentOf) -> None:
+    environment = environment_of("")
+    body = "import pytest\n@pytest.mark.stream_race\ndef test_it():\n    pass\n"
+    (environment.folder / "test_lacking.py").write_text(body, encoding="utf-8")
+    done = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lacking.py")
+    assert done.returncode == 1
+    assert "torch is not installed in this environment: pip install 'streamrace[watch]'" in done.stdout
+    assert "Traceback" not in done.stdout

@@ -113,7 +113,6 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     assert status == 0, said
     for words in (
         "partition_parameters.py:1946 Init._partition_param_sec",
-        "secondary model.",
         "Race 2 lacks the same wait.",
         "s an optimizer step",
         "tokens/s on 8 GPUs",
@@ -127,6 +126,10 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
         assert words in said
     assert "closest: " in said or "reversed by up to " in said
     found = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())
+    printed = " ".join(said.replace("│", " ").split())
+    names = [[f"{name['kind']} {name['name']}" for name in race["names"]] for race in found["races"]]
+    assert any(name.startswith("secondary model.layers.3") for name in names[1]), "of the race that is folded"
+    assert names[0][0].startswith("secondary model.") and names[0][0] in printed
     assert found["accumulation"] == 2 and found["micro_batch"] == 1
     assert {"primary", "secondary", "master", "optimizer", "gradient", "activations"} <= set(found["memory"]["kinds"])
     assert all(race["slack_ns"] for race in found["races"]) and len(found["races"]) == 2

@@ -25,7 +25,6 @@ PASSING = (
     "deepspeed/comm/torch.py",
     "deepspeed/runtime/compiler.py",
     "deepspeed/accelerator/cuda_accelerator.py",
-    "streamrace/frameworks/deepspeed/limits.py",
 )
 """Files whose frames only pass a call on: the relevant place is their caller."""
 

@@ -7,8 +7,7 @@ reduced in one bucket and never released: the code of a large model does not run
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -28,15 +27,16 @@ _ZERO_2 = {"reduce_bucket_size": "reduce_bucket_size", "allgather_bucket_size": 
 _PERSISTENCE = "param_persistence_threshold"
 
 
-def _of_model(given: dict[str, Any]) -> Iterable[Any]:
-    return given["module"].parameters()  # type: ignore[no-any-return]
+def _of_model(given: Mapping[str, Any]) -> Iterable[Any]:
+    parameters: Iterable[Any] = given["module"].parameters()
+    return parameters
 
 
-def _of_optimizer(given: dict[str, Any]) -> Iterable[Any]:
+def _of_optimizer(given: Mapping[str, Any]) -> Iterable[Any]:
     return [each for group in given["init_optimizer"].param_groups for each in group["params"]]
 
 
-_OPTIMIZERS: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Iterable[Any]]]] = {
+_OPTIMIZERS: dict[str, tuple[dict[str, str], Callable[[Mapping[str, Any]], Iterable[Any]]]] = {
     "DeepSpeedZeroOptimizer_Stage3": (_ZERO_3, _of_model),
     "DeepSpeedZeroOptimizer": (_ZERO_2, _of_optimizer),
 }
@@ -48,25 +48,14 @@ def adapt(module: ModuleType) -> None:
     for name, (names, parameters) in _OPTIMIZERS.items():
         optimizer = vars(module).get(name)
         if optimizer is not None and optimizer.__module__ == module.__name__:
-            _observe(optimizer, names, parameters)
+            limits.observe(optimizer, functools.partial(_limited, names, parameters))
 
 
-def _observe(optimizer: Any, names: dict[str, str], parameters: Callable[[dict[str, Any]], Iterable[Any]]) -> None:
-    plain = optimizer.__init__
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
-        bound = signature.bind(self, *arguments, **named)
-        bound.apply_defaults()
-        given = bound.arguments
-        plain(self, *arguments, **{**named, **_noted(given, names, list(parameters(given)))})
-
-    optimizer.__init__ = __init__
-
-
-def _noted(given: dict[str, Any], names: dict[str, str], parameters: list[Any]) -> dict[str, int]:
-    """Note the limits among the arguments; return those that are scaled, by argument."""
+def _limited(
+    names: Mapping[str, str], of: Callable[[Mapping[str, Any]], Iterable[Any]], given: Mapping[str, Any]
+) -> dict[str, int]:
+    """Note the limits among the arguments ``given``; return those that are scaled, by argument."""
+    parameters = list(of(given))
     sizes = [getattr(each, "ds_numel", each.numel()) for each in parameters]
     total, largest = sum(sizes), max(sizes, default=0)
     unmet: dict[str, tuple[str, int, int]] = {}  # the name in the configuration, the limit, and scaled to the model
@@ -84,5 +73,5 @@ def _noted(given: dict[str, Any], names: dict[str, str], parameters: list[Any]) 
     never_met = {name: value for argument, (name, value, _) in unmet.items() if argument not in scaled}
     changes = {name: (value, now) for name, value, now in scaled.values()}
     if unmet:
-        limits.note(limits.Limits("DeepSpeed", total, never_met, changes))
+        limits.note("DeepSpeed", total, never_met, changes)
     return {argument: now for argument, (_, _, now) in scaled.items()}

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,7 +23,6 @@ from streamrace.detectors.files import find_races, read, rests_on
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import between as lies_between
 from streamrace.detectors.places import is_there, meant
-from streamrace.device.extras import lacking
 from streamrace.device.processor import KERNELS
 from streamrace.device.timing import Delay, Timing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
@@ -77,8 +75,6 @@ def check_program(
     __tracebackhide__ = True
     import pytest
 
-    if why := _lacking():
-        pytest.fail(why, pytrace=False)
     path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*_cpu_torch(), *sys.path]))
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
     variables |= SAME_ORDER
@@ -150,18 +146,6 @@ def judged(
             "the program itself goes by the time, as by query(), or an access was not seen"
         )
     return Judgement(notes=tuple(notes))
-
-
-def _lacking() -> str:
-    """Return what to install so that a process can have a simulated GPU; empty if nothing is missing."""
-    try:
-        import_module("streamrace.process.child")
-    except ModuleNotFoundError as error:
-        sentence = lacking(error, "a test of a program", "watch")
-        if sentence is None:
-            raise
-        return sentence
-    return ""
 
 
 def _cpu_torch() -> list[str]:
