@@ -6,7 +6,7 @@ it issued after. The place that orders most races is taken, then the one that or
 
 Without traces, examples decide: a race belongs to a wait if the wait, at the recorded occurrences of its place, orders
 each of its kept occurrences. With :class:`TracedWaits` the wait is put into the traces, which are judged again: that
-also finds races that the wait orders by way of other streams. ``streamrace fix`` does the same for each cure.
+sees all occurrences, and waits by way of other streams. ``streamrace fix`` does the same for each cure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from streamrace.detectors.confidence.edges import EdgeLine, Spot, put_in
@@ -41,17 +41,19 @@ class MissingWait(NamedTuple):
 
 def missing_waits(races: Sequence[Race], traced: TracedWaits | None = None) -> list[MissingWait]:
     """Return the waits that would order the races, each race once, in the order in which the races come."""
-    waits = [wait for at in range(len(races)) for wait in _waits_at(races, at)]
-    taken = _fewest(waits, len(races))
-    if traced is None or len(taken) < 2:
-        return taken
-    heads = {wait.races[0] for wait in taken}
-    more = [traced.with_more(races, wait) for wait in waits if wait.races[0] in heads]
-    return _fewest([*more, *waits], len(races))
+    waits = {(wait.races[0], wait.where): wait for at in range(len(races)) for wait in _waits_at(races, at)}
+    taken = _fewest(waits.values(), len(races))
+    judged: set[int] = set()
+    while traced is not None and len(races) > 1 and (seeds := {wait.races[0] for wait in taken} - judged):
+        waits |= {key: traced.exactly(races, wait) for key, wait in waits.items() if key[0] in seeds}
+        judged |= seeds
+        taken = _fewest(waits.values(), len(races))
+    return taken
 
 
-def _fewest(waits: Sequence[MissingWait], count: int) -> list[MissingWait]:
+def _fewest(waits: Iterable[MissingWait], count: int) -> list[MissingWait]:
     """Return waits that together order all of ``count`` races, those that order most of them first taken."""
+    waits = list(waits)
     left, taken = set(range(count)), list[MissingWait]()
     while left:
         possible = [wait for wait in waits if wait.races[0] in left]  # the race that marks the place belongs to it
@@ -86,8 +88,12 @@ class TracedWaits:
         self._size = sum(map(len, records.values()))
         self._left = most // max(self._size, 1)
 
-    def with_more(self, races: Sequence[Race], wait: MissingWait) -> MissingWait:
-        """Return the wait with all races that are gone with it; as it is if it is not reached, or adds a race."""
+    def exactly(self, races: Sequence[Race], wait: MissingWait) -> MissingWait:
+        """Return the wait with the races that are gone with it; as it is if it is not reached, adds a race, or leaves
+        the race whose place it has.
+
+        Races of other ranks alone stay: there the same line uses a group of another name.
+        """
         line = self._line(races[wait.races[0]], wait.where)
         if line is None or self._left < 1:
             return wait
@@ -97,8 +103,12 @@ class TracedWaits:
         after = {identity(race) for race in changed.races} if all(changed.reached) else set(keys)
         if not after <= keys.keys():
             return wait
+        seed, *others = wait.races
         gone = {number for key, number in keys.items() if key not in after}
-        return wait._replace(races=(*wait.races, *sorted(gone.difference(wait.races))))
+        if seed not in gone:
+            return wait
+        gone |= {number for number in others if set(races[number].ranks).isdisjoint(races[seed].ranks)}
+        return wait._replace(races=(seed, *sorted(gone - {seed})))
 
     @staticmethod
     def _line(race: Race, where: Where) -> EdgeLine | None:

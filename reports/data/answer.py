@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from streamrace.detectors.witness import Witness
 from streamrace.reports.data import cures as known_cures
 from streamrace.reports.data.cures import Cure
-from streamrace.reports.data.findings import Findings, FoundRace
+from streamrace.reports.data.findings import Basis, Findings, FoundRace
 from streamrace.reports.data.known_bugs import known_bug
-from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
@@ -36,10 +34,10 @@ class FindingAnswer(NamedTuple):
 def answer(run: Findings, found: FoundRace, cure: Cure | None) -> FindingAnswer:
     """Return the answer to a finding of a program of the user's own."""
     assert run.checked is not None
-    witness, bug = found.race.witness, known_bug(run, found)
+    bug = known_bug(run, found)
     said = FindingAnswer(
         wrong=sentences.answer(found.race, run.checked.own),
-        effect=_effect(run.checked.limits, found.number, witness) if witness is not None else "",
+        effect=" ".join(_effect(run.checked, found)),
         cure=f"{wording.capital(cure.words)}. It costs {cure.cost}." if cure is not None else "",
         known=f"{bug}." if bug else "",
         others=f"{sentences.folded(list(found.others))}." if found.others else "",
@@ -47,12 +45,15 @@ def answer(run: Findings, found: FoundRace, cure: Cure | None) -> FindingAnswer:
     return FindingAnswer(*(visible(sentence, lines=False) for sentence in said))
 
 
-def _effect(limits: Sequence[KeptLimits], number: int, witness: Witness) -> str:
-    """Return a race's effect; of one without harm also that a model beyond the library's limits may be harmed."""
-    effect = f"{sentences.witness(number, witness)[0]}."
-    if witness.verdict == "benign" and any(engine.never_met for engine in limits):
-        return f"{effect} In a large model it may do harm: this one stays below the limits that are named below."
-    return effect
+def _effect(basis: Basis, found: FoundRace) -> Iterator[str]:
+    """Yield a finding's effect and its bounds: a larger model, or the steps after the construction, may differ."""
+    witness = found.race.witness
+    if witness is not None:
+        yield f"{sentences.witness(found.number, witness)[0]}."
+    if basis.trained and all(race.phases == ("init",) for race in found.races):
+        yield "The two race only before the model's first forward pass."
+    if witness is not None and witness.verdict == "benign" and any(engine.never_met for engine in basis.limits):
+        yield "In a large model it may do harm: this one stays below the limits that are named below."
 
 
 class AnsweredFinding(NamedTuple):

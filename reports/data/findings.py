@@ -209,7 +209,7 @@ class Basis(JsonPart):
     program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do. ``own``:
     the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
     of findings that only the baseline has; None: unknown, without a baseline or where not all was seen. ``limits``:
-    limits of libraries that the model does not meet, or that were scaled to it.
+    limits of libraries that the model does not meet, or that were scaled to it. ``trained``: a module was called.
     """
 
     seen: str = ""
@@ -227,6 +227,7 @@ class Basis(JsonPart):
     status: int | None = None
     gone: list[str] | None = None
     limits: list[KeptLimits] = []
+    trained: bool = False
 
     @property
     def scope(self) -> list[str]:

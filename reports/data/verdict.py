@@ -46,12 +46,16 @@ _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithm
 
 @dataclass(frozen=True)
 class Seen:
-    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time."""
+    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time.
+
+    ``trained``: the program called a module.
+    """
 
     ranks: int = 0
     launches: int = 0
     streams: int = 0
     virtual_ns: int = 0
+    trained: bool = False
 
     def sentence(self) -> str:
         launches = wording.count(self.launches, "launch", "launches")
@@ -140,6 +144,7 @@ def of_program(
         "seeded": seeded,
         "thinned": thinned,
         "limits": list(limits),
+        "trained": seen.trained,
     }
     basis = Basis(
         seen=seen.sentence(),

@@ -36,6 +36,7 @@ from streamrace.trace.records import (
     End,
     Free,
     Launch,
+    Phase,
     Reuse,
     StreamName,
     TraceError,
@@ -235,6 +236,7 @@ class _Count:
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
+        self._trained = False
 
     def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
@@ -251,6 +253,8 @@ class _Count:
                 hosts.add(record.stream)
             elif isinstance(record, End):
                 self._ended.add(rank)
+            elif isinstance(record, Phase):
+                self._trained = True
 
     @property
     def open(self) -> list[int]:
@@ -258,4 +262,4 @@ class _Count:
 
     def seen(self) -> Seen:
         streams = len(set().union(*self._streams.values()))
-        return Seen(len(self._streams), self._launches, streams, self._last_ns)
+        return Seen(len(self._streams), self._launches, streams, self._last_ns, self._trained)

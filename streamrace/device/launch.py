@@ -136,6 +136,8 @@ def run(options: LaunchOptions) -> int:
         from streamrace.device import costs
 
         costs.use(replace(costs.current(), slow=options.slow))
+    from streamrace.device import first_pass
+
     timing = options.timing
 
     def rank(number: int) -> int:
@@ -145,6 +147,7 @@ def run(options: LaunchOptions) -> int:
                 traced(options.file(number), record=options.record, token=str(timing), keep=options.keep),
                 seeds.of_rank(number, options.seeded),
             ):
+                first_pass.watch()
                 _held = program.run()  # kept alive: what the program holds at its end is examined
         except BaseException as error:
             if _unwritten:  # no fault of the program, although the error may have been raised in it

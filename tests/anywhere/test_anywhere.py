@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.stories import Story
+
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = "3.13"
 _OURS = re.compile(r"PIP_|STREAMRACE_|PYTEST_|PYTHONPATH|VIRTUAL_ENV|MAKE|MFLAGS|DS_ACCELERATOR|HYPOTHESIS")
@@ -128,3 +130,11 @@ def test_a_program_is_checked_in_an_environment_with_the_cuda_build(clone: Clone
     told = clone.run(python, "-m", "streamrace", "check", str(_snippet(clone)), status=1, PIP_NO_INDEX="1")
     assert f"running with torch's CPU build in {clone.cache}" in told  # the set-up's: nothing is downloaded again
     assert "never waits for stream 'default' after add" in told
+
+
+@pytest.mark.parametrize("page", ["changed-stream.md", "nan.md"])
+def test_a_door_is_followed_word_for_word(page: str, clone: Clone, tmp_path: Path) -> None:
+    path = f"{clone.place / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    story = Story(ROOT / "docs" / "how-to" / page, tmp_path, warm=False, variables={**clone.shell, "PATH": path})
+    story.follow()
+    assert story.lines_until_the_cure() <= 25

@@ -56,6 +56,22 @@ TWO_WAITS = """
 """
 
 
+BEFORE_THE_MODEL_RUNS = """
+    import torch
+
+    side = torch.cuda.Stream()
+    model = torch.nn.Linear(8, 8, device="cuda")
+    kept = torch.empty_like(model.weight)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        kept.copy_(model.weight.detach())
+    {before}
+    for step in range(3):
+        model(torch.ones(8, 8, device="cuda")).sum().backward()
+    {behind}
+"""
+
+
 def found(done: Done) -> list[list[int]]:
     return [wait["races"] for wait in done.findings["missing_waits"]]
 
@@ -103,6 +119,16 @@ def test_the_sentence_names_the_lines_and_the_values(check: Checking) -> None:
     )
     assert "Race 1 is harmful: with the two the other way round, what the host reads by" in done.told
     assert "differs (-1024 becomes 0)" in done.told, done.told
+
+
+def test_a_race_that_lies_before_the_first_forward_pass_is_said_to(check: Checking) -> None:
+    sentence = "The two race only before the model's first forward pass."
+    check.script(BEFORE_THE_MODEL_RUNS.format(before="kept.sum()", behind=""))
+    assert sentence in check("--witnesses", "0", "train.py").told
+    check.script(BEFORE_THE_MODEL_RUNS.format(before="", behind="kept.sum()"))
+    assert sentence not in check("--overwrite", "--witnesses", "0", "train.py").told, "its second access is behind it"
+    check.script(BEFORE_THE_MODEL_RUNS.format(before="kept.sum()", behind="").partition("for step")[0])
+    assert sentence not in check("--overwrite", "--witnesses", "0", "train.py").told, "no model ran"
 
 
 def test_the_same_lines_on_ranks_of_two_groups_are_one_finding(check: Checking) -> None:

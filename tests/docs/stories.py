@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,14 +25,29 @@ _RUN = re.compile(r"run(?:, exit status (?P<status>\d+))?")
 _PRINTS = "it prints"
 
 
+def _activated() -> dict[str, str]:
+    return {**shell(), "PYTHONPATH": str(ROOT), "PATH": ACTIVATED}
+
+
 @dataclass
 class Story:
-    """A page that is being followed in ``folder``; ``warm``: the commands of the tool are forks (tests/warm.py)."""
+    """A page that is being followed in ``folder``; ``warm``: the commands of the tool are forks (tests/warm.py).
+
+    ``variables``: of the shell; ``printed``: the lines that each command printed.
+    """
 
     page: Path
     folder: Path
     warm: bool = True
-    commands: list[str] = field(default_factory=list)
+    variables: Mapping[str, str] = field(default_factory=_activated)
+    printed: dict[str, list[str]] = field(default_factory=dict)
+
+    def lines_until_the_cure(self) -> int:
+        """Count the lines of the first verdict until its cure is shown."""
+        (first, *_) = self.printed.values()
+        (head, *_) = (at for at, line in enumerate(first) if "verdict: " in line)
+        (cure, *_) = (at for at, line in enumerate(first) if line.startswith(("│   Cure: ", "Cure of race")))
+        return cure + 1 - head
 
     def follow(self) -> None:
         """Do what the page shows, from top to bottom."""
@@ -52,13 +67,12 @@ class Story:
                 parts += [text[at : fence.start("text")], "\n".join([*anew(shown, printed), ""])]
                 at = fence.end("text")
             elif fence["mark"] == _PRINTS:
-                same(shown, printed, self.commands[-1])
+                same(shown, printed, [*self.printed][-1])
         if REWRITE:
             self.page.write_text("".join([*parts, text[at:]]), encoding="utf-8")
 
     def _run(self, command: str, status: int) -> list[str]:
-        self.commands.append(command)
-        environment = {**shell(), "PYTHONPATH": str(ROOT), "COLUMNS": "80", "OMP_NUM_THREADS": "1", "PATH": ACTIVATED}
+        environment = {**self.variables, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
         words = shlex.split(command, comments=True)
         if words[0] == "streamrace" and self.warm:
             done = with_simulated_gpu().run("-m", *words, folder=self.folder, environment=environment)
@@ -67,7 +81,8 @@ class Story:
                 command, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=500
             )
         assert done.returncode == status, f"{command}\n{done.stdout}{done.stderr}"
-        return [line.rstrip() for line in done.stdout.splitlines()]
+        self.printed[command] = [line.rstrip() for line in done.stdout.splitlines()]
+        return self.printed[command]
 
 
 def _parts(shown: str) -> list[list[str]]:

@@ -1,0 +1,19 @@
+"""Marks in the trace where a program calls a module for the first time: what is before builds the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamrace.device import tracing
+from streamrace.trace.records import Phase
+
+
+def watch() -> None:
+    """Begin the phase ``training`` at the next call of a ``torch.nn.Module`` in this process, whichever it is."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    def begin(*_: Any) -> None:
+        hook.remove()
+        tracing.note(Phase(0, 0, "training"))
+
+    hook = register_module_forward_pre_hook(begin)
