@@ -53,7 +53,7 @@ class FixRow(JsonPart):
         """The cost in virtual time, for a person."""
         if self.longer_ns is None:
             return "not known"
-        return ("-" if self.longer_ns < 0 else "") + duration(abs(self.longer_ns)) if self.longer_ns else "0"
+        return ("-" if self.longer_ns < 0 else "") + duration(abs(self.longer_ns)) if self.longer_ns else "nothing"
 
     @property
     def limits(self) -> list[str]:
@@ -117,7 +117,7 @@ class FixFile(JsonFile):
         held = [row for row in self.rows if row.holds]
         if self.taken is not None:
             row, host = self.taken, self.host_ns
-            beside = f"; the cheapest synchronisation of the host {duration(host)}" if host is not None else ""
+            beside = f"; the cheapest synchronisation of the host costs {duration(host)}" if host is not None else ""
             left = f" ({row.says.partition('; ')[2]})" if "; " in row.says else ""
             limits = "".join(f" It is {limit}." for limit in row.limits)
             return f"Tried: clean{left}. {row.words[:1].upper()}{row.words[1:]}. It costs {row.cost}{beside}.{limits}"

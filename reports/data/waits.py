@@ -107,7 +107,7 @@ class WaitsFile(JsonFile):
         ran = [wait for wait in self.waits if wait.live != "not run"]
         agreed = sum(wait.live == "agrees" for wait in ran)
         lines = f"{wording.count(len(self.waits), 'line')} that wait"
-        return f"{lines}: {counted or 'none'}. Live runs bear out {agreed} of the {len(ran)} that were tried."
+        return f"{lines}: {counted or 'none'}. Live runs confirm {agreed} of the {len(ran)} that were tried."
 
     def of(self, load: str) -> int:
         return sum(wait.verdict == load for wait in self.waits)
@@ -127,7 +127,7 @@ def table(rows: Sequence[WaitRow]) -> Table:
     """Return a table with a row per line."""
     return Table(
         "Each line's waits, taken away alone",
-        ["line", "verdict", "held up", "without it"],
+        ["line", "verdict", "host waits", "without it"],
         [
             [
                 Cell(row.place, "", f"{row.how}, {wording.times(row.count)}"),

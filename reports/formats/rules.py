@@ -25,7 +25,7 @@ _NO_ORDER = (
     "the other way round. {cure}"
 )
 _WAIT = (
-    "Let the later stream wait: an event recorded behind the first access and waited for in front of the second, or "
+    "Let the later stream wait: an event recorded after the first access and waited for before the second, or "
     "Stream.wait_stream."
 )
 _OWNER = (

@@ -165,7 +165,7 @@ def side_by_side(runs: Sequence[Run]) -> Table:
         none = "" if file.checked else "none"  # a user's program has no reference
         cells = {
             "fix": "" if len(runs) == 1 and file.checked else fix(run),
-            "races found": f"{sum(race.occurrences for race in file.races):,}",
+            "racing pairs": f"{sum(race.occurrences for race in file.races):,}",
             "manifested": f"{sum(race.manifested for race in file.races):,}",
             "first wrong parameter": f"{_moment(parameter)}: {parameter.name}" if parameter else none,
             "first wrong loss": f"step {loss.step}: {_apart(loss, 'for')}" if loss else none,

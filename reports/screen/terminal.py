@@ -144,7 +144,7 @@ def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[
     """Print several runs for comparison, a column for each."""
     rows: dict[str, Callable[[Findings], str | Cell]] = {
         "verdict": lambda findings: Cell(findings.verdict, findings.verdict.tone),
-        "races found": lambda findings: str(sum(race.occurrences for race in findings.races)),
+        "racing pairs": lambda findings: str(sum(race.occurrences for race in findings.races)),
         "manifested": lambda findings: str(sum(race.manifested for race in findings.races)),
         "first wrong parameter": _first_parameter,
         "first wrong loss": _first_loss,

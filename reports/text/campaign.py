@@ -32,7 +32,7 @@ def facts(campaign: Mapping[str, Any], smallest: Sequence[str]) -> list[tuple[st
             ("first timing that diverged", str(campaign["first"]), ""),
         ]
         if departed := sum(row["departed"] for row in wrong):
-            exact = f"{wording.count(departed, 'timing')}: behind that only --live is exact"
+            exact = f"{wording.count(departed, 'timing')}: after that only --live is exact"
             rows.append(("the host read other values in", exact, ""))
     if smallest or campaign.get("smallest") is not None:
         kind = "smallest timing, 1-minimal" if campaign["minimal"] else "smallest timing found"

@@ -79,7 +79,7 @@ class RaceTelling:
         first, second = named(race.first.stream), wording.capital(named(race.second.stream))
         does = _does(race.first)
         if race.kind == "freed":
-            return f"Memory that {first} still {does} is let go of, and may be handed out at once{only}."
+            return f"Memory that {first} still {does} is freed, and may be handed out at once{only}."
         if race.kind == "reused":
             return (
                 f"Memory that {first} still {does} is handed out again, and {named(race.second.stream)} "
@@ -96,39 +96,39 @@ class RaceTelling:
         """Describe both accesses, in the order in which the host issues them."""
         race, handed = self.race, self.around.handed if self.around else None
         rank = f"rank {self.pair.rank}" if self.pair else f"rank {race.ranks[0]}" if race.ranks else "the program"
-        lines = [f"{wording.capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
+        lines = [f"{wording.capital(rank)} {self._issued(race.first)}, which {_does(race.first)} {self._memory()}."]
         if race.kind == "freed":
             lines.append(self._let_go(handed))
-            lines.append("From then on whoever is given the memory may write it.")
+            lines.append("From then on its next owner may write it.")
         elif race.kind == "reused":
             lines.append(self._let_go(handed))
             got = site(race.second.allocated or ())
             where = f", to the allocation at {_place(got)}," if got else ""
-            lines.append(f"The allocator hands the memory out again{where} and makes nobody wait for that.")
-            lines.append(f"The new owner {self._given(race.second)}. That {_does(race.second)} the same bytes.")
+            lines.append(f"The allocator hands the memory out again{where} without waiting for that access.")
+            lines.append(f"The new owner {self._issued(race.second)}, which {_does(race.second)} the same bytes.")
         elif race.second.stream == HOST_STREAM:
             lines.append(
                 f"Then the host itself {_does(race.second)} the same memory, by {self._named(race.second)}, without "
                 "waiting for the device."
             )
         else:
-            lines.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
+            lines.append(f"Then it {self._issued(race.second)}, which {_does(race.second)} the same memory.")
         if race.second.issuer and race.second.issuer != race.second.stream:
             lines.append(
-                f"{wording.capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
-                "was the current one."
+                f"{wording.capital(named(race.second.stream))} is ordered after {named(race.second.issuer)}, which "
+                "was the current stream."
             )
         if race.occurrences > 1:
             ranks = f"{wording.plural_of(len(race.ranks), 'rank')} {', '.join(map(str, race.ranks))}"
             lines.append(f"This happens {race.occurrences} times, on {ranks}; one of them is described{self._when()}.")
         return Section("What happens", tuple(lines))
 
-    def _given(self, side: Side) -> str:
-        """Return the clause that issues an access: ``gives `add` (train.py:6 step) to stream 'default'``."""
+    def _issued(self, side: Side) -> str:
+        """Return the clause that issues an access: ``issues `add` (train.py:6 step) on stream 'default'``."""
         if side.stream == HOST_STREAM:
-            return f"uses memory by the host itself, in {self._named(side)}"
+            return f"uses memory on the host itself, in {self._named(side)}"
         prefix = "the collective " if side.kernel.startswith("nccl::") else ""
-        return f"gives {prefix}{self._named(side)} to {named(side.stream)}"
+        return f"issues {prefix}{self._named(side)} on {named(side.stream)}"
 
     def _named(self, side: Side) -> str:
         frame = site(side.stack)
@@ -156,12 +156,12 @@ class RaceTelling:
             when = " at once"
         elif before is not None:
             when = f", after {self._work(before)},"
-        text = f"Then{when} the program lets go of that memory."
+        text = f"Then{when} the program frees that memory."
         if handed is None:
             return text
-        owner = f"{named(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
+        owner = f"{named(handed.owner)}, on which it was allocated" if handed.owner else "the stream that had it"
         recorded = ", ".join(named(stream) for stream in handed.recorded)
-        more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another"
+        more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another stream"
         return f"{text} The allocator follows {owner}{more}."
 
     def _when(self) -> str:
@@ -179,8 +179,8 @@ class RaceTelling:
             chain = f": {_because(self.held)}" if self.held else ""
             lines.append(f"As the program stands, the two are ordered, but by chance{chain}.")
             lines.append(
-                "That is there for another reason, and whoever takes it out does not see what it orders. All that "
-                "follows is without it."
+                "That wait is there for another reason: whoever removes it does not see what it orders. What follows "
+                "describes the program without it."
             )
         elif self.race.second.stream == HOST_STREAM:
             lines.append("The host runs ahead of the device, unless it waits for it.")
@@ -205,24 +205,27 @@ class RaceTelling:
         text = wording.capital(who)
         if own:
             where = "before it by the host" if host else f"before it on {named(side.stream)}"
-            text += f" comes behind {self._work(own[0].work)}, {where}"
+            text += f" runs after {self._work(own[0].work)}, {where}"
         else:
             text += " is the host's first access" if host else f" is the first work of {named(side.stream)}"
         if not waited:
-            nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
+            nobody = "the host has waited for no stream" if host else "it waits for no other stream"
             return [f"{text}; {nobody}."]
         lines = [f"{text}."]
         for earlier in waited:
             if earlier.work.stream == HOST_STREAM:
-                lines.append(f"It also comes behind {self._work(earlier.work)}, which the host did itself.")
+                lines.append(f"It also runs after {self._work(earlier.work)}, an access of the host itself.")
             else:
                 on = self._on(earlier.work)
-                lines.append(f"It also comes behind {self._work(earlier.work)} on {on}: {_because(earlier.links)}.")
+                lines.append(f"It also runs after {self._work(earlier.work)} on {on}: {_because(earlier.links)}.")
         return lines
 
     def _nearest(self, around: Around) -> list[str]:
         stream, second, host = named(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
-        nearest, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
+        nearest, none = (
+            around.known,
+            [f"{wording.capital(second)} runs after nothing on {stream}: no wait leads there."],
+        )
         if host or not any(earlier.links for earlier in around.second):
             none = []  # already stated
         if around.common is None:
@@ -230,7 +233,7 @@ class RaceTelling:
         of_first, of_second = around.common
         work = of_first.work
         where = "" if work.stream == HOST_STREAM else f" on {self._on(work)}"
-        text = f"So the last that both come behind is {self._work(work)}{where}"
+        text = f"So the last work before both is {self._work(work)}{where}"
         for who, way, known_by in ((self.first, of_first, around.first), (second, of_second, around.second)):
             if not any(earlier.work == work for earlier in known_by):  # otherwise the reason was already stated
                 text += f"; {who} {_way(way)}"
@@ -238,13 +241,11 @@ class RaceTelling:
         if nearest is None:
             return lines + none
         if nearest.work == work:
-            lines.append(
-                f"{wording.capital(self.first)} was given after that, so this does not put {second} behind it."
-            )
+            lines.append(f"{wording.capital(self.first)} was issued later, so this does not order {second} after it.")
             return lines
         why = "" if any(earlier.work == nearest.work for earlier in around.second) else f": {_because(nearest.links)}"
         lines.append(
-            f"Of {stream}, {second} comes behind no more than {self._work(nearest.work)}{why}; {self.first} was given "
+            f"The last work on {stream} before {second} is {self._work(nearest.work)}{why}; {self.first} was issued "
             "after that."
         )
         return lines
@@ -257,12 +258,12 @@ class RaceTelling:
 
     def _late(self, late: Sequence[Link] | None) -> str:
         if not late and self.thinned:
-            return f"As far as the traces are kept, nothing of it waits for {self.first} later, either."
+            return f"In the part of the traces that is kept, nothing waits for {self.first} later, either."
         if late:
-            return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
+            return f"The wait for {self.first} comes too late, after {self.second}: {_because(late)}."
         if self.race.second.stream == HOST_STREAM:
-            return f"Later the host does not wait for {self.first}, either."
-        return f"Later, too, neither {named(self.race.second.stream)} nor the host waits for {self.first}."
+            return f"The host does not wait for {self.first} later, either."
+        return f"Neither {named(self.race.second.stream)} nor the host waits for {self.first} later."
 
     def _work(self, work: TracedWork) -> str:
         """Return the work with its place; "an earlier" one if kernel and line are those of one of the two accesses."""
@@ -277,14 +278,14 @@ class RaceTelling:
     def missing(self) -> str:
         """Return the missing edge, without a full stop."""
         first, second = self.race.first, self.race.second
-        behind = f"behind {self.first}{_at(first)}"
+        after = f"after {self.first}{_at(first)}"
         if second.access == "free" or second.allocated is not None:
             return (
-                f"a record_stream for {named(first.stream)}, or a wait of {named(second.stream)} for it, {behind} "
-                "and before the memory is let go of"
+                f"a record_stream for {named(first.stream)}, or a wait of {named(second.stream)} for it, {after} "
+                "and before the memory is freed"
             )
         waiting = named(second.issuer or second.stream)
-        return f"a wait of {waiting} for {named(first.stream)}, {behind} and before {self.second}{_at(second)}"
+        return f"a wait of {waiting} for {named(first.stream)}, {after} and before {self.second}{_at(second)}"
 
     # -- when it shows, and what it does -----------------------------------------------------------
 
@@ -302,8 +303,8 @@ class RaceTelling:
                 )
             else:
                 lines.append(
-                    f"This run does not show it: {self.second} takes effect {apart} after {self.first}. Nothing but "
-                    "the timing keeps it so."
+                    f"This run does not show it: {self.second} takes effect {apart} after {self.first}. Only "
+                    "the timing keeps this order."
                 )
         if race.occurrences > 1 and race.manifested:
             lines.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
@@ -332,14 +333,16 @@ class RaceTelling:
 
 
 def _way(earlier: Behind) -> str:
-    return f"comes behind it as {_because(earlier.links)}" if earlier.links else "comes behind it on that stream"
+    return f"runs after it, as {_because(earlier.links)}" if earlier.links else "runs after it on that stream"
 
 
 def _because(links: Sequence[Link]) -> str:
     clauses = []
     for link in links[:_LINKS]:
         place = f" ({wording.line(link.file, link.line)})" if link.file else ""
-        text = "the host goes on behind its own access" if link.what in _OWN else _NUMBERED.sub(r"stream \1", link.what)
+        text = (
+            "the host continues after its own access" if link.what in _OWN else _NUMBERED.sub(r"stream \1", link.what)
+        )
         clauses.append(f"{text}{place}")
     left = len(links) - len(clauses)
     return ", then ".join([*clauses, *([f"{left} more"] if left else [])])

@@ -197,7 +197,7 @@ def conclude(
         raise KeyboardInterrupt
     if unreasoned := meanwhile.judging().unreasoned:
         raise WrongUse(
-            f"'# stream-race: ok' at {', '.join(unreasoned)} has no reason: write behind it why it is, "
+            f"'# stream-race: ok' at {', '.join(unreasoned)} has no reason: write after it why it is, "
             "or it counts for nothing"
         )
     if findings.status:

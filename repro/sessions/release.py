@@ -39,7 +39,7 @@ def become(packages: Sequence[str]) -> None:
     if loaded := [package for package in lacking if str(package) in running()]:
         first = loaded[0]
         raise PackageError(
-            f"{first.title} is in front of the import path, and Python finds {first.name} {names.installed(first.name)}"
+            f"{first.title} is first in the import path, and Python finds {first.name} {names.installed(first.name)}"
             " before it: run in another folder, or take what stands there out of the import path"
         )
     environment = environment_of(packages, tell=_tell)

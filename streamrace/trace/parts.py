@@ -66,7 +66,7 @@ class PartReader(TraceReader):
 
     def _go_on(self, record: Onward) -> None:
         if record.part != self._part + 1:
-            raise TraceError(f"trace {self._path} is damaged: part {record.part} comes behind part {self._part}")
+            raise TraceError(f"trace {self._path} is damaged: part {record.part} follows part {self._part}")
         self.first = self.first or record
         try:
             following = part_of(self._path, record.part).open("rb")

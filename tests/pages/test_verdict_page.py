@@ -79,7 +79,7 @@ def test_the_text_for_an_issue_has_no_empty_row_and_its_lists_stay_apart(tmp_pat
         "| run | it |",
         "| --- | --- |",
         "| `verdict` | race |",
-        "| `races found` | 1 |",
+        "| `racing pairs` | 1 |",
         "| `manifested` | 0 |",
     ]
     assert " apart.\n\n### More about the verdict\n\n- not exercised" in text  # else one list with it

@@ -107,43 +107,43 @@ KINDS = {
     "a wait that comes too early": (
         early(),
         "Stream 'side' reads what stream 'compute' writes, and does not wait for it.",
-        "The read is the first work of stream 'side'. It also comes behind `copy_` (model.py:1) on stream 'compute': "
-        "stream 'side' waits for stream 'compute' (model.py:2). So the last that both come behind is `copy_` "
-        "(model.py:1) on stream 'compute'. The write was given after that, so this does not put the read behind it. "
-        "Later, too, neither stream 'side' nor the host waits for the write. "
-        "Missing: a wait of stream 'side' for stream 'compute', behind the write (model.py:3) and before the read "
+        "The read is the first work of stream 'side'. It also runs after `copy_` (model.py:1) on stream 'compute': "
+        "stream 'side' waits for stream 'compute' (model.py:2). So the last work before both is `copy_` "
+        "(model.py:1) on stream 'compute'. The write was issued later, so this does not order the read after it. "
+        "Neither stream 'side' nor the host waits for the write later. "
+        "Missing: a wait of stream 'side' for stream 'compute', after the write (model.py:3) and before the read "
         "(model.py:4).",
     ),
     "the host's own access": (
         pinned(),
         "The host writes what stream 'compute' still reads, and does not wait for it.",
-        "Missing: a wait of the host for stream 'compute', behind the read (model.py:1) and before the host's write "
+        "Missing: a wait of the host for stream 'compute', after the read (model.py:1) and before the host's write "
         "(model.py:2).",
     ),
     "memory that is handed out again": (
         reused(),
         "Memory that stream 7 still reads is handed out again, and stream 'compute' writes it without waiting.",
-        "Then, after `add_` (model.py:2), the program lets go of that memory. The allocator follows stream 'compute', "
-        "on which the memory was got; no record_stream names another. The allocator hands the memory out again, to the "
-        "allocation at model.py:3 forward, and makes nobody wait for that.",
+        "Then, after `add_` (model.py:2), the program frees that memory. The allocator follows stream 'compute', "
+        "on which it was allocated; no record_stream names another stream. The allocator hands the memory out again, to the "
+        "allocation at model.py:3 forward, without waiting for that access.",
     ),
-    "memory that is let go of": (
+    "memory that is freed": (
         reused(quiet=False),
-        "Memory that stream 7 still reads is let go of, and may be handed out at once.",
-        "Missing: a record_stream for stream 7, or a wait of stream 'compute' for it, behind the read (model.py:1) and "
-        "before the memory is let go of.",
+        "Memory that stream 7 still reads is freed, and may be handed out at once.",
+        "Missing: a record_stream for stream 7, or a wait of stream 'compute' for it, after the read (model.py:1) and "
+        "before the memory is freed.",
     ),
     "what chance orders": (
         fragile(),
         "Stream 'side' reads what stream 'compute' writes; only the read at /src/model.py:2 forward makes it wait.",
         "As the program stands, the two are ordered, but by chance: the host waits for stream 'compute' (model.py:2). "
-        "That is there for another reason, and whoever takes it out does not see what it orders. All that follows is "
-        "without it.",
+        "That wait is there for another reason: whoever removes it does not see what it orders. What follows describes "
+        "the program without it.",
     ),
     "a collective of two ranks": (
         collective(),
         "Stream 'nccl' reads what stream 'compute' writes, and does not wait for it.",
-        "No work comes before both. What does wait for the write comes too late, after the read: the host waits for "
+        "No work comes before both. The wait for the write comes too late, after the read: the host waits for "
         "stream 'compute' (model.py:3).",
     ),
 }
@@ -171,7 +171,7 @@ def test_without_traces_it_tells_what_it_can(tmp_path: Path, capsys: Captured) -
     for trace in (folder / "trace").iterdir():
         trace.unlink()
     told = on_one_line(explained(folder, capsys))
-    assert "Rank 0 gives `copy_` (model.py:3 forward, called at train.py:1) to stream 'compute'." in told
+    assert "Rank 0 issues `copy_` (model.py:3 forward, called at train.py:1) on stream 'compute', which" in told
     assert "The run has no traces any more" in told
     assert "There is no picture of the run's own timing" in told
 

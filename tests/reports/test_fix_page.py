@@ -31,7 +31,7 @@ def test_the_one_to_take_is_told_beside_the_price_of_the_host(tmp_path: Path) ->
     folder = fix_folder(tmp_path / "it", fix_row(), fix_row(**HOST))
     told = shown(folder)
     assert "Tried: clean (2 other races of the program stay)." in told
-    assert "It costs 0; the cheapest synchronisation of the host 160 us." in told
+    assert "It costs nothing; the cheapest synchronisation of the host costs 160 us." in told
     assert "+_done.record()" in told
     page = folders.page([folder])
     assert "tried: clean" in page

@@ -29,9 +29,7 @@ def test_the_scope_comes_first_and_then_what_is_needed(tmp_path: Path) -> None:
     folder = waits_folder(tmp_path / "it", *rows, scope="This program.", together=["train.py:3"])
     lines = told(folder).splitlines()
     assert lines[0] == "This program."
-    assert lines[1] == (
-        "2 lines that wait: 1 carries load, 1 redundant. Live runs bear out 2 of the 2 that were tried."
-    )
+    assert lines[1] == ("2 lines that wait: 1 carries load, 1 redundant. Live runs confirm 2 of the 2 that were tried.")
     page = folders.page([folder]).replace("<wbr>", "")
     assert "ordered by stream &#39;a&#39; waits for stream &#39;b&#39; (train.py:3)" in page
     assert "t1,0/0/aten::addcdiv/1+128us" in page

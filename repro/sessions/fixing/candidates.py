@@ -68,7 +68,7 @@ class Candidate:
         else:
             patch.put(self.at, f"{expression}.record_stream({stream})", behind=behind)
         each = "each of " if listed else ""
-        where = f"{'behind' if behind else 'in front of'} {_at(self.at)}"
+        where = f"{'after' if behind else 'before'} {_at(self.at)}"
         words = f"record_stream of the current stream on {each}{expression}, {where}"
         return patch.candidate(self.how, self.lines, words, self.supposes)
 
@@ -129,7 +129,7 @@ class _Candidates:
                 EdgeLine(spots[1], False, act, sides[1].kernel),
             )
             waits = "the current stream waits" if act == "wait" else "the host waits"
-            words = f"an event behind the work of {_line(first)}, for which {waits} in front of that of "
+            words = f"an event after the work of {_line(first)}, for which {waits} before that of "
             yield Candidate(how, lines, f"{words}{_line(second)}", why=why)
 
     # -- places ---------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class _Candidates:
                     EdgeLine(_spot(first), True, "record", race.first.kernel),
                     EdgeLine(_spot(second), False, act, race.second.kernel),
                 )
-                words = f"an event recorded behind {_at(first)}, for which {waits} in front of {_at(second)}"
+                words = f"an event recorded after {_at(first)}, for which {waits} before {_at(second)}"
                 yield self._with_event(how, lines, words, first, second, act)
 
     def _with_event(
@@ -243,7 +243,7 @@ class _Candidates:
         done, waiting = self._switched(race.first), self._switched(race.second)
         for second in self._second:  # before the second access, for the first's stream
             lines = (EdgeLine(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
-            words = f"in front of {_at(second)} the current stream waits for {stream_named(first_name)}"
+            words = f"before {_at(second)} the current stream waits for {stream_named(first_name)}"
             expression = self._stream(first_name, done, second)
             yield self._line(
                 lines,
@@ -255,7 +255,7 @@ class _Candidates:
             )
         for first in self._first:  # after the first access, the second's stream
             lines = (EdgeLine(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
-            words = f"behind {_at(first)} {stream_named(second_name)} waits for the current stream"
+            words = f"after {_at(first)} {stream_named(second_name)} waits for the current stream"
             expression = self._stream(second_name, waiting, first)
             yield self._line(
                 lines,
@@ -271,7 +271,7 @@ class _Candidates:
             lines = (
                 EdgeLine(_spot(waiting, block), False, "wait for stream", race.second.kernel, second_name, first_name),
             )
-            words = f"in front of the with at {waiting.frame.file}:{block.first} its stream waits for the current one"
+            words = f"before the with at {waiting.frame.file}:{block.first} its stream waits for the current one"
             expression = waiting.switches[0].stream
             yield self._line(
                 lines,
@@ -285,7 +285,7 @@ class _Candidates:
         if done is not None and done.switches and done.switches[0].block.behind:
             block = done.switches[0].block
             lines = (EdgeLine(_spot(done, block), True, "wait for stream", race.first.kernel, second_name, first_name),)
-            words = f"behind the with at {done.frame.file}:{block.first} the current stream waits for that of the with"
+            words = f"after the with at {done.frame.file}:{block.first} the current stream waits for that of the with"
             expression = done.switches[0].stream
             yield self._line(
                 lines,
@@ -316,7 +316,7 @@ class _Candidates:
                     continue
                 seen.add(key)
                 lines = (EdgeLine(_spot(stmt), behind, "record_stream", side.kernel),)
-                where = "behind" if behind else "in front of"
+                where = "after" if behind else "before"
                 words = f"record_stream of the current stream on what is used {where} {_at(stmt)}"
                 supposes = self._supposed((stmt, side))
                 yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=stmt)
@@ -325,7 +325,7 @@ class _Candidates:
         stream = act == "synchronize stream"
         text = f"TORCH.cuda{'.current_stream()' if stream else ''}.synchronize()"
         how: How = "stream synchronisation" if stream else "device synchronisation"
-        where = "behind" if behind else "in front of"
+        where = "after" if behind else "before"
         words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(statement)}"
         lines = (EdgeLine(_spot(statement), behind, act, side.kernel, CURRENT),)
         supposes = self._supposed((statement, side)) if stream else ""

@@ -1,4 +1,4 @@
-"""Declares the study ``placements``: where the synchronisation behind the secondary copy may be, and its cost."""
+"""Declares the study ``placements``: where the synchronisation after the secondary copy may be, and its cost."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _sites(sites: pd.DataFrame) -> Table:
 
 
 STUDY = Study(
-    question="Where may the synchronisation behind the secondary copy stand, and what does it cost?",
+    question="Where may the synchronisation after the secondary copy stand, and what does it cost?",
     text="""Dry-run every place where the synchronisation could stand; then take each of stock DeepSpeed's away alone.
 
     The job: 8 nodes of 8 GPUs, hpZ 8, checkpointing, micro-batch 16 (4 for llama-2-70b), 2 steps, unless options say

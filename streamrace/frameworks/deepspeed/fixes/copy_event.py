@@ -9,7 +9,7 @@ from streamrace.frameworks.deepspeed.fixes.ordering import Ordering, Where
 
 class CopyEvent(Ordering):
     where = Where.FETCH
-    what = "the all-gather stream waits for events behind the copies that it reads"
+    what = "the all-gather stream waits for events after the copies that it reads"
     cures = True
 
     def __init__(self, device: Any) -> None:

@@ -9,7 +9,7 @@ from streamrace.frameworks.deepspeed.fixes.ordering import Ordering, Where
 
 class EventFix(Ordering):
     where = Where.COPY
-    what = "the all-gather stream waits for an event behind the copy"
+    what = "the all-gather stream waits for an event after the copy"
     cures = True
 
     def after_copy(self, stream: Any) -> None:

@@ -13,7 +13,7 @@ from streamrace.frameworks.deepspeed.fixes.ordering import Ordering, Where
 
 class ModuleEvent(Ordering):
     where = Where.MODULE
-    what = "the all-gather stream waits for an event behind the module's copies"
+    what = "the all-gather stream waits for an event after the module's copies"
 
     def __init__(self, device: Any) -> None:
         super().__init__(device)
