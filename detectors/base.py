@@ -80,7 +80,7 @@ class Uninitialised(UnwrittenRead):
     where: str
 
     def sentence(self) -> str:
-        return f"{super().sentence()}, and what comes of it reaches {self.where}"
+        return f"{super().sentence()}, and the result reaches {self.where}"
 
 
 def _at(stack: tuple[Frame, ...]) -> str:

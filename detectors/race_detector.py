@@ -23,7 +23,7 @@ Noticed = Callable[[RaceKey, Occurrence], None]
 class _OfRank:
     """One rank's occurrences of one race. Ranks are kept apart, so that the result does not depend on their order."""
 
-    __slots__ = ("examples", "first", "manifested", "number", "occurrences", "phases", "second", "slack_ns")
+    __slots__ = ("examples", "first", "manifested", "number", "occurrences", "second", "slack_ns")
 
     def __init__(self, first: Side, second: Side, number: int, slack_ns: int) -> None:
         self.first = first
@@ -33,7 +33,6 @@ class _OfRank:
         self.manifested = 0
         self.slack_ns = slack_ns
         self.examples: list[Occurrence] = []
-        self.phases: set[str] = set()
 
 
 class _Race:
@@ -85,7 +84,6 @@ class _Race:
             ranks=ranks,
             names=tuple(sorted(self.names)),
             examples=tuple(example for part in parts for example in part.examples)[:most],
-            phases=tuple(sorted({phase for part in parts for phase in part.phases})),
         )
 
 
@@ -121,7 +119,6 @@ class _Tally:
             rank_part.slack_ns = occurrence.slack_ns
         rank_part.occurrences += 1
         rank_part.manifested += occurrence.manifested
-        rank_part.phases.add(occurrence.second.phase)
         if self._most is None or len(rank_part.examples) < self._most:
             rank_part.examples.append(occurrence)
         return race

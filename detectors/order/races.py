@@ -97,8 +97,7 @@ class Race:
     ``manifested`` those whose order was reversed in this timing. ``slack_ns`` is the smallest of all occurrences:
     how close the two came in this timing, or, below 0, by how much their order was reversed at worst. ``examples``
     are the first few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names``: the
-    contents of the bytes that both touch (of the range that bounds these bytes, for strided views). ``phases``: those
-    in which the host issued the second access of any occurrence.
+    contents of the bytes that both touch (of the range that bounds these bytes, for strided views).
     """
 
     kind: RaceKind
@@ -110,7 +109,6 @@ class Race:
     ranks: tuple[int, ...]
     names: tuple[Name, ...]
     examples: tuple[Occurrence, ...]
-    phases: tuple[str, ...] = ()
 
     @property
     def missing_wait(self) -> str:

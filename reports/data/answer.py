@@ -50,7 +50,7 @@ def _effect(basis: Basis, found: FoundRace) -> Iterator[str]:
     witness = found.race.witness
     if witness is not None:
         yield f"{sentences.witness(found.number, witness)[0]}."
-    if basis.trained and all(race.phases == ("init",) for race in found.races):
+    if set(found.numbers) <= set(basis.early):
         yield "The two race only before the model's first forward pass."
     if witness is not None and witness.verdict == "benign" and any(engine.never_met for engine in basis.limits):
         yield "In a large model it may do harm: this one stays below the limits that are named below."

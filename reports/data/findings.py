@@ -209,7 +209,8 @@ class Basis(JsonPart):
     program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do. ``own``:
     the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
     of findings that only the baseline has; None: unknown, without a baseline or where not all was seen. ``limits``:
-    limits of libraries that the model does not meet, or that were scaled to it. ``trained``: a module was called.
+    limits of libraries that the model does not meet, or that were scaled to it. ``early``: numbers of
+    the races all of whose occurrences lie before the first call of a module.
     """
 
     seen: str = ""
@@ -227,7 +228,7 @@ class Basis(JsonPart):
     status: int | None = None
     gone: list[str] | None = None
     limits: list[KeptLimits] = []
-    trained: bool = False
+    early: list[int] = []
 
     @property
     def scope(self) -> list[str]:
@@ -439,7 +440,7 @@ def _sentence(findings: Findings) -> str:
         }[findings.verdict]
     ]
     if findings.held:
-        parts.append("But only by chance: part of what orders it are waits that are there for another reason.")
+        parts.append("But only by chance: some of its waits are there for another reason.")
     if findings.divergence is None:
         parts = [f"No reference to compare with; found: {', '.join(findings.causes) or 'nothing'}."]
     if findings.failure:

@@ -46,16 +46,12 @@ _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithm
 
 @dataclass(frozen=True)
 class Seen:
-    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time.
-
-    ``trained``: the program called a module.
-    """
+    """The part of a program that was examined. ``virtual_ns``: when its last work ended, in virtual time."""
 
     ranks: int = 0
     launches: int = 0
     streams: int = 0
     virtual_ns: int = 0
-    trained: bool = False
 
     def sentence(self) -> str:
         launches = wording.count(self.launches, "launch", "launches")
@@ -108,6 +104,7 @@ def of_program(
     strict: bool = False,
     waits: Sequence[MissingWait] = (),
     limits: Sequence[KeptLimits] = (),
+    early: Sequence[int] = (),
 ) -> Findings:
     """Return the findings on a program that ran. ``asked``: the command, its ranks, the slowed operations.
 
@@ -144,7 +141,7 @@ def of_program(
         "seeded": seeded,
         "thinned": thinned,
         "limits": list(limits),
-        "trained": seen.trained,
+        "early": list(early),
     }
     basis = Basis(
         seen=seen.sentence(),
@@ -192,24 +189,24 @@ def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
     elif basis.idle:
         text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
     elif findings.verdict == Verdict.UNKNOWN:
-        text = "Unknown: no race was seen, but not all that the program does was."
+        text = "Unknown: no race was seen, but a part of what the program does was not seen either."
     elif basis.uninitialised:
         where = visible(basis.uninitialised[0].where, lines=False)
         left = len(basis.uninitialised) - 1
         more_clause = f" (and {left} more)" if left else ""
-        text = f"Uninitialised, and no race: {ordered}, and yet what nobody wrote reaches {where}{more_clause}."
+        text = f"Uninitialised: {ordered}, but memory that nobody wrote reaches {where}{more_clause}."
     elif basis.wrong:
         first, more = basis.wrong[0], len(basis.wrong) - 1
         clause = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"
-        text = f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {clause}."
+        text = f"{_SAYS[first.kind]}: {ordered}, but {clause}."
     elif findings.verdict == Verdict.FRAGILE:
-        text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
+        text = "Fragile: all is ordered, but in part only by waits that are there for another reason."
     else:
         text = clean(ordered, basis.unexercised)
     if findings.failure:
         text += f" The program ended early: {findings.failure}."
         if ranks > 1:  # RaceDetector.finish: less order is known
-            text += " What the other ranks did then is missing, and with it perhaps what orders the two."
+            text += " The other ranks are not judged beyond that point, so a wait of theirs may be missing here."
     return text
 
 

@@ -127,7 +127,7 @@ def table(rows: Sequence[WaitRow]) -> Table:
     """Return a table with a row per line."""
     return Table(
         "Each line's waits, taken away alone",
-        ["line", "verdict", "host waits", "without it"],
+        ["line", "verdict", "delay", "without it"],
         [
             [
                 Cell(row.place, "", f"{row.how}, {wording.times(row.count)}"),

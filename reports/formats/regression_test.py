@@ -25,10 +25,10 @@ _WIDTH = 100
 _LONGEST = 90  # characters of a test's name
 _MEMORY = ("freed", "reused")
 _ASSERTS = (
-    "What it asserts: the program has no race, between the two functions or anywhere else (a fix may move it), in no "
-    "timing (happens-before, of the branches that the program takes); and in the timing below it sees what it sees in "
-    "the plain one. Where a fix moves the work that is late in it, the former still holds, and a warning says that "
-    "nothing was late."
+    "It asserts that the program has no race in any timing, between the two functions or elsewhere (a fix may move "
+    "it): that is by happens-before, for the branches that the program takes. It also asserts that the program reads "
+    "the same values in the timing below as in the plain one. If a fix moves the work that this timing delays, the "
+    "first still holds, and a warning says that nothing was delayed."
 )
 
 

@@ -91,7 +91,7 @@ def _sentence(run: Run) -> str:
         text = f"training goes wrong{since}, and no race between streams explains it."
     elif kind == "clean":
         missing = findings.rests.unexercised if findings.rests else []
-        far = " as far as it went" if missing else ""
+        far = " for the part that ran" if missing else ""
         text = f"nothing is wrong{far}: no race was found, and every value equals the reference bit for bit."
         if findings.rests and findings.rests.held:
             text += " But part of what orders it are waits that are there for another reason."

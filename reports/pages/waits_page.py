@@ -18,7 +18,7 @@ _WORDS = (
     "carries load",
     "fragile cover",
     "redundant",
-    "held up",
+    "delay",
     "race",
     "witness",
     "token",
@@ -40,7 +40,7 @@ def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
     tone = "bad" if waits.disagree else "warn" if waits.of(FRAGILE) or waits.of(UNKNOWN) else "good"
     facts = [
         Fact("scope", waits.scope),
-        Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
+        Fact("delay", "how much earlier its stream or the host could have gone on without it alone", "delay"),
         Fact(
             "not taken away",
             f"{wording.count(waits.others, 'wait')} of collectives and autograd's engine themselves",
@@ -88,7 +88,7 @@ def tidy(rows: Sequence[WaitRow]) -> pd.DataFrame:
 
 def _card(number: int, row: WaitRow) -> Card:
     facts = [Fact("call", f"{row.how} in {row.function}"), Fact("made", f"{row.count} times on all ranks")]
-    facts.append(Fact("held up", duration(row.held_ns), "held up"))
+    facts.append(Fact("delay", duration(row.held_ns), "delay"))
     for race in row.races:
         facts.append(Fact(race.kind, f"{race.first}; {race.second}; {race.times} times", "race"))
     if row.pair:

@@ -30,7 +30,7 @@ def clean(claim: str, unexercised: Sequence[str]) -> str:
     ``claim``: without a full stop; ``unexercised``: features that were on and never used.
     """
     if unexercised:
-        return f"Clean as far as it went: {claim}, but not all that it has was exercised."
+        return f"Clean for the part that ran: {claim}, but not everything was exercised."
     return f"Clean: {claim}."
 
 

@@ -77,9 +77,9 @@ def held(race: Race, sites: Sequence[WaitSite]) -> str:
 
 
 def count(races: int, waits: int) -> str:
-    """Return how many races there are, and for want of how many waits if these are fewer."""
+    """Return how many races there are, and how many waits are missing if these are fewer."""
     number = "A race" if races == 1 else wording.count(races, "race")
-    return number if waits == races else f"{number} for want of {'one wait' if waits == 1 else f'{waits} waits'}"
+    return number if waits == races else f"{number}, {'one missing wait' if waits == 1 else f'{waits} missing waits'}"
 
 
 def missing(race: Race) -> str:

@@ -66,7 +66,7 @@ class CheckOptions(ProgramOptions):
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="Run SCRIPT again for this many races, with the two accesses the other way round, to see if that is "
+        help="Run SCRIPT again for this many races, with the two accesses in the opposite order, to see if that is "
         "harmful; and, for reads of memory that nothing wrote, with other bytes there. It writes its files again.",
     )
     of: tuple[str, ...] = flags.option(

@@ -15,7 +15,9 @@ from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, together
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import Enough, Following, Reader, records_of, rests_on
+from streamrace.detectors.identity import RaceKey, identity
 from streamrace.detectors.missing_waits import TracedWaits, missing_waits
+from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values import answers
 from streamrace.detectors.witness import Witness
 from streamrace.device import seeds
@@ -31,6 +33,7 @@ from streamrace.repro.sessions.dry_metrics import DryMetrics
 from streamrace.repro.sessions.folders import ANSWERS, LIMITS, SEEDED
 from streamrace.trace.records import (
     HOST_STREAM,
+    TRAINING,
     Alloc,
     Collective,
     End,
@@ -95,12 +98,17 @@ class Judging:
         on_race: Callable[[Race], None] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._request, self._strict, self._on_race = folder, request, strict, on_race
-        self._waits, self._count, self._using = Waits(), _Count(), detectors()
+        self._waits, self._count, self._using = Waits(), _Count(), detectors(self._notice)
+        self._trained: set[RaceKey] = set()  # races with an occurrence after the first call of a module
         self._bare = WithoutIncidentalWaits(self._waits)
         self._rehearsed = DryMetrics(request) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
         readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
         self._following = Following(folder / "trace", readers, thin=True)
+
+    def _notice(self, key: RaceKey, occurrence: Occurrence) -> None:
+        if occurrence.second.phase == TRAINING:
+            self._trained.add(key)
 
     def poll(self, enough: Enough = lambda: False) -> bool:
         """Judge more of the trace written by now, until ``enough`` returns True. Return whether more is available."""
@@ -192,6 +200,7 @@ class Judging:
             strict=self._strict,
             waits=waits,
             limits=limits.noted(folder / LIMITS),
+            early=[at for at, race in enumerate(races, 1) if count.trained and identity(race) not in self._trained],
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()
@@ -236,7 +245,7 @@ class _Count:
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
-        self._trained = False
+        self.trained = False  # a module was called
 
     def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
@@ -254,7 +263,7 @@ class _Count:
             elif isinstance(record, End):
                 self._ended.add(rank)
             elif isinstance(record, Phase):
-                self._trained = True
+                self.trained = True
 
     @property
     def open(self) -> list[int]:
@@ -262,4 +271,4 @@ class _Count:
 
     def seen(self) -> Seen:
         streams = len(set().union(*self._streams.values()))
-        return Seen(len(self._streams), self._launches, streams, self._last_ns, self._trained)
+        return Seen(len(self._streams), self._launches, streams, self._last_ns)

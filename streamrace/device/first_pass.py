@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from streamrace.device import tracing
-from streamrace.trace.records import Phase
+from streamrace.trace.records import TRAINING, Phase
 
 
 def watch() -> None:
-    """Begin the phase ``training`` at the next call of a ``torch.nn.Module`` in this process, whichever it is."""
+    """Begin the phase :data:`TRAINING` at the next call of a ``torch.nn.Module`` in this process, whichever it is."""
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     def begin(*_: Any) -> None:
         hook.remove()
-        tracing.note(Phase(0, 0, "training"))
+        tracing.note(Phase(0, 0, TRAINING))
 
     hook = register_module_forward_pre_hook(begin)

@@ -87,6 +87,7 @@ class StreamName(NamedTuple):
     name: str
 
 
+TRAINING = "training"  # the phase of a program after its first call of a module
 HOST_STREAM = "host"  # not a stream: stands for the host's own accesses to pinned memory
 
 

@@ -80,7 +80,7 @@ def test_races_that_one_wait_would_order_are_one_finding_everywhere(check: Check
     check.script(THREE_PRODUCERS)
     done = check("--format", "sarif", "--output", "it.sarif", "--write-baseline", "known.json", "train.py")
     assert len(done.findings["races"]) == 3 and found(done) == [[1, 2, 3]]
-    assert "3 races for want of one wait" in done.told and "Races 2 and 3 lack the same wait." in done.told
+    assert "3 races, one missing wait" in done.told and "Races 2 and 3 lack the same wait." in done.told
     assert "Race 2:" not in done.told, "folded"
 
     (run,) = json.loads((check.folder / "it.sarif").read_text())["runs"]
@@ -117,7 +117,7 @@ def test_the_sentence_names_the_lines_and_the_values(check: Checking) -> None:
         "train.py:11 reads memory on stream 1 while train.py:7 may still be writing it on stream 'default': stream 1 "
         "does not wait for that." in done.told
     )
-    assert "Race 1 is harmful: with the two the other way round, what the host reads by" in done.told
+    assert "Race 1 is harmful: in the opposite order, what the host reads by" in done.told
     assert "differs (-1024 becomes 0)" in done.told, done.told
 
 

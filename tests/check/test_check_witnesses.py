@@ -78,7 +78,7 @@ def test_the_number_that_changes_is_shown_and_of_a_tensor_that_it_does(
 def test_a_race_that_changes_nothing_is_benign(check: Check) -> None:
     check.script(RACE.format(made="kept.add_(0)", read="(matrix @ matrix)[:1].new_zeros(4) + kept"))
     verdict, says, _ = words_of(check("--witnesses", "1", "train.py"))
-    assert (verdict, says) == ("benign", "with the two the other way round, the program sees the same")
+    assert (verdict, says) == ("benign", "in the opposite order, the program sees the same")
 
 
 def test_of_a_program_that_never_runs_twice_alike_nothing_is_claimed(check: Check) -> None:

@@ -1,4 +1,4 @@
-"""A race of a user's own program gets a witness: the program runs again with the two accesses the other way round."""
+"""A race of a user's own program gets a witness: the program runs again with the two accesses in the opposite order."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     assert [(witness.verdict, witness.says) for witness in witnesses] == [
         (
             "harmful",
-            "with the two the other way round, what the host reads by "
+            "in the opposite order, what the host reads by "
             "_local_scalar_dense (train.py:11 changes_what_is_printed) differs (64 becomes nan)",
         ),
-        ("benign", "with the two the other way round, the program sees the same"),
+        ("benign", "in the opposite order, the program sees the same"),
         (
             "harmful",
-            "with the two the other way round, what the host reads by "
+            "in the opposite order, what the host reads by "
             "sum (train.py:23 the_host_looks_before_the_copy_has_ended) differs",
         ),
         ("not confirmed", "not examined, as only 3 races are"),
@@ -186,7 +186,7 @@ def test_benign_is_said_of_occurrences_from_the_whole_run_and_how_many_they_were
         told.append((witness.verdict, [one.place.occurrence for one in deviations(witness)]))
     assert told == [("harmful", [1]), ("harmful", [13]), ("harmful", [24]), ("benign", [1])]
     assert witness.says == (
-        "with the two the other way round in 4 of its 24 occurrences, one at a time, the program sees the same"
+        "in the opposite order in 4 of its 24 occurrences, one at a time, the program sees the same"
     )
 
 
@@ -200,7 +200,7 @@ def test_a_race_that_shows_more_than_once_is_judged_in_a_timing_where_it_does_no
     (witness,) = examine(tmp_path, [race], command, timing=Timing.parse(slow), runner=runner)
     assert (witness.verdict, witness.says) == (
         "harmful",
-        "with the two the other way round, what the host reads by _local_scalar_dense (train.py:12 <module>) differs "
+        "in the opposite order, what the host reads by _local_scalar_dense (train.py:12 <module>) differs "
         "(8 becomes nan)",
     )
     assert witness.token.startswith(f"{slow},x1000:host,0/0/aten::mm/")
@@ -230,7 +230,7 @@ def test_a_race_between_ranks_names_its_rank_and_what_cannot_be_reversed_says_wh
             "nccl::all_reduce",
             "aten::add",
             "harmful",
-            "with the two the other way round, what the host reads on rank 1 by "
+            "in the opposite order, what the host reads on rank 1 by "
             "_local_scalar_dense (train.py:12 <module>) differs (12 becomes 8)",
         ),
     ]

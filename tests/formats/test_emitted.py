@@ -32,7 +32,7 @@ def emitted(**changes: Any) -> EmittedTest:
         "timing": "t1,0/0/aten::add/2+8us",
         "reference": "t1",
         "harm": "harmful",
-        "says": "with the two the other way round, the loss differs",
+        "says": "in the opposite order, the loss differs",
         "releases": {"deepspeed": "0.13.4"},
         "lines": (47, 3),
     }
@@ -54,13 +54,13 @@ Fails with deepspeed 0.13.4:
     second read by aten::mul on stream 'side'
       deepspeed/runtime/zero/stage3.py:120 Optimizer.step
 
-Stream 'side' never waits for stream 'default' after add (train.py:7 step). Harmful: with the two
-the other way round, the loss differs.
+Stream 'side' never waits for stream 'default' after add (train.py:7 step). Harmful: in the opposite
+order, the loss differs.
 
-What it asserts: the program has no race, between the two functions or anywhere else (a fix may move
-it), in no timing (happens-before, of the branches that the program takes); and in the timing below
-it sees what it sees in the plain one. Where a fix moves the work that is late in it, the former
-still holds, and a warning says that nothing was late.
+It asserts that the program has no race in any timing, between the two functions or elsewhere (a fix
+may move it): that is by happens-before, for the branches that the program takes. It also asserts
+that the program reads the same values in the timing below as in the plain one. If a fix moves the
+work that this timing delays, the first still holds, and a warning says that nothing was delayed.
 
 Runs on 2 processes with a simulated GPU each: pip install pytest 'streamrace[watch]'. The program
 is what is left of 47 lines, 3, that show the race.

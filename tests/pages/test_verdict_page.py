@@ -164,7 +164,7 @@ def test_races_that_lack_the_same_wait_are_one_finding(tmp_path: Path, visit: Vi
     assert page.locator(".answer").count() == 1
     assert page.locator(".race:visible").count() == 1
     folded = page.locator("details.others")
-    assert folded.locator("> summary").inner_text() == "1 more pair for want of the same wait"
+    assert folded.locator("> summary").inner_text() == "1 more pair without the same wait"
     folded.locator("> summary").click()
     assert page.locator(".race:visible h3").all_inner_texts() == ["Race 1: write-read", "Race 2: write-read"]
     text = (folder / "report" / "report.md").read_text()

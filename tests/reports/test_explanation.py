@@ -124,8 +124,8 @@ KINDS = {
         reused(),
         "Memory that stream 7 still reads is handed out again, and stream 'compute' writes it without waiting.",
         "Then, after `add_` (model.py:2), the program frees that memory. The allocator follows stream 'compute', "
-        "on which it was allocated; no record_stream names another stream. The allocator hands the memory out again, to the "
-        "allocation at model.py:3 forward, without waiting for that access.",
+        "on which it was allocated; no record_stream names another stream. The allocator hands the memory out again, "
+        "to the allocation at model.py:3 forward, without waiting for that access.",
     ),
     "memory that is freed": (
         reused(quiet=False),
@@ -272,12 +272,12 @@ TOKENS = {
 def test_a_token_is_told_in_words(token: str, tmp_path: Path, capsys: Captured) -> None:
     folder = judged(early(), tmp_path / "it")
     found = json.loads((folder / "findings.json").read_text())
-    says = {"verdict": "harmful", "says": "with the two the other way round, what the host reads differs"}
+    says = {"verdict": "harmful", "says": "in the opposite order, what the host reads differs"}
     found["races"][0]["witness"] = {"token": token, "reason": "", "command": "streamrace check x.py", **says}
     (folder / "findings.json").write_text(json.dumps(found))
     told = on_one_line(explained(folder, capsys))
     assert TOKENS[token] in told
-    assert "Harmful: with the two the other way round, what the host reads differs." in told
+    assert "Harmful: in the opposite order, what the host reads differs." in told
 
 
 # -- hostile ---------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, table: Table, width: int = 80) -> lis
 @pytest.mark.parametrize("place", [PLACE, LONGER])
 def test_a_path_is_whole_and_long_texts_stand_below_their_row(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     row = [Cell(place, "", "stream.wait_event, 36 times"), Cell("carries load", "bad", "and live"), "135.9 us", PROSE]
-    lines = shown(monkeypatch, Table("Each line's waits", ["line", "verdict", "held up", "without it"], [row]))
+    lines = shown(monkeypatch, Table("Each line's waits", ["line", "verdict", "delay", "without it"], [row]))
     assert lines[0] == "Each line's waits"
     assert any(line.startswith(place) for line in lines)
     assert all(len(line) <= 80 or line.strip(" ,") == place for line in lines)

@@ -72,7 +72,7 @@ def test_clean_is_never_said_alone_where_something_was_not_exercised() -> None:
     assert printed(ran()).startswith("╭")
     assert "Clean: every two accesses" in printed(ran())
     text = printed(ran(unexercised=["stream 3 was given no work"]))
-    assert "Clean as far as it went" in text
+    assert "Clean for the part that ran" in text
     assert "stream 3 was given no work." in text
 
 
@@ -83,7 +83,7 @@ def test_nor_is_it_of_a_scenario_wherever_its_verdict_stands(tmp_path: Path) -> 
     rests = {"held": [], "unexamined": 0, "unexercised": [NEVER]}
     run = load(run_folder(tmp_path / "one", clean=True, rests=rests))
     told = summary.headline([run])
-    assert told.startswith("Nothing is wrong as far as it went: ") and told.endswith(
+    assert told.startswith("Nothing is wrong for the part that ran: ") and told.endswith(
         f"nothing is known of it: {NEVER}."
     )
     other = load(run_folder(tmp_path / "other", clean=True, scenario={"fix": "event"}))
@@ -95,7 +95,7 @@ def test_nor_is_it_of_a_scenario_wherever_its_verdict_stands(tmp_path: Path) -> 
     right = Divergence(None, None, (), (), 3)
     nothing: dict[str, Any] = {"scenario": {}, "versions": {}, "races": (), "stale": None, "uncovered": ()}
     sentence = of_scenario(**nothing, cost=None, divergence=right, steps_done=3, unexercised=[NEVER]).sentence
-    assert sentence.startswith("Clean as far as it went: no race, and every value")
+    assert sentence.startswith("Clean for the part that ran: no race, and every value")
 
 
 def test_what_was_not_seen_is_told() -> None:
@@ -112,7 +112,7 @@ def test_waits_of_which_each_is_enough_are_listed() -> None:
 
 
 def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
-    assert "perhaps what orders the two" in ran(races=RACES, failure="it was killed").sentence
+    assert "a wait of theirs may be missing here" in ran(races=RACES, failure="it was killed").sentence
     assert "perhaps" not in ran(races=RACES, failure="it was killed", seen=Seen(1, 2, 2)).sentence
 
 
@@ -121,7 +121,7 @@ def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
     [
         judged(
             "harmful",
-            "with the two the other way round, a.out differs",
+            "in the opposite order, a.out differs",
             "t1,x=1",
             "streamrace check --timing t1,x=1 a.py",
         ),

@@ -195,7 +195,7 @@ class Examination:
         benign = [witness for witness in witnesses if witness.verdict == "benign"]
         if not benign or race.occurrences == 1:
             return witnesses[0]
-        sentence = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        sentence = f"in the opposite order in {len(benign)} of its {race.occurrences} occurrences"
         return replace(benign[0], says=f"{sentence}, one at a time, {_NOTHING}")
 
     def _try_occurrence(self, race: Race, occurrence: Occurrence) -> LiveWitness:
@@ -362,7 +362,7 @@ class Examination:
             token=token,
             reason="",
             verdict="harmful" if other else "benign",
-            says=f"with the two the other way round, {differs if other else _NOTHING}",
+            says=f"in the opposite order, {differs if other else _NOTHING}",
             command=self._again(token),
             outcomes=(outcome, reference),
             against=str(against) if against else "",

@@ -133,7 +133,7 @@ def judged(
     if again := failing(find_races(shown_traces)):  # the program takes other branches in this timing
         return Judgement("\n".join(_report(again, between, timing, "", lost)), tuple(again))
     notes = [f"the program does not come by {place} any more: it has no race at all" for place in lost]
-    notes += [f"in the timing {timing} nothing is late: {line}" for line in _missing(shown, timing)]
+    notes += [f"in the timing {timing} nothing is delayed: {line}" for line in _missing(shown, timing)]
     if races:
         sentence = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
         return Judgement(notes=(*notes, f"{sentence}: values were not compared, as it may change them"))
