@@ -55,7 +55,8 @@ def bisect(options: BisectOptions) -> None:
     _ = program.folder
     releases = release_trial.between(package, oldest, newest)
     console = Terminal()
-    words = [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if options.module else []), *options.program]
+    words = ["--ranks", str(ranks)] if ranks else []
+    words += ["--scale-limits"] * options.scale_limits + ["-m"] * options.module + [*options.program]
     query = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
     folder = folders.marked(
         options.runs / (options.name or f"bisect-{package}-{datetime.now():%Y%m%d-%H%M%S}"),

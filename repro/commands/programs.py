@@ -25,6 +25,7 @@ class ScriptOptions:
 
     module: bool = flags.option("-m", is_flag=True, help=HELP["module"])
     ranks: int | None = flags.option("--ranks", type=click.IntRange(1), help=HELP["ranks"])
+    scale_limits: bool = flags.option("--scale-limits", is_flag=True, help=HELP["scale_limits"])
     program: tuple[str, ...] = flags.argument(nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
     name: str | None
     runs: Path
@@ -44,7 +45,6 @@ class ProgramOptions(ScriptOptions):
     packages: tuple[str, ...]
     slow: tuple[str, ...]
     token: str
-    scale_limits: bool = flags.option("--scale-limits", is_flag=True, help=HELP["scale_limits"])
     report: bool = flags.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 
     def launch(self, command: str, argument: str | None, dry: World | None = None, **more: Any) -> LaunchOptions:

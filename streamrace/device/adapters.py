@@ -17,6 +17,7 @@ ADAPTERS = {
     "deepspeed.runtime.zero.stage3": "streamrace.frameworks.deepspeed.limits",
     "deepspeed.runtime.zero.stage_1_and_2": "streamrace.frameworks.deepspeed.limits",
     "streamrace.detectors.live.ops": "streamrace.device.opaque_ops",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "streamrace.frameworks.data_parallel",
     "torch.nn.parallel.distributed": "streamrace.frameworks.data_parallel",
     "transformers.utils.import_utils": "streamrace.frameworks.listing",
 }

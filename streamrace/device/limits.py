@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 
+LARGE = 6_738_415_616
+"""Parameters of Llama-2-7B: limits of this model are scaled to smaller ones, as scenarios do, too."""
+
+
 @dataclass
 class _Reporting:
     """The settings of this process and its forks. ``scale``: adapters scale the limits to the model."""

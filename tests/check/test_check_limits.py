@@ -46,6 +46,25 @@ DDP = """
         model(torch.ones(2, 64, device="cuda")).sum().backward()
 """
 
+FSDP = """
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    model = FullyShardedDataParallel(layers, auto_wrap_policy=size_based_auto_wrap_policy, device_id=rank)
+    parts = sum(isinstance(each, FullyShardedDataParallel) for each in model.modules())
+    model(torch.ones(2, 64, device="cuda")).sum().backward()
+    print(f"{parts} parts")
+"""
+
 BENIGN = """
     side = torch.cuda.Stream()
     a = torch.zeros(8, device="cuda")
@@ -131,6 +150,19 @@ def test_the_race_of_a_large_model_is_found_in_a_small_one(check: Checking) -> N
     assert "deepspeed 0.13.5 mends it, and this is 0.13.4: upgrade." in large.told
     (race,) = (race for race in large.findings["races"] if race["second"]["stack"][0]["line"] == 93)
     assert race["first"]["stack"][0]["line"] == 1643 and race["witness"]["verdict"] == "harmful"
+
+
+def test_a_model_below_the_size_of_a_part_of_fsdp_is_divided_on_demand(check: Checking) -> None:
+    check.script(FSDP)
+    small = check("--ranks", "2", "train.py")
+    assert "1 parts" in small.out
+    assert "stays below limits of FSDP that a large one meets: min_num_params (100,000,000)." in small.told
+    large = check("--ranks", "2", "--overwrite", "--scale-limits", "train.py")
+    assert "5 parts" in large.out
+    assert (
+        "Limits of FSDP are scaled to the model of 16,640 parameters (--scale-limits): min_num_params from"
+        in large.told
+    )
 
 
 def test_pages_and_the_text_for_an_issue_say_it(check: Checking) -> None:

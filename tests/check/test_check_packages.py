@@ -74,8 +74,8 @@ def test_the_first_release_with_the_wait_is_found(check: Any, tmp_path: Path) ->
     check.script(PROGRAM)
 
     def bisect(newest: str) -> tuple[int, dict[str, Any]]:
-        words = ["--package", "stem", "--from", "1.0", "--to", newest, "--name", "bis", "--overwrite", "train.py"]
-        command = [sys.executable, "-m", "streamrace", "bisect", *words]
+        words = ["--package", "stem", "--from", "1.0", "--to", newest, "--name", "bis", "--overwrite"]
+        command = [sys.executable, "-m", "streamrace", "bisect", *words, "--scale-limits", "train.py"]
         done = subprocess.run(command, cwd=check.folder, env=own, capture_output=True, text=True, timeout=280)
         found: dict[str, Any] = json.loads((check.folder / "runs" / "bis" / "bisect.json").read_text())
         assert found["sentence"] in done.stdout, done.stderr
@@ -84,6 +84,8 @@ def test_the_first_release_with_the_wait_is_found(check: Any, tmp_path: Path) ->
     status, found = bisect("1.2")
     assert (status, found["before"], found["first"]) == (0, "1.1", "1.2")
     assert found["gone"] == ["write-read of train.py:<module> and train.py:<module>"]
+    ran = json.loads((check.folder / "runs" / "bis" / "1.2" / "findings.json").read_text())
+    assert ran["scenario"]["scale_limits"] is True
     status, found = bisect("1.1")
     assert (status, found["first"]) == (4, "") and found["sentence"].startswith("Nothing changes: stem 1.0 and 1.1")
     status, found = bisect("1.3")

@@ -117,9 +117,7 @@ def test_a_run_in_which_hpz_never_ran_says_so_first(tmp_path: Path, capsys: pyte
     small = ("--size", "tiny", "--steps", "2", "--ranks", "2", "--nodes", "1", "--runs", str(tmp_path))
     main(["run", *small, "--persistence", "100000000", "--expect", "clean", "--name", "it"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert (
-        "Clean for the part that ran: no race, and every value equals the reference bit for bit" in shown
-    )
+    assert "Clean for the part that ran: no race, and every value equals the reference bit for bit" in shown
     assert "hpZ is on, and no secondary partition that training wrote was ever read" in shown
 
 

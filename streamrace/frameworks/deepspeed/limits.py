@@ -13,7 +13,6 @@ from typing import Any
 
 from streamrace.device import limits
 
-_LLAMA = 6_738_415_616  # parameters of Llama-2-7B, to which scenarios scale the defaults, too
 _LARGEST_DEFAULT = 1e9
 _ZERO_3 = {
     "max_live_parameters": "stage3_max_live_parameters",
@@ -63,7 +62,7 @@ def _limited(
         value = given.get(argument)
         if isinstance(value, (int, float)) and value >= total:
             least = 1 if argument == "prefetch_bucket_size" else largest
-            unmet[argument] = name, int(value), max(least, round(min(value, _LARGEST_DEFAULT) * total / _LLAMA))
+            unmet[argument] = name, int(value), max(least, round(min(value, _LARGEST_DEFAULT) * total / limits.LARGE))
     threshold = given.get(_PERSISTENCE)
     if isinstance(threshold, (int, float)) and threshold >= largest:
         shapes = [tuple(getattr(each, "ds_shape", each.shape)) for each in parameters]
