@@ -188,7 +188,7 @@ class AutoWatch:
                 if absent:
                     self._say(
                         f"rank {absent[0]} is not watched, so a finding will not be acted on before the end: the "
-                        "program starts ranks by itself; let torchrun or deepspeed start them all"
+                        "program starts ranks itself; let torchrun or deepspeed start them all"
                     )
         if self._stop_at is not None and self._steps >= self._stop_at:
             self._stop_at = None

@@ -301,7 +301,7 @@ class Board:
             self.close()
             self.failed = True
             warnings.warn(
-                f"The watch failed and has stepped aside, training goes on without it: {type(error).__name__}: {error}",
+                f"The watch failed and is off; training continues without it: {type(error).__name__}: {error}",
                 WatchFailed,
                 stacklevel=2,
             )

@@ -87,7 +87,7 @@ def check_writable(folder: Path) -> None:
             probe.write(b"0")
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
-            raise IncidentError(f"{folder} cannot be a folder, a file stands there: choose another folder") from None
+            raise IncidentError(f"{folder} is a file, not a folder: choose another folder") from None
         raise IncidentError(f"cannot write incidents into {folder}: {_why(error)}; choose another folder") from error
 
 

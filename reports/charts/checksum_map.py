@@ -192,7 +192,7 @@ def _text(table: _Table, first: npt.NDArray[np.int64], rows: int, width: int) ->
     if total > rows:
         parts.append(f"{total - rows} parameters are left out{_quality(wrong, rows)}.")
     if width > 1:
-        parts.append(f"A column stands for {width} steps and shows the worst of them.")
+        parts.append(f"A column is {width} steps and shows the worst of them.")
     return " ".join(parts)
 
 

@@ -72,13 +72,13 @@ def thinned(operations: int, of: int, ends: Mapping[int, int], races: Sequence[R
     """Describe traces of whose operations only the first are kept, and which of the races are not in that part."""
     cut = [RankEnd(rank=rank, op=op) for rank, op in ends.items()]
     says = [
-        f"Kept of the traces: the first {operations:,} operations of {of:,}. The others were judged like them, and "
-        "thinned out (--keep-trace 0 keeps all)"
+        f"Kept of the traces: the first {operations:,} operations of {of:,}. The others were judged, too, and "
+        "removed (--keep-trace 0 keeps all)"
     ]
     gone = [str(number) for number, race in enumerate(races, 1) if not kept(race.examples, cut)]
     if gone:
         subject = f"Race {gone[0]} is" if len(gone) == 1 else f"Races {', '.join(gone)} are"
-        says.append(f"{subject} in what was thinned out: what is told here is all that is left of it")
+        says.append(f"{subject} in the part of the traces that was removed: only what stands here is left of it")
     return Thinned(operations=operations, of=of, ends=cut, says=says)
 
 

@@ -14,7 +14,7 @@ def replace_file(target: Path, save: Callable[[Path], object]) -> None:
     stays, as ``save`` may choose the format by it. Raises OSError.
     """
     if target.is_dir():
-        raise IsADirectoryError(21, "a folder stands there")
+        raise IsADirectoryError(21, "it is a folder")
     beside = target.with_name(f".part.{target.name}")
     beside.unlink(missing_ok=True)
     try:

@@ -139,9 +139,9 @@ def _docstring(test: EmittedTest) -> str:
         _filled(_ASSERTS),
     ]
     if all(place.rpartition(":")[0] in (test.name, *test.modules) for place in test.between):
-        parts.append("Both functions lie in this file: where it is they that are wrong, mend them here.")
+        parts.append("Both functions lie in this file: if they are wrong, mend them here.")
     if test.beside:
-        parts.append("The program has other races, which are not this one's test: `beside` names them.")
+        parts.append("The program has other races, which this test ignores: `beside` names them.")
     if test.needed:
         parts.append(_filled(f"Beside this file it imports {', '.join(test.needed)}: pytest has to find that."))
     parts.append(_filled(_made(test)))

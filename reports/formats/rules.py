@@ -21,8 +21,8 @@ class Rule(NamedTuple):
 
 
 _NO_ORDER = (
-    "Two accesses to the same memory on different streams, {which}. Nothing orders them, so on another day they come "
-    "the other way round. {cure}"
+    "Two accesses to the same memory on different streams, {which}. Nothing orders them, so another run may execute "
+    "them in the opposite order. {cure}"
 )
 _WAIT = (
     "Let the later stream wait: an event recorded after the first access and waited for before the second, or "
@@ -89,21 +89,21 @@ RULES = {
         Rule(
             f"{PREFIX}wrong-arithmetic",
             "A value is computed wrongly, and every access is ordered",
-            "The program says what a tensor must be, and it is another one. That is no race: look at the arithmetic.",
+            "A tensor is not what the program says it must be. That is no race: look at the arithmetic.",
         ),
         Rule(
             f"{PREFIX}uninitialised",
             "A value depends on memory that nothing wrote",
-            "What torch.empty, Module.to_empty or resize_ give holds whatever was there before. Something that the "
-            "program reads, sends or keeps as a parameter depends on it: fill the memory first, or use only what was "
-            "written.",
+            "torch.empty, Module.to_empty and resize_ return memory with its previous contents. A value that the "
+            "program reads, sends or keeps as a parameter depends on them: fill the memory first, or use only the part "
+            "that was written.",
             f"{_TORCH}generated/torch.empty.html",
         ),
         Rule(
             f"{PREFIX}unknown",
             "Not all of the program was seen",
-            "Nothing can be said of what was not found: the program failed, gave the device nothing, or used memory in "
-            "a way that is not recorded. This is not a clean run.",
+            "Nothing can be said of what was not found: the program failed, issued nothing to the device, or used "
+            "memory in a way that is not recorded. This is not a clean run.",
             level="warning",
         ),
     )

@@ -85,7 +85,7 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
             f"{wording.count(len(races), 'race')}, {harmful} with a witness that changes what the program computes"
         )
     if controls:
-        parts.append(f"{wording.count(controls, 'bug')} with the same symptom that are none")
+        parts.append(f"{wording.count(controls, 'bug')} with the same symptom that are no races")
     if count["not-shown"]:
         parts.append(f"{count['not-shown']} not shown, with what was tried")
     summary = f"{len(rows)} entries: {'; '.join(parts)}" if parts else "no entry"

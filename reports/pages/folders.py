@@ -66,7 +66,7 @@ def _read(
     for folder in folders:
         kind = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
         if kind and len(folders) > 1:
-            raise ReportError(f"{folder} is a {kind}, which is compared with nothing: make its report by itself")
+            raise ReportError(f"{folder} is a {kind}, which cannot be compared: make its report alone")
         if kind:
             return study_folder.load(folder) if kind == "study" else dry.load(folder), [], []
     tried = [folder for folder in folders if campaigns.is_campaign(folder)]

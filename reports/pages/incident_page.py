@@ -26,7 +26,7 @@ _WORDS = {
     "Inf": "A value beyond what the number format can hold, or a division by 0.",
     "module": "The part of the model, by its path in it.",
     "RNG state": "The state of the random number generators when the micro-batch began.",
-    "order of execution": "Points stand in the order in which this rank came to them within the step.",
+    "order of execution": "The points are in the order in which this rank reached them within the step.",
 }
 _CAUSES = {
     Cause.DATA: "The batch itself is bad: probe at the data, not at the model.",

@@ -216,7 +216,7 @@ def _evidence(findings: Findings) -> dict[str, str]:
         before = "before the edit after" if stale.edited else "of"
         evidence["stale"] = f"{stale.phase} of step {stale.step} holds values {before} step {stale.version}"
     for read in findings.uncovered[:1]:
-        evidence["uncovered"] = f"{read.nbytes} bytes nobody wrote"
+        evidence["uncovered"] = f"{read.nbytes} bytes that nobody wrote"
     return evidence
 
 

@@ -127,7 +127,7 @@ class _Pages(RequestHandler):
     def write_error(self, status_code: int, **_: Any) -> None:
         self.say(
             status_code,
-            {404: "There is no such page here: go back to the list of runs."}.get(status_code, self._reason),
+            {404: "This page does not exist: go back to the list of runs."}.get(status_code, self._reason),
         )
 
     def say(self, status: int, sentence: str) -> None:

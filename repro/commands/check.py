@@ -46,7 +46,7 @@ class CheckOptions(ProgramOptions):
         show_default=True,
         metavar="MIB",
         help="Keep the beginning of each rank's trace, up to this size, for reports and further commands. The rest is "
-        "judged, too, and thinned out. 0, or with --record: keep all.",
+        "judged, too, and removed. 0, or with --record: keep all.",
     )
     slow: tuple[str, ...] = flags.option(
         "--slow",
@@ -100,7 +100,7 @@ class CheckOptions(ProgramOptions):
         """Check the output options, so that mistakes are reported before the program runs."""
         for option, file in (("--output", self.output), ("--write-baseline", self.keep_in)):
             if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-                problem = "is a folder" if file.is_dir() else "lies in a folder that is not there"
+                problem = "is a folder" if file.is_dir() else "is in a folder that does not exist"
                 raise WrongUse(f"{option} {file} {problem}: name a file")
         before = None
         if self.baseline is not None:

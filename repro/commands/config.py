@@ -55,7 +55,7 @@ def _file(start: Path) -> Path | None:
     setting = os.environ.get(VARIABLE)
     if setting is not None:
         if setting and not Path(setting).is_file():
-            raise WrongUse(f"{VARIABLE} names {setting}, and there is no such file")
+            raise WrongUse(f"{VARIABLE} names {setting}, which does not exist")
         return Path(setting) if setting else None
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"

@@ -58,7 +58,9 @@ def emit_test(
     timing = _timing(selection)
     file = output or folder / f"test_race_{selection.number}.py"
     if file.is_dir() or not file.absolute().parent.is_dir():
-        raise WrongUse(f"--output {file} {'is a folder' if file.is_dir() else 'lies in no folder'}: name a file")
+        raise WrongUse(
+            f"--output {file} {'is a folder' if file.is_dir() else 'is in a folder that does not exist'}: name a file"
+        )
     in_place(tuple(regression_test.available_releases(program.packages, packages)))
     console = Terminal(stderr=True)
     with console.status("the program by itself") as status:

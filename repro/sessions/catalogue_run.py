@@ -108,7 +108,7 @@ def _evidence(rests: Basis | None) -> str:
 def differs(entry: Entry, ran: RanSide) -> list[str]:
     """List the deviations of the affected side from the entry, in sentences without full stops."""
     if ran.failure:
-        return [f"the affected side gives no verdict: {ran.failure}"]
+        return [f"the affected side has no verdict: {ran.failure}"]
     if entry.kind in CONTROLS:
         problems = [f"{ran.races} races on the affected side of an entry without one"] if ran.races else []
         wanted = f"wrong {entry.kind}" if entry.kind in ("arithmetic", "bounds") else entry.kind
@@ -122,7 +122,7 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
 def unclean(ran: RanSide) -> list[str]:
     """List what the fixed side shows but should not."""
     if ran.failure:
-        return [f"the fixed side gives no verdict: {ran.failure}"]
+        return [f"the fixed side has no verdict: {ran.failure}"]
     return [] if ran.verdict in _CLEAN else [f"the fixed side is {ran.verdict}: {ran.sentence.rstrip('.')}"]
 
 

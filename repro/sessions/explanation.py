@@ -123,7 +123,7 @@ def _order(chosen: Chosen, occurrence: Occurrence | None) -> _Order:
         return _Order(why_not=f"What precedes each access is not known here: {why}.")
     if around is None and chosen.run.file.checked and chosen.run.file.checked.thinned:
         return _Order(
-            why_not="The two lie in what was thinned out of the run's traces, so what precedes each is not known "
+            why_not="Both are in the part of the run's traces that was removed, so what precedes each is not known "
             "here: 'streamrace check --keep-trace 0' keeps all.",
             held=held,
         )

@@ -93,7 +93,7 @@ def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
 
 def _print(folder: Path, timing: Timing, result: dict[str, Any]) -> None:
     ranks = wording.count(result["ranks"], "rank")
-    _say(f"{folder}: {result['operations']} operations of {ranks}, and the replay gives their recorded bits.")
+    _say(f"{folder}: {result['operations']} operations of {ranks}, and the replay reproduces their bits.")
     if not timing.deviations:
         return
     if not result["read_otherwise"] and not result["blocks_otherwise"]:

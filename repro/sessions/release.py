@@ -39,8 +39,8 @@ def become(packages: Sequence[str]) -> None:
     if loaded := [package for package in lacking if str(package) in running()]:
         first = loaded[0]
         raise PackageError(
-            f"{first.title} is first in the import path, and Python finds {first.name} {names.installed(first.name)}"
-            " before it: run in another folder, or take what stands there out of the import path"
+            f"{first.title} was put at the front of the import path, but Python finds {first.name} "
+            f"{names.installed(first.name)} before it: run in another folder, or take that folder out of the import path"
         )
     environment = environment_of(packages, tell=_tell)
     sys.stdout.flush()

@@ -152,7 +152,7 @@ def simulate(
         findings = build()
         _write(findings, folder)
         if rests and findings.verdict is Verdict.CLEAN and not failure:
-            progress.doing("judging what the verdict rests on")
+            progress.doing("judging which waits the verdict depends on")
             missing = [*found_by(using, Unexercised), *found_by(using, Unseen)]
             findings = build(holding=rests_on(folder / "trace", waits), unexercised=missing)
             _write(findings, folder)

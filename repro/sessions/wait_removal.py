@@ -19,7 +19,7 @@ from streamrace.trace import wording
 
 Tell = Callable[[str], None]
 _NO_CALL = "by the trace alone: a read's value is not there without its wait"
-_NOT_OURS = "by the trace alone: a live run leaves out the calls of torch.cuda, and this is none of them"
+_NOT_OURS = "by the trace alone: a live run leaves out the calls of torch.cuda, and this is not one of them"
 _BEYOND = "by the trace alone: --confirm limits the live runs"
 
 

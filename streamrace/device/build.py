@@ -50,7 +50,7 @@ def library() -> Path:
     if built.exists():
         return used(built)
     if compiler is None:
-        raise BuildError("the simulated GPU is built once with a C++ compiler, and there is none: install g++")
+        raise BuildError("the simulated GPU is built once with a C++ compiler, but none is installed: install g++")
     return once(built, lambda: compile_library(compiler, torch, built))
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 LARGE = 6_738_415_616
 """Parameters of Llama-2-7B: limits of this model are scaled to smaller ones, as scenarios do, too."""
 

@@ -22,8 +22,8 @@ HELP = {
     "gpus": f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]",
     "hardware": "Of a dry run: a hardware profile, or a .toml file. [default: a plain model]",
     "network": "Of a dry run with --hardware: Gbit/s between nodes.",
-    "scale_limits": "Scale the limits of DeepSpeed, DDP and FSDP1 that the model stays below: they then do to it what they do "
-    "to a large one. SCRIPT is not changed.",
+    "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that they act as they do "
+    "on a large model. SCRIPT is not changed.",
     "record": "Record what the work is, too: 'streamrace replay' executes it in other timings.",
 }
 

@@ -133,7 +133,7 @@ class Calls:
             self._known[words[0]] = call = self._define(words[1:])
             namespace = call[0].partition("::")[0] if "::" in call[0] else ""
             if namespace and namespace not in _KNOWN:
-                return Unrepeatable(f"the operator {call[0]} is none of torch's own, and a replay does not know it")
+                return Unrepeatable(f"the operator {call[0]} is not one of torch's own, and a replay does not know it")
             return None
         if kind == WordKind.INITIAL:
             return Initial(words[0], _take(words[1]))

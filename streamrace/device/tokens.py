@@ -108,7 +108,7 @@ def check_counts(deviations: list[object]) -> None:
     if len(deviations) > MOST_DEVIATIONS:
         raise Wrong(f"goes beyond the {MOST_DEVIATIONS} deviations that a token holds at most")
     if sum(isinstance(deviation, Jitter) for deviation in deviations) > 1:
-        raise Wrong("gives a second jitter, and a timing has one")
+        raise Wrong("has a second jitter, and a timing takes one")
 
 
 def within(quantity: str, value: int, least: int, most: int, unit: str = "") -> None:

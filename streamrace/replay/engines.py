@@ -64,7 +64,7 @@ def _built() -> bool:
         engine.load()
     except (BuildError, OSError) as problem:
         warnings.warn(
-            f"timings are ordered in Python, which gives the same and takes longer: {problem}",
+            f"timings are ordered in Python, with the same results, but slower: {problem}",
             RuntimeWarning,
             stacklevel=2,
         )

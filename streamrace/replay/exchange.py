@@ -248,7 +248,7 @@ class ReplayedExchange:
 
     def _rooted(self) -> int:
         if not 0 <= self._root < self._members:
-            raise ValueError(f"{self._kernel}: root {self._root} is none of the {self._members} members.")
+            raise ValueError(f"{self._kernel}: root {self._root} is not one of the {self._members} members.")
         return self._root
 
     def _stage(self, *shape: int) -> Tensor:

@@ -55,7 +55,7 @@ class Arena:
                     contents.append((size, record.data))
                     size += -(-len(record.data) // _ALIGNMENT) * _ALIGNMENT
             if not 0 <= size < _LIMIT:
-                raise ReplayError(f"the recording wants {size} bytes of memory: it is damaged")
+                raise ReplayError(f"the recording asks for {size} bytes of memory: it is damaged")
             self._blocks.append(blocks)
         self._memory = torch.full((size,), _FRESH, dtype=torch.uint8)
         self.bytes = self._memory.numpy()

@@ -48,7 +48,7 @@ def test_a_race_is_as_expected_with_its_pair_and_its_harm_alone() -> None:
     ]
     assert differs(entry(), ran("clean")) == ["the race between a.py:first and a.py:second is not seen"]
     assert differs(entry(), ran("unknown", failure="it was killed")) == [
-        "the affected side gives no verdict: it was killed"
+        "the affected side has no verdict: it was killed"
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_control_is_told_as_what_it_is_and_never_as_a_race() -> None:
 def test_a_fixed_side_is_clean_or_said() -> None:
     assert unclean(ran("clean")) == unclean(ran("fragile")) == []
     assert unclean(ran("race")) == ["the fixed side is race: race"]
-    assert unclean(ran("unknown", failure="no such release")) == ["the fixed side gives no verdict: no such release"]
+    assert unclean(ran("unknown", failure="no such release")) == ["the fixed side has no verdict: no such release"]
 
 
 def side(*functions: str) -> Side:

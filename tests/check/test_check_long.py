@@ -70,9 +70,9 @@ def test_what_is_found_does_not_depend_on_what_is_kept(
 ) -> None:
     thinned = run(check, "races", FEW)
     assert sizes(check).keys() == {"rank0.trace"} and sizes(check)["rank0.trace"] < KEPT
-    assert "Kept of the traces: the first" in thinned.told and "is in what was thinned out" not in thinned.told
+    assert "Kept of the traces: the first" in thinned.told and "that was removed" not in thinned.told
     main(["explain", "runs/it", "1"])  # of an occurrence that is kept
-    assert "As far as the traces are kept" in " ".join(capsys.readouterr().out.split())
+    assert "In the part of the traces that is kept" in " ".join(capsys.readouterr().out.split())
     assert "was thinned: it holds the first" in refused(["fix", "runs/it", "1", "--tries", "0"], capsys)
     whole = run(check, "races", "0")
     assert sizes(check)["rank0.trace"] > 2 * KEPT and "Kept of the traces" not in whole.told
@@ -88,14 +88,14 @@ def test_a_race_in_what_went_is_told_and_nothing_calls_the_rest_clean(
     """The beginning of the traces, which is kept, has no race."""
     done = run(check, "at its end", FEW)
     assert (done.status, done.findings["verdict"]) == (1, "race")
-    assert "Race 1 is in what was thinned out: what is told here is all that is left of it." in done.told
+    assert "Race 1 is in the part of the traces that was removed: only what stands here is left of it." in done.told
     main(["explain", "runs/it", "1"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "The two lie in what was thinned out of the run's traces" in told
+    assert "Both are in the part of the run's traces that was removed" in told
     assert "was thinned: it holds the first" in refused(["fix", "runs/it", "1", "--tries", "0"], capsys)
     main(["report", "runs/it"])
     page = (check.folder / "runs" / "it" / "report" / "index.html").read_text()
-    assert "is in what was thinned out" in page
+    assert "is in the part of the traces that was removed" in page
     kept = json.loads((check.folder / "runs" / "it" / "findings.json").read_text())
     assert kept["verdict"] == "race" and kept["races"][0]["occurrences"] == 1
 

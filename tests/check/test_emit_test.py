@@ -152,7 +152,9 @@ def test_of_a_program_that_fails_nothing_is_known(runner: Runner) -> None:
     problem = look(runner, WAIT, PROGRAM + "    raise ValueError('broken off')\n").problem
     assert problem.startswith("nothing is known of the race: the program ends with status 1")
     assert problem.endswith("ValueError: broken off")
-    assert look(runner, WAIT, "pass").problem == "nothing is known of the race: the program gives the device no work"
+    assert (
+        look(runner, WAIT, "pass").problem == "nothing is known of the race: the program issues no work to the device"
+    )
 
 
 def test_a_smaller_program_has_the_race_and_its_harm_and_no_race_that_was_not_there(runner: Runner) -> None:

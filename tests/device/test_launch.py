@@ -114,7 +114,7 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tmp_path: Path) -> None
     program = f"import streamrace.device.build as b; b.folder = lambda name: b.Path({str(tmp_path)!r}); b.library()"
     done = python("-c", program, PATH=str(tmp_path), CXX="")
     assert done.stderr.splitlines()[-1].endswith(
-        "the simulated GPU is built once with a C++ compiler, and there is none: install g++"
+        "the simulated GPU is built once with a C++ compiler, but none is installed: install g++"
     )
 
 

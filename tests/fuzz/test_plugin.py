@@ -373,7 +373,7 @@ def test_a_test_fails_where_what_it_sees_depends_on_memory_that_nobody_wrote(gpu
             return torch.empty(64) + 1
     """)
     told = gpu.run(passed=3, failed=2)
-    assert "uninitialised: what nobody wrote reaches the host, by _local_scalar_dense" in told
+    assert "uninitialised: memory that nobody wrote reaches the host, by _local_scalar_dense" in told
     assert "sum (test_user.py:" in told and "all of the 256 bytes allocated at test_user.py:" in told
-    assert "uninitialised: what nobody wrote reaches the value result" in told
+    assert "uninitialised: memory that nobody wrote reaches the value result" in told
     assert "bytes 128 to 256 of the 256 bytes" in told

@@ -17,7 +17,7 @@ WRONG = [
     ("stream_race(benign='no')", "stream_race: benign is 'fail' or 'allow', not 'no'"),
     ("stream_race(profile='x')", "stream_race: there is no hardware profile 'x': choose one of a100-100gbps"),
     ("stream_race(profile=3)", "stream_race: profile is the name of a hardware profile, not 3"),
-    ("stream_race", "the test gives the simulated GPU no work: there is no timing to fuzz"),
+    ("stream_race", "the test issues no work to the simulated GPU: there is no timing to fuzz"),
 ]
 
 

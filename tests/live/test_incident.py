@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(
     assert (tmp_path / "new" / "folder").is_dir() and not list((tmp_path / "new" / "folder").iterdir())
     (tmp_path / "file").write_text("")
     for place in ("file", "file/below"):
-        with pytest.raises(IncidentError, match="cannot be a folder, a file stands there: choose another folder"):
+        with pytest.raises(IncidentError, match="is a file, not a folder: choose another folder"):
             check_writable(tmp_path / place)
 
     def refuse(**_: Any) -> None:  # root may write everywhere
@@ -415,7 +415,7 @@ def test_report_says_in_a_sentence_what_is_wrong(tmp_path: Path, capsys: pytest.
         said = capsys.readouterr().err
         assert ended.value.code == 2
         assert said.startswith("Error: ") and said.count("\n") == 1
-    with pytest.raises(IncidentError, match="a folder stands there; choose another --output"):
+    with pytest.raises(IncidentError, match="it is a folder; choose another --output"):
         write_page(load(tmp_path / "it"), tmp_path)
 
 

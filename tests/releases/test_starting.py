@@ -71,6 +71,6 @@ def test_a_program_beside_a_checkout_would_import_the_checkout(tmp_path: Path) -
     assert starting.hidden([str(place), str(checkout)], places) == ""
     assert starting.hidden([str(checkout), str(place)], places) == (
         f"the program would import olden from {checkout}, and not olden==1.0: move the program to a folder of its own, "
-        "or take what stands there out of the import path"
+        "or take that folder out of the import path"
     )
     assert os.fspath(checkout) in starting.hidden([str(checkout)], places), "the release is not in the path at all"

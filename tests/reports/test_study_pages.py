@@ -178,7 +178,7 @@ def test_found_with_right_values_is_told_apart_from_found_with_wrong_ones(tmp_pa
     assert (by_run.race["plain"], by_run.wrong_values["plain"]) == (True, True)
     assert (by_run.uncovered["padded + edit"], by_run.wrong_values["padded + edit"]) == (True, False)
     assert by_run.wrong_from_step["plain"] == 2
-    assert "10880 bytes nobody wrote" in by_run.evidence["padded + edit"]
+    assert "10880 bytes that nobody wrote" in by_run.evidence["padded + edit"]
 
 
 def test_memory_says_whether_the_copy_is_what_the_formula_says_and_where_it_stops_fitting(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class _Candidates:
         why = "; ".join(
             f"{_line(frame)} is run by autograd, at no line of the program"
             if by_autograd(frame)
-            else f"no line can be put beside {_line(frame)}"
+            else f"no line can be added at {_line(frame)}"
             for frame in lacking
         )
         spots = [Spot(frame.file, frame.line, frame.line, frame.function) for frame in (first, second)]

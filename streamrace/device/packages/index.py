@@ -66,7 +66,7 @@ def reason(stderr: str, package: Package) -> str:
     listed = re.search(r"from versions: ([^)]*)\)", stderr)
     available = final(listed[1].split(",")) if listed else []
     if listed and available:
-        return f"there is no such release; {nearest(package.version, available)}"
+        return f"this release does not exist; {nearest(package.version, available)}"
     if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", stderr):
         return "the package index cannot be reached"
     python = (

@@ -33,7 +33,7 @@ def hidden(path: Sequence[str], places: Mapping[str, Path] | None = None) -> str
                 if any((Path(entry) / name).is_file() for name in (f"{module}/__init__.py", f"{module}.py")):
                     return (
                         f"the program would import {module} from {Path(entry).absolute()}, and not {package}: move the "
-                        "program to a folder of its own, or take what stands there out of the import path"
+                        "program to a folder of its own, or take that folder out of the import path"
                     )
     return ""
 

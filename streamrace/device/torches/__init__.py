@@ -70,7 +70,7 @@ def _make(version: str, place: Path, tell: Tell, wanted: Sequence[str], before: 
         before(built)
         _try(version, built)
         size = sum(file.stat().st_size for file in built.rglob("*") if not file.is_symlink())
-        tell(f"torch {version}: its CPU build lies in {place}, {size / 1e6:,.0f} MB, "
+        tell(f"torch {version}: its CPU build is in {place}, {size / 1e6:,.0f} MB, "
              f"made in {time.monotonic() - begun:.0f} s")  # fmt: skip
         built.rename(place)
 

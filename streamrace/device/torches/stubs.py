@@ -214,7 +214,7 @@ def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> 
 def _run(library: str, code: str, options: Sequence[str]) -> None:
     compiler = find_compiler()
     if compiler is None:
-        raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, and there is none: install g++")
+        raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, but none is installed: install g++")
     command = [compiler, "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
     result = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
     if result.returncode:

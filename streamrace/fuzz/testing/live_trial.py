@@ -58,7 +58,7 @@ class LiveTrial:
         control = self._forks.run(_PLAIN)
         if wrong := control.wrong(first):
             raise Problem(
-                f"the test gives something else when it runs again under the same timing, so runs cannot be compared: "
+                f"the test has another result when it runs again in the same timing, so runs cannot be compared: "
                 f"{wrong[0]}; its body has to build all that it changes"
             )
         looks = bool(first.values) or any(recorded.reads for recorded in first.run.values())
@@ -117,7 +117,7 @@ class LiveTrial:
             skipped = first.failure.kind in NO_FAILURE
             raise BodyFailed(first.failure, "stream races", [] if skipped else races_so_far(races))
         if not any(recorded.works for recorded in first.run.values()):
-            raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
+            raise Problem("the test issues no work to the simulated GPU: there is no timing to fuzz")
         return first, races
 
     def _unwritten(self) -> Sequence[Uninitialised]:

@@ -162,7 +162,7 @@ def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
     if outcome.status:
         return f"the program ends with status {outcome.status}\n\n{runs.output()}"
     if not any(recorded.works for recorded in outcome.run.values()):
-        return "the program gives the device no work"
+        return "the program issues no work to the device"
     return ""
 
 

@@ -63,7 +63,7 @@ def report(
     elif races:
         lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
     else:
-        lines = [f"uninitialised: what nobody wrote reaches {unwritten[0].where}"]
+        lines = [f"uninitialised: memory that nobody wrote reaches {unwritten[0].where}"]
     for number, result in enumerate(sorted(races, key=lambda result: result.word != "harmful"), 1):
         lines += ["", f"Race {number} of {len(races)}: {result.race.kind}, {result.word}", *race_lines(result.race)]
         if result.reason:

@@ -34,7 +34,7 @@ def _tables(frames: Frames) -> list[Table]:
         [row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source]
         for row in each(study.summary(frames["kernels"]))
     ]
-    return [Table("Microseconds of a kernel, ours beside theirs", columns, rows)]
+    return [Table("Microseconds of a kernel: ours and theirs", columns, rows)]
 
 
 STUDY = Study(

@@ -51,7 +51,7 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
     if (frame := frames.get("trackers")) is not None:
         worst = frame.error.abs().max()
         return Conclusion(
-            "The peak of a plain step, beside what torch's own memory tracker counts",
+            "The peak of a plain step, and the count of torch's own memory tracker",
             f"{worst:.1%} apart at most",
             "good" if worst <= 0.01 else "warn",
             f"The peak of a dry run is at most {worst:.1e} of it apart from the count of torch's own tracker, in "
