@@ -6,10 +6,12 @@ Names and texts are untrusted: they appear in literals only, with unprintable ch
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -23,6 +25,7 @@ from streamrace.trace.untrusted import visible
 
 _WIDTH = 100
 _LONGEST = 90  # characters of a test's name
+_LISTED = 5  # files in a sentence
 _MEMORY = ("freed", "reused")
 _ASSERTS = (
     "It asserts that the program has no race in any timing, between the two functions or elsewhere (a fix may move "
@@ -39,8 +42,10 @@ class EmittedTest:
 
     ``about``: the program's docstring. ``between``: the two places; ``beside``: those of the program's other races.
     ``timing`` and ``reference``: of the witness. ``harm``: harmful, benign or not confirmed; ``says``: the evidence.
-    ``releases``: with which it fails. ``needed``: modules of the user's own that are not in the file. ``lines``: count
-    of all lines before and after the reduction; ``whole``: nothing more can be left out, as so many ``trials`` showed.
+    ``data``: contents of the files that it opens, by path; None: too large, so the file lies beside the test's.
+    ``elsewhere``: paths of files that it opens and the test does not bring. ``releases``: with which it fails.
+    ``needed``: modules of the user's own that are not in the file. ``lines``: count of all lines before and after the
+    reduction; ``whole``: nothing more can be left out, as so many ``trials`` showed.
     """
 
     race: Race
@@ -54,6 +59,8 @@ class EmittedTest:
     beside: Sequence[tuple[str, str]] = ()
     ranks: int | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, bytes | None] = field(default_factory=dict)
+    elsewhere: Sequence[str] = ()
     arguments: Sequence[str] = ()
     about: str = ""
     releases: Mapping[str, str] = field(default_factory=dict)
@@ -65,26 +72,37 @@ class EmittedTest:
 
 def text(test: EmittedTest) -> str:
     """Return the text of the test's file."""
-    constants = {"PROGRAM": test.program}
-    modules = []
+    constants = {"PROGRAM": literal(test.program)}
+    modules, files = [], []
+
+    def constant(stem: str, other: str, value: str) -> str:
+        name = re.sub(r"\W", "_", stem, flags=re.ASCII).strip("_").upper() or other
+        name = name if name not in constants and not name[0].isdigit() else other
+        constants[name] = value
+        return name
+
     for at, (file, inner) in enumerate(test.modules.items(), 1):
-        constant = re.sub(r"\W", "_", PurePath(file).stem, flags=re.ASCII).strip("_").upper() or f"MODULE_{at}"
-        constant = constant if constant not in constants and not constant[0].isdigit() else f"MODULE_{at}"
-        constants[constant] = inner
-        modules.append(f"{_quoted(file)}: {constant}")
+        modules.append(f"{_quoted(file)}: {constant(PurePath(file).stem, f'MODULE_{at}', literal(inner))}")
+    for at, (file, data) in enumerate(test.data.items(), 1):
+        beside = f"Path(__file__).parent / {_quoted(file)}"
+        files.append(f"{_quoted(file)}: {beside if data is None else constant(file, f'FILE_{at}', coded(data))}")
     arguments = ["PROGRAM", f"name={_quoted(test.name)}"]
     arguments += [f"modules={{{', '.join(modules)}}}"] if modules else []
+    arguments += ["files={\n" + "".join(f"            {file},\n" for file in files) + "        }"] if files else []
     arguments += [f"arguments=[{', '.join(map(_quoted, test.arguments))}]"] if test.arguments else []
     arguments += [f"ranks={test.ranks}"] if test.ranks is not None else []
     arguments += [_between(test.between), f"timing={_quoted(test.timing)}"]
     arguments += [f"reference={_quoted(test.reference)}"] if test.reference != "t1" else []
     arguments += [_pairs(test.beside)] if test.beside else []
+    imports = {"from base64 import b64decode" for value in constants.values() if value.startswith("b64decode")}
+    imports |= {"from pathlib import Path" for data in test.data.values() if data is None}
     lines = [
         literal(_docstring(test)),
         "",
+        *([*sorted(imports), ""] if imports else []),
         "from streamrace import check_program",
         "",
-        *(f"{name} = {literal(inner)}\n" for name, inner in constants.items()),
+        *(f"{name} = {value}\n" for name, value in constants.items()),
         "",
         f"def {name_of(test)}():",
         "    check_program(",
@@ -117,6 +135,14 @@ def literal(inner: str) -> str:
     return quoted if same else ascii(inner)
 
 
+def coded(data: bytes) -> str:
+    """Return the expression of a file's contents: a literal of its text, or a call that decodes its bytes."""
+    with suppress(UnicodeDecodeError):
+        if b"\0" not in data:
+            return literal(data.decode())
+    return f'b64decode(\n    """\n{base64.encodebytes(data).decode()}"""\n)'
+
+
 def _docstring(test: EmittedTest) -> str:
     race = test.race
     first, second = (_short(side, test.name) for side in (race.first, race.second))
@@ -144,6 +170,10 @@ def _docstring(test: EmittedTest) -> str:
         parts.append("The program has other races, which this test ignores: `beside` names them.")
     if test.needed:
         parts.append(_filled(f"Beside this file it imports {', '.join(test.needed)}: pytest has to find that."))
+    if beside := [file for file, data in test.data.items() if data is None]:
+        parts.append(_filled(f"It opens {wording.few(beside, _LISTED)}: copy that into the folder of this file."))
+    if test.elsewhere:
+        parts.append(_filled(f"It opens {wording.few(test.elsewhere, _LISTED)}: that has to be there."))
     parts.append(_filled(_made(test)))
     return visible("\n\n".join(part for part in parts if part)) + "\n"
 

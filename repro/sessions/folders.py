@@ -25,6 +25,7 @@ ANSWERS = "answers"  # answers of the ranks' programs on values, until the run i
 BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
 SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
 LIMITS = "limits.txt"  # limits of a library that the program's engine reported, until the run is judged
+OPENED = "opened.jsonl"  # files that the program opened for reading
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name derived from a script's
 

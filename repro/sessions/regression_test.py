@@ -23,6 +23,7 @@ from streamrace.detectors.order.races import Race, Side
 from streamrace.detectors.places import between as lies_between
 from streamrace.detectors.places import meant
 from streamrace.device.extras import installed
+from streamrace.device.opened_files import LARGEST_OF_ALL
 from streamrace.device.packages import VARIABLE, folder_of_releases, names
 from streamrace.device.packages.installing import place_of
 from streamrace.device.scripts import WrongUse
@@ -34,11 +35,14 @@ from streamrace.fuzz.reduction.race_predicate import Look, Shows
 from streamrace.fuzz.reduction.search import Files, Reduced, reduce
 from streamrace.fuzz.reduction.text import Text
 from streamrace.fuzz.testing.programs import judged
+from streamrace.reports.data.opened_files import KeptOpenedFile, noted
 from streamrace.reports.formats.regression_test import EmittedTest
+from streamrace.repro.sessions.folders import OPENED
 from streamrace.repro.sessions.race_selection import BETWEEN, Chosen
 
 _PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
 _FIRST_S = 600.0  # limit of the first run
+_LARGEST_COPIED = 64 << 20  # bytes of a file that the test copies from its own folder
 _IMPORTED = "torch._dynamo"  # torch's optimizers import it on first use, which takes seconds
 
 _TELL = """
@@ -120,12 +124,13 @@ def emit(
     try:
         imports = modules.imported(test.script)
         files: Files = {test.script.name: modules.read(test.script), **(imports.beside if imports.few else {})}
-    except modules.NoProgram as problem:
+        data, elsewhere = _data(noted(chosen.folder / OPENED), [*files.values(), *test.arguments])
+        program = Alone(files, test.arguments, test.ranks if test.ranks > 1 else None, data)
+    except (modules.NoProgram, ValueError) as problem:
         raise WrongUse(str(problem)) from None
     needed = [*imports.packages, *([] if imports.few else [Path(name).stem for name in imports.beside])]
     path = [str(test.script.parent.absolute())] if needed else []
     mended = _variables(fixed) if fixed else {}
-    program = Alone(files, test.arguments, test.ranks if test.ranks > 1 else None)
     beforehand = [*_importable(imports.installed), _IMPORTED]
     with _runner(path, beforehand) as runner, _other(path, beforehand, mended, runner) as other:
         tell("the program by itself")
@@ -153,7 +158,11 @@ def emit(
             raise WrongUse(f"the program does not show the race by itself: {last.why or 'its effect is another one'}")
         witness = last.witness
         token, against = (witness.token, witness.against) if witness and witness.token else ("t1", "t1")
-        alone = Alone(reduced.files, shows.program.arguments, shows.program.ranks)
+        alone = replace(shows.program, files=reduced.files)
+        with standing(alone, runner, shows.patience_s) as runs:
+            runs.keep(timing)
+            still = {file.key for file in noted(runs.opened)}
+        alone = replace(alone, data={path: inner for path, inner in data.items() if path in still})
         beside = _others(last.races, places)
         with standing(alone, runner, shows.patience_s) as runs:
             verdict = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
@@ -179,6 +188,8 @@ def emit(
         says=witness.says if witness else "",
         ranks=shows.program.ranks,
         modules={file: reduced.files[file] for file in others},
+        data={name: None if isinstance(inner, Path) else inner for name, inner in alone.data.items()},
+        elsewhere=[path for path in elsewhere if path in still],
         arguments=test.arguments,
         about=Text(files[name]).docstring if trials else "",
         releases=_releases(test.packages, last.race),
@@ -209,8 +220,29 @@ def _shown(program: Alone, chosen: Chosen, timing: Timing, runner: Runner) -> Sh
     )
 
 
+def _data(opened: Sequence[KeptOpenedFile], texts: Sequence[str]) -> tuple[dict[str, bytes | Path], list[str]]:
+    """Return the files that the test takes along, those too large for its text as paths, and all others' paths.
+
+    ``texts``: of the program and its arguments. A file whose whole path stands there is opened at that path.
+    """
+    data: dict[str, bytes | Path] = {}
+    elsewhere, room = [], LARGEST_OF_ALL
+    for file in opened:
+        path = Path(file.path)
+        if not file.name or any(file.path in text for text in texts):
+            elsewhere.append(file.path)
+        elif file.data is not None and len(file.data) <= room:
+            data[file.name] = file.data
+            room -= len(file.data)
+        elif path.is_file() and path.stat().st_size <= _LARGEST_COPIED:
+            data[file.name] = path
+        else:
+            elsewhere.append(file.path)
+    return data, elsewhere
+
+
 def _with(program: Alone) -> str:
-    others = [*program.files][1:]
+    others = [*program.files, *program.data][1:]
     return f" with {', '.join(others)}" if others else ""
 
 

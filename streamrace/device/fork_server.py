@@ -3,8 +3,9 @@
 ``python -m streamrace.device.fork_server CHANNEL [MODULE]...`` is a :class:`streamrace.process.service.Service`. Each
 message to it is a run: ``arguments``, as they follow ``streamrace device``; ``at_once``: wait for each launch
 (CUDA_LAUNCH_BLOCKING=1); ``patience_s``: time limit; ``folder``: working folder (empty: the current one); ``printed``:
-the file that takes the program's output (empty: discarded); and ``unwritten``: ``null``, or the arguments ``poisoned``
-and ``copies`` of :func:`streamrace.device.uninitialised.begin`. Each run is answered by its exit status, ``null`` if it
+the file that takes the program's output (empty: discarded); ``opened``: the file that lists those that it opens (empty:
+none; :mod:`streamrace.device.opened_files`); and ``unwritten``: ``null``, or the arguments ``poisoned`` and ``copies``
+of :func:`streamrace.device.uninitialised.begin`. Each run is answered by its exit status, ``null`` if it
 exceeded the time limit, or a sentence if its trace could not be written, in which case its results do not count. A
 program gets an empty standard input. Random generators that the program does not seed are seeded, identically in each
 run (:mod:`streamrace.device.seeds`). ``MODULE`` is imported once for all runs, which saves each the seconds of
@@ -14,11 +15,13 @@ importing.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamrace.device import launch
+from streamrace.device import launch, opened_files
 from streamrace.process.child import Child, Send
 from streamrace.process.service import Channel
 
@@ -68,6 +71,8 @@ def _program(job: dict[str, Any], channel: Channel, send: Send) -> int:
         from streamrace.device import uninitialised
 
         uninitialised.begin(job["unwritten"]["poisoned"], copies=job["unwritten"]["copies"])
+    if job["opened"]:
+        opened_files.note_in(Path(job["opened"]), math.inf)
     if job["folder"]:
         os.chdir(job["folder"])
     return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)), seed=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from streamrace.compiling import BuildError
-from streamrace.device import limits, seeds, smi
+from streamrace.device import limits, opened_files, seeds, smi
 from streamrace.device.hardware import ProfileError
 from streamrace.device.options import HELP, LaunchOptions, dry_world, launched
 from streamrace.device.packages import starting
@@ -148,6 +148,7 @@ def run(options: LaunchOptions) -> int:
                 seeds.of_rank(number, options.seeded),
             ):
                 first_pass.watch()
+                opened_files.watch(program.folder)
                 _held = program.run()  # kept alive: what the program holds at its end is examined
         except BaseException as error:
             if _unwritten:  # no fault of the program, although the error may have been raised in it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import unicodedata
+from base64 import b64decode
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -113,12 +114,12 @@ def test_whoever_names_things_the_file_says_no_more_than_the_call(texts: list[st
     one = emitted(
         race=replace(race(), first=side), program=about, name=name, modules={module: says, f"{module}2": file},
         arguments=[argument], about=about, says=says, between=(file, function), beside=[(name, about)],
-        timing=stream, reference=kernel,
-        releases={kernel: stream}, needed=[module],
+        timing=stream, reference=kernel, data={about: says.encode(errors="replace"), f"{about}2": b"\xff"},
+        elsewhere=[name], releases={kernel: stream}, needed=[module],
     )  # fmt: skip
     made = ast.parse(text(one))
     kinds = [type(statement) for statement in made.body]
-    assert kinds == [ast.Expr, ast.ImportFrom, *[ast.Assign] * 3, ast.FunctionDef]
+    assert kinds == [ast.Expr, *[ast.ImportFrom] * 2, *[ast.Assign] * 5, ast.FunctionDef]
     calls: list[Any] = []
     namespace: dict[str, Any] = {}
     exec(compile(made, "test", "exec"), {"__builtins__": {"__import__": _giving(calls)}}, namespace)
@@ -130,6 +131,7 @@ def test_whoever_names_things_the_file_says_no_more_than_the_call(texts: list[st
             (about,),
             {
                 "name": name, "modules": {module: says, f"{module}2": file}, "arguments": [argument],
+                "files": {about: says.encode(errors="replace").decode(), f"{about}2": b"\xff"},
                 "between": (file, function), "beside": [(name, about)],
                 "timing": stream, **({} if kernel == "t1" else {"reference": kernel}),
             },
@@ -138,9 +140,10 @@ def test_whoever_names_things_the_file_says_no_more_than_the_call(texts: list[st
 
 
 def _giving(calls: list[Any]) -> Any:
-    """``from streamrace import check_program`` gives what notes how it is called."""
+    """``from streamrace import check_program`` gives a function that keeps how it is called."""
     fake = ModuleType("streamrace")
     vars(fake)["check_program"] = lambda *words, **named: calls.append((words, named))
+    vars(fake)["b64decode"] = b64decode
     return lambda *_: fake
 
 

@@ -92,17 +92,20 @@ class Runner:
         patience_s: float = 600.0,
         folder: str = "",
         printed: str = "",
+        opened: str = "",
         unwritten: Poisoned | None = None,
     ) -> int | None:
         """Run a command without its ``streamrace device``; return its exit status, None if it was ended as too slow.
 
         ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: the working directory
-        (default: this one). ``printed``: the file to which output is appended. ``unwritten``: the unwritten memory that
-        holds NaN, all other such memory then holding numbers (None: memory is left as it is). Raises RuntimeError
-        without a simulated GPU, with the reason on standard error. Raises :class:`UnwrittenTrace`.
+        (default: this one). ``printed``: the file to which output is appended. ``opened``: the file that lists those
+        that the program opens. ``unwritten``: the unwritten memory that holds NaN, all other such memory then holding
+        numbers (None: memory is left as it is). Raises RuntimeError without a simulated GPU, with the reason on
+        standard error. Raises :class:`UnwrittenTrace`.
         """
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
-        job |= {"folder": folder, "printed": printed, "unwritten": unwritten and unwritten._asdict()}
+        job |= {"folder": folder, "printed": printed, "opened": opened}
+        job |= {"unwritten": unwritten and unwritten._asdict()}
         self._service.channel.send(job)
         for answer in self._service.channel:
             if isinstance(answer, str):

@@ -6,11 +6,12 @@ Random generators that the program does not seed start in the same state each ti
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.places import is_there
@@ -31,12 +32,24 @@ _SAID = 4000  # characters kept of the end of a program's output
 class Alone:
     """A self-contained program. ``files``: its texts by name; the first is run, the others are its modules.
 
-    ``ranks``: number of processes that are started as by a launcher; None: one process, without a launcher.
+    ``ranks``: number of processes that are started as by a launcher; None: one process, without a launcher. ``data``:
+    the files that it opens, by relative path: contents, or a file to copy. They lie beside it and in the working
+    folder, as a program has either in mind. Raises ValueError for a path that leads elsewhere, or onto another file.
     """
 
     files: Mapping[str, str]
     arguments: tuple[str, ...] = ()
     ranks: int | None = None
+    data: Mapping[str, bytes | Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.data:
+            path = PurePosixPath(name)
+            folders = {str(folder) for folder in path.parents}
+            if path.is_absolute() or not path.name or ".." in path.parts or "\0" in name:
+                raise ValueError(f"a program's file cannot lie at {name!a}: its path is relative, without '..'")
+            if not (folders | {str(path)}).isdisjoint(self.files) or not folders.isdisjoint(self.data):
+                raise ValueError(f"a program's file cannot lie at {name!a}: another one is there")
 
     @property
     def name(self) -> str:
@@ -67,16 +80,28 @@ class AloneRuns:
         traces.mkdir(parents=True)
         work.mkdir()
         program = self._program
+        for folder in (self._text, work):  # each time, as the program may have changed them
+            for name, data in program.data.items():
+                file = folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                _ = shutil.copyfile(data, file) if isinstance(data, Path) else file.write_bytes(data)
         place = file_of(traces, 0) if program.ranks is None else traces
         words = ["--trace", str(place), "--timing", str(timing)]
         words += [] if program.ranks is None else ["--ranks", str(program.ranks)]
         words += [str(self._text / program.name), *program.arguments]
-        printed = str(run_folder / "printed")
-        status = self._runner.run(words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed)
+        printed, opened, limit = str(run_folder / "printed"), str(self.opened), self.patience_s
+        status = self._runner.run(
+            words, at_once=at_once, patience_s=limit, folder=str(work), printed=printed, opened=opened
+        )
         try:
             return LiveOutcome(load(traces), status), traces
         except TraceError:  # the run was ended in the middle of a record
             return LiveOutcome({}, status), traces
+
+    @property
+    def opened(self) -> Path:
+        """Return the list of the files that the program opened in its last run."""
+        return self._folder / f"run{self._runs}" / "opened"
 
     def output(self) -> str:
         """Return the end of the last run's output."""

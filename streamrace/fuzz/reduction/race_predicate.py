@@ -7,7 +7,7 @@ functions, because lines move.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamrace.detectors.files import find_races
 from streamrace.detectors.identity import LastingKey, lasting
@@ -64,8 +64,7 @@ class Shows:
         if self.mended is None:
             return ""
         runner, places = self.mended
-        program = Alone(files, self.program.arguments, self.program.ranks)
-        with standing(program, runner, self.patience_s) as runs:
+        with standing(replace(self.program, files=files), runner, self.patience_s) as runs:
             first, traces = runs.keep(self.timing)
             if first.status is None:
                 return f"does not end within {self.patience_s:.0f} s"
@@ -81,8 +80,7 @@ class Shows:
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
         """Run the program and find its races. ``twice``: a second run has to repeat it. Raises RuntimeError: no GPU."""
-        program = Alone(files, self.program.arguments, self.program.ranks)
-        with standing(program, self.runner, self.patience_s) as runs:
+        with standing(replace(self.program, files=files), self.runner, self.patience_s) as runs:
             first, traces = runs.keep(self.timing)
             if first.status is None:
                 return Look(why=f"it did not end within {self.patience_s:.0f} s")

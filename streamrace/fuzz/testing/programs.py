@@ -61,16 +61,19 @@ def check_program(
     ranks: int | None = None,
     name: str = "program.py",
     modules: Mapping[str, str] = MappingProxyType({}),
+    files: Mapping[str, str | bytes | Path] = MappingProxyType({}),
     arguments: Sequence[str] = (),
 ) -> None:
     """Fail if streams race in a program, or if the program reads other values in ``timing``.
 
     ``program``: its text, which runs as a script ``name`` with ``modules`` next to it (texts by file name) and with
-    ``arguments``, as a launcher starts it on ``ranks`` ranks (None: without a launcher). ``between``: the places of the
-    two accesses that the test is about, ``file.py:function``, of any call that leads to them; a race elsewhere fails
-    too, as this race may have moved, except for known races: ``beside``. ``timing``: a token, in which the values read
+    ``arguments``, as a launcher starts it on ``ranks`` ranks (None: without a launcher). ``files``: those that it
+    opens, each a text, bytes or a file to copy, by its path in the program's folder and in the working folder.
+    ``between``: the places of the two accesses that the test is about, ``file.py:function``, of any call that leads to
+    them; a race elsewhere fails too, as this race may have moved, except for known races: ``beside``. ``timing``: a
+    token, in which the values read
     have to be the same as in ``reference`` (empty: each launch is waited for at once). Imports are those of this
-    session; random generators are seeded before each run.
+    session; random generators are seeded before each run. Raises ValueError if a path of ``files`` leads elsewhere.
     """
     __tracebackhide__ = True
     import pytest
@@ -79,7 +82,11 @@ def check_program(
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
     variables |= SAME_ORDER
     variables |= {name: os.environ.get(name, value) for name, value in KERNELS.items()}
-    alone = Alone({name: program, **modules}, tuple(arguments), ranks)
+    data = {path: inner.encode() if isinstance(inner, str) else inner for path, inner in files.items()}
+    alone = Alone({name: program, **modules}, tuple(arguments), ranks, data)
+    for file in data.values():
+        if isinstance(file, Path) and not file.is_file():
+            pytest.fail(f"nothing is known of the race: the program opens {file}, which is not there", pytrace=False)
     with Runner(variables=variables) as runner, standing(alone, runner, PATIENCE_S) as runs:
         try:
             result = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
