@@ -75,7 +75,7 @@ def emit_test(
     if test.needed:
         terminal.print(f"Not in the file, and imported: {', '.join(test.needed)}", highlight=False, soft_wrap=True)
     if absent := [*(name for name, data in test.data.items() if data is None), *test.elsewhere]:
-        terminal.print(f"Not in the file, and opened: {', '.join(absent)}", highlight=False, soft_wrap=True)
+        terminal.print(f"Not in the file, and opened (see there): {', '.join(absent)}", highlight=False, soft_wrap=True)
     passes = f", and passes with {' '.join(fixed)}" if fixed else ", as it has to"
     terminal.print(f"Test:  {file} (it fails here{passes})", highlight=False, soft_wrap=True)
     terminal.print(f"Run:   {typed(f'python -m pytest {shlex.quote(str(file))}')}", highlight=False, soft_wrap=True)

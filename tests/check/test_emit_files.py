@@ -94,7 +94,7 @@ def test_the_files_lie_in_the_test_and_those_that_cannot_are_named(
     assert check("train.py").status == 1
     monkeypatch.chdir(project)
     main(["emit-test", "runs/it", "1", "--trials", "0"])
-    assert f"Not in the file, and opened: large.csv, {outside}\n" in capsys.readouterr().out
+    assert f"Not in the file, and opened (see there): large.csv, {outside}\n" in capsys.readouterr().out
     text = Path("runs/it/test_race_1.py").read_text()
     assert 'CONFIG_JSON = """{"lr": 0.5}\n"""' in text
     assert 'DATA_SCALE_BIN = b64decode(\n    """\nAgD/\n"""\n)' in text
