@@ -11,20 +11,20 @@ from streamrace.repro.commands.table import Command, CommandLine
 PAPERS = CommandLine(
     "python -m papers",
     "papers",
-    "What papers and their readers report, side by side with what comes out here.",
+    "Compare figures of papers and their readers with ours.",
     "papers.commands",
     {
-        "paper": Command("paper", "deepspeed", "The papers' claims, side by side with what we get.", gpu=True),
+        "paper": Command("paper", "deepspeed", "Compare the papers' claims with our results.", gpu=True),
         "paro": Command(
-            "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
+            "paro", "deepspeed,reports", "Compare PaRO's strategies with DDP, their formulas and the paper.", gpu=True
         ),
         "reviewers": Command(
             "reviewers",
             "deepspeed,reports",
-            "What the papers' reviewers ask for: validation loss, scale, costs.",
+            "Answer the papers' reviewers: validation loss, scale, costs.",
             gpu=True,
         ),
-        "network": Command("network", "reports", "Collectives as nccl-tests reported them, beside the model's."),
+        "network": Command("network", "reports", "Compare the model of collectives with reports of nccl-tests."),
     },
 )
 

@@ -51,7 +51,7 @@ MicroBatch = Annotated[int, Field(ge=1, le=MOST_COUNT, description="Sequences pe
 Sequence = Annotated[int, Field(ge=8, le=MOST_COUNT, description="Tokens per sequence.")]
 Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
 HardwareName = Annotated[
-    str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
+    str, Field(description="Hardware profile that gives the durations: a name, or your own .toml file.")
 ]
 Slow = Annotated[
     dict[str, float],
@@ -63,7 +63,7 @@ Slow = Annotated[
 OrderedBy = Annotated[
     Fix,
     Field(
-        description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), event "
+        description="Order between the secondary copy and its all-gather: none, stream-sync (stock DeepSpeed), event "
         "(the all-gather stream waits, the host does not), device-sync, or another place (make placements)."
     ),
     Only.DEEPSPEED,
@@ -82,7 +82,7 @@ GroupSize = Annotated[
 ]
 Rings = Annotated[
     Literal["torch", "flat", "hierarchical", "ho-ring"],
-    Field(description="Collectives of all ranks in our own engine: torch's, or rings by hand of point-to-point sends."),
+    Field(description="Collectives of all ranks in our own engine: torch's, or our rings of point-to-point sends."),
     Only.ENGINE,
 ]
 Frozen = Annotated[tuple[str, ...], Field(description="Parameters that are not trained (patterns of names).")]

@@ -46,28 +46,28 @@ class Job(Training):
     sequence: base.Sequence = 2048
     accumulation: base.Accumulation = 1
     steps: base.StepCount = Field(
-        2, description="Optimizer steps; the last one is reported, as DeepSpeed learns in the first."
+        2, description="Optimizer steps; the last is reported, because DeepSpeed records its trace in the first."
     )
     precision: base.Precision = "bf16"
     checkpointing: base.Checkpointing = False
     reentrant: Annotated[bool, Only.DEEPSPEED] = Field(
-        False, description="Gradient checkpointing of torch's older kind, as transformers had it up to 4.35."
+        False, description="Re-entrant gradient checkpointing, as in transformers up to 4.35."
     )
     loop: Literal["plain", "trainer"] = Field(
         "plain",
-        description="What the training loop waits for: nothing (plain), or the loss after each backward pass, as "
-        "transformers' Trainer does, which asks whether it is finite.",
+        description="The training loop waits for nothing (plain), or reads the loss after each backward pass, as "
+        "transformers' Trainer does to check that it is finite.",
     )
     attention: Literal["eager", "sdpa"] = Field("sdpa", description="The model's attention: eager or sdpa (flash).")
     frozen: base.Frozen = ()
     overlap_comm: base.OverlapComm = True
     fix: base.OrderedBy = Fix.STREAM_SYNC
     deepspeed: Annotated[str, Only.DEEPSPEED] = Field(
-        PINNED, description=f"DeepSpeed release, run as it was released. Tried: {', '.join(KNOWN)}."
+        PINNED, description=f"DeepSpeed release, unmodified. Tried: {', '.join(KNOWN)}."
     )
     graft: Annotated[Graft, Only.DEEPSPEED] = Field(
         Graft.NONE,
-        description="One function's behaviour of another release, put into this one: none, count-at-forward and "
+        description="Behaviour of one function taken from another release: none, count-at-forward and "
         "copy-once (of 0.19.8, into 0.13.2 to 0.13.5), count-at-backward and copy-each (the other way round).",
     )
     sharding: base.Sharding = ""

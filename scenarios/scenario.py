@@ -46,26 +46,26 @@ class Scenario(Training):
     seed: int = Field(0, ge=0, le=base.MOST_SEED, description="Seed of weights, data and jitter.")
     fix: base.OrderedBy = Fix.STREAM_SYNC
     deepspeed: Annotated[str, Only.DEEPSPEED] = Field(
-        PINNED, description=f"DeepSpeed release, run as it was released. Tried: {', '.join(KNOWN)}."
+        PINNED, description=f"DeepSpeed release, unmodified. Tried: {', '.join(KNOWN)}."
     )
     edit_after: Annotated[int, Only.DEEPSPEED] = Field(
         0,
         ge=0,
         le=base.MOST_COUNT,
-        description="After this step look at a parameter through GatheredParameters, then double it. 0: never.",
+        description="After this step read a parameter through GatheredParameters, then double it. 0: never.",
     )
     sharding: base.Sharding = ""
     group: base.GroupSize = None
     rings: base.Rings = "torch"
     without: Annotated[tuple[str, ...], Only.ENGINE] = Field(
-        (), description="Synchronisations of our engine that are taken away (names)."
+        (), description="Synchronisations of our engine to leave out (names)."
     )
-    clip: float = Field(1.0, ge=0, le=1e30, description="Largest norm of all gradients; 0: any.")
+    clip: float = Field(1.0, ge=0, le=1e30, description="Largest norm of all gradients; 0: no limit.")
     checkpoint_every: Annotated[int, Only.ENGINE] = Field(
         0,
         ge=0,
         le=base.MOST_COUNT,
-        description="Save a checkpoint of our own engine to the run's folder after every so many steps, and keep the "
+        description="Save a checkpoint of our own engine to the run's folder after every this many steps, and keep the "
         "last two. 0: never.",
     )
     resume: Annotated[str, Only.ENGINE] = Field(
@@ -86,7 +86,7 @@ class Scenario(Training):
         0.0,
         ge=0,
         le=MOST_PERCENT / 100,
-        description="Stretch every kernel and collective by up to this part, at random.",
+        description="Stretch every kernel and collective at random, by up to this fraction.",
     )
     timing_seed: int = Field(0, ge=0, le=base.MOST_SEED, description="Seed of the jitter.")
     prefetch_bucket: Annotated[int | None, Only.DEEPSPEED] = Field(
@@ -99,7 +99,7 @@ class Scenario(Training):
         None,
         ge=0,
         le=base.MOST_ELEMENTS,
-        description="stage3_param_persistence_threshold: parameters of up to so many elements stay gathered. "
+        description="stage3_param_persistence_threshold: parameters of up to this many elements stay gathered. "
         "Default: the norms do, as they do in a full-size Llama under DeepSpeed's default.",
     )
     overlap_comm: base.OverlapComm = True

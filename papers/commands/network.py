@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@flags.folder("folder that takes the tables", "network", replaces="a study")
+@flags.folder("folder for the tables", "network", replaces="a study")
 def network(name: str, runs: Path, overwrite: bool) -> None:
-    """What nccl-tests reported on machines that are described, beside what the model of the network says of them.
+    """Compare reported results of nccl-tests on described machines with the model of the network.
 
-    Ends with tables (network.csv, rings.csv): theirs, ours, error, and what explains a large one. Nothing is fitted.
+    Writes tables (network.csv, rings.csv): theirs, ours, the error, and the reason of a large error. Nothing is fitted.
     """
     from papers.studies import network as study
     from streamrace.repro.sessions import folders, staging

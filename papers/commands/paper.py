@@ -25,7 +25,7 @@ PARTS = ("rows", "gains", "losses", "quantization")
 @click.option("--micro-batches", default="1,4,16", help="Sequences per GPU, of the gains. [default: 1,4,16]")
 @click.option("--accumulations", default="1,2,3,4,8", help="Accumulation steps, of the gains. [default: 1,2,3,4,8]")
 @flags.workers()
-@flags.folder("folder that takes the tables", "paper", replaces="tables")
+@flags.folder("folder for the tables", "paper", replaces="tables")
 def paper(
     parts: str, clusters: str, models: str, micro_batches: str, accumulations: str, workers: int | None, name: str,
     runs: Path, overwrite: bool,

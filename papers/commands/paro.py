@@ -21,22 +21,22 @@ _SWEEP = ("strategies", "workers")
 
 
 @click.command()
-@click.option("--paper", "part", flag_value="paper", help="Dry runs of the paper's cases, beside its figures.")
+@click.option("--paper", "part", flag_value="paper", help="Dry runs of the paper's cases, compared with its figures.")
 @click.option("--sweep", "part", flag_value="sweep", help="From which bandwidth on each pays: dry runs, a picture.")
-@click.option("--strategies", help="Not of the paper: only these: IIG, ZeRO-3, ... [default: all 14]")
+@click.option("--strategies", help="Without --paper: only IIG, ZeRO-3, ... [default: all 14]")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Live: fp32 or bf16. [default: fp32]")
 @click.option("--steps", type=click.IntRange(2), help="Live: optimizer steps. [default: 3]")
 @click.option("--ranks", type=click.IntRange(1), help="Live: ranks, on two nodes. [default: 4]")
 @click.option("--group", type=click.IntRange(1), help="Live: ranks of a group, within which I shards. [default: 2]")
-@click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to take away.")
+@click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to leave out.")
 @click.option("--models", help="Paper: only these, llama-2-7b or llama-65b. [default: both]")
 @click.option("--trainable", help="Paper: only these, of all, 1/16 and PEFT. [default: all of them]")
-@flags.workers("Not live: dry runs side by side.")
-@flags.folder("folder that takes the tables", "paro, paro-paper, ...", chosen=True, replaces="tables")
+@flags.workers("Not live: parallel dry runs.")
+@flags.folder("folder for the tables", "paro, paro-paper, ...", chosen=True, replaces="tables")
 def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **values: Any) -> None:
-    """PaRO's strategies (arXiv 2310.06003): a small model trains under each, beside torch's DDP and the formulas.
+    """Train a small model under PaRO's strategies (arXiv 2310.06003); compare with torch's DDP and the formulas.
 
-    Exit status 1 when memory or bytes are not what the formulas say, losses are not DDP's before the first step, or
+    Exit status 1 if memory or bytes differ from the formulas, losses differ from DDP's before the first step, or
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """

@@ -21,14 +21,14 @@ PARTS = ("validation", "batches", "pareto", "failure")
 
 @click.command()
 @click.option("--parts", default=",".join(PARTS), help=f"{_TEXT}. [default: {','.join(PARTS)}]")
-@flags.workers("Runs side by side.")
-@flags.folder("folder that takes tables and pictures", "reviewers", replaces="tables")
+@flags.workers("Parallel runs.")
+@flags.folder("folder for tables and pictures", "reviewers", replaces="tables")
 def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
-    """What the reviewers of both papers ask for: a table and a picture for each question.
+    """Answer the questions of both papers' reviewers: a table and a picture for each.
 
     validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. batches:
     throughput at the largest micro-batch that fits, hpZ against ZeRO-3, by model, GPUs, card and network. pareto:
-    memory against communication of all ways to shard, beside a lower bound. failure: what interruptions cost, by
+    memory against communication of all strategies, with a lower bound. failure: the cost of interruptions, by
     checkpoint interval, strategy and scale.
     """
     from streamrace.reports.screen.terminal import doing

@@ -20,12 +20,12 @@ class BisectOptions(ScriptOptions):
     """Also the package and the releases that are tried."""
 
     package: str = flags.option(
-        "--package", required=True, metavar="NAME", help="The package whose releases are tried: deepspeed."
+        "--package", required=True, metavar="NAME", help="The package whose releases are tried, such as deepspeed."
     )
-    oldest: str = flags.option("--from", required=True, metavar="VERSION", help="The oldest of them.")
-    newest: str = flags.option("--to", required=True, metavar="VERSION", help="The newest of them.")
+    oldest: str = flags.option("--from", required=True, metavar="VERSION", help="The oldest release to try.")
+    newest: str = flags.option("--to", required=True, metavar="VERSION", help="The newest release to try.")
     others: tuple[str, ...] = flags.option(
-        "--with", multiple=True, metavar="NAME==VERSION", help="With this release of another package, each time."
+        "--with", multiple=True, metavar="NAME==VERSION", help="Use this release of another package in each run."
     )
 
 
@@ -33,9 +33,9 @@ class BisectOptions(ScriptOptions):
 @flags.options(BisectOptions)
 @flags.run_folder("bisect-, its name and the time")
 def bisect(options: BisectOptions) -> None:
-    """Check SCRIPT under releases of a package, and find the first one that changes the verdict or the races.
+    """Check SCRIPT with releases of a package, and find the first that changes the verdict or the races.
 
-    Each release is installed once, into the cache, as it was released; pre-releases are left out. Exit status: 0
+    Each release is installed once, unmodified, into the cache. Pre-releases are not tried. Exit status: 0
     found, 2 wrong usage, 4 nothing changes, or a release does not run, 130 interrupted.
     """
     from streamrace.device.packages import names

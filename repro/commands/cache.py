@@ -26,15 +26,15 @@ _WORDS = {
 
 
 @click.command()
-@click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="With clear: what was not used since.")
+@click.option("--older-than", type=click.FloatRange(0), metavar="DAYS", help="With clear: unused for this long.")
 @click.argument("what", nargs=-1, metavar="[clear [NAME]...]")
 def cache(older_than: float | None, what: tuple[str, ...]) -> None:
-    """What is kept for later commands: releases of packages, CPU builds of torch, compiled parts, references.
+    """List what is kept for later commands: releases of packages, CPU builds of torch, compiled parts, references.
 
-    'clear' removes it: all, or each NAME, which is a name of the list or a kind: release, torch, native, reference,
-    unfinished, other. What is removed is made anew when a command needs it. What a running command uses stays, and is
-    told. STREAMRACE_CACHE says where the cache is. Exit status: 0 done, 2 wrong usage, or something is in use and
-    stays.
+    'clear' removes all, or each NAME: a name of the list or a kind (release, torch, native, reference, unfinished,
+    other). A removed entry is made again when a command needs it. Entries that a running command uses stay, and are
+    named. STREAMRACE_CACHE sets the folder of the cache. Exit status: 0 done, 2 wrong usage, or an entry is in use
+    and stays.
     """
     if what and what[0] != "clear":
         raise click.UsageError(f"'{what[0]}' is not an action on the cache: say clear, or nothing.")

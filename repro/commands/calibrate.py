@@ -11,22 +11,22 @@ from streamrace.reports.screen.console import Terminal
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--base", default="a100-100gbps", help="Profile whose other figures stay. [default: a100-100gbps]")
+@click.option("--base", default="a100-100gbps", help="Profile that gives all other figures. [default: a100-100gbps]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("mine.toml"),
-    help="The new profile, for --hardware. [default: mine.toml]",
+    help="The file of the new profile, for --hardware. [default: mine.toml]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace that file.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
-    """A hardware profile of your own GPU, from a trace of one step by torch's profiler.
+    """Make a hardware profile of your own GPU from a trace of one step by torch's profiler.
 
-    TRACE: what export_chrome_trace wrote of a step on one GPU (JSON, may be gzipped), recorded with
+    TRACE is a file that export_chrome_trace wrote for a step on one GPU (JSON, may be gzipped), recorded with
     profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True).
 
-    Fits the few figures by which kernels are timed, tells how far each kind of kernel is off then and what could not
-    be placed, and writes a profile that --hardware takes.
+    Fits the few figures that time the kernels, prints the error of each kind of kernel and the operators that could
+    not be used, and writes a profile for --hardware.
     """
     from streamrace.device.hardware import load_profile
     from streamrace.reports.screen import calibration as screen

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--list", "listed", is_flag=True, help="Tell what is in the catalogue, and run nothing.")
-@click.option("--ci", is_flag=True, help="Only the dozen that each change is tested with.")
-@click.option("--torch/--no-torch", default=False, help="Also those that need another torch.")
-@click.option("--library", multiple=True, metavar="NAME", help="Only of this library: deepspeed, pytorch, megatron.")
-@click.option("--programs", type=flags.PATH, help="A folder with entries of your own. [default: the catalogue's]")
+@click.option("--list", "listed", is_flag=True, help="List the catalogue, and run nothing.")
+@click.option("--ci", is_flag=True, help="Only the dozen entries that test each change.")
+@click.option("--torch/--no-torch", default=False, help="Also entries that need another torch.")
+@click.option("--library", multiple=True, metavar="NAME", help="Only this library: deepspeed, pytorch, megatron.")
+@click.option("--programs", type=flags.PATH, help="A folder with your own entries. [default: the catalogue's]")
 @flags.workers()
-@flags.folder("folder that takes the table", "catalogue", replaces="an earlier one")
+@flags.folder("folder for the table", "catalogue", replaces="an earlier one")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 def catalogue(
     listed: bool,
@@ -39,11 +39,11 @@ def catalogue(
     overwrite: bool,
     ids: tuple[str, ...],
 ) -> None:
-    """Run the programs of known stream bugs (ID, or all): each with the affected release and the fixed one.
+    """Run the programs of known stream bugs (ID, or all), each with the affected and the fixed release.
 
-    Both are unmodified, and installed into the cache when they are first needed. Ends with a table, catalogue.json and
-    a report. Exit status: 0 all as the entries say, 1 something is not. The programs, with all that is known of each
-    bug, lie in scenarios/catalogue/.
+    Both releases are unmodified, and installed into the cache when first needed. Writes a table, catalogue.json and
+    a report. Exit status: 0 all results are as the entries say, 1 a result is not. The programs, with the known facts
+    of each bug, are in scenarios/catalogue/.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

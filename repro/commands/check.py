@@ -46,20 +46,20 @@ class CheckOptions(ProgramOptions):
         show_default=True,
         metavar="MIB",
         help="Keep the beginning of each rank's trace, up to this size, for reports and further commands. The rest is "
-        "judged, too, and removed. 0, or with --record: keep all.",
+        "judged too, and then removed. 0, or with --record: keep all.",
     )
     slow: tuple[str, ...] = flags.option(
         "--slow",
         multiple=True,
         metavar="PATTERN=FACTOR",
-        help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. The values that "
-        "are computed depend on it, the races do not.",
+        help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. This changes the "
+        "computed values, but not the races.",
     )
     token: str = flags.option(
         "--timing",
         default="",
         metavar="TOKEN",
-        help="Run in the timing of a witness, or one of your own: t1,0/0/aten::mm/3+64us lets one kernel take longer.",
+        help="Run in the timing of a witness, or in your own: t1,0/0/aten::mm/3+64us makes one kernel take longer.",
     )
     witnesses: int = flags.option(
         "--witnesses",
@@ -67,29 +67,29 @@ class CheckOptions(ProgramOptions):
         default=8,
         show_default=True,
         help="Run SCRIPT again for this many races, with the two accesses in the opposite order, to see if that is "
-        "harmful; and, for reads of memory that nothing wrote, with other bytes there. It writes its files again.",
+        "harmful; and, for reads of uninitialised memory, with other bytes in it. SCRIPT writes its files again.",
     )
     of: tuple[str, ...] = flags.option(
         "--witness-of",
         multiple=True,
         metavar="PLACE",
         callback=_places,
-        help="Only for races with an access there: file.py:function or file.py:line. Twice: for both accesses.",
+        help="Witnesses only for races with an access at file.py:function or file.py:line. Twice: for both accesses.",
     )
     form: str
     output: Path | None
     baseline: Path | None = flags.option(
         "--baseline",
         type=flags.PATH,
-        help="A file with known findings, which do not fail the check. Those that are gone are named.",
+        help="A file with known findings, which do not fail the check. Findings that are gone are named.",
     )
     strict: bool = flags.option(
-        "--strict", is_flag=True, help="Fail also where only chance orders two accesses (fragile): exit status 1."
+        "--strict", is_flag=True, help="Also fail if only chance orders two accesses (fragile): exit status 1."
     )
     keep_in: Path | None = flags.option(
         "--write-baseline",
         type=flags.PATH,
-        help="Write the findings into this file; they do not fail the check then.",
+        help="Write the findings into this file; they then do not fail the check.",
     )
 
     def world(self) -> World | None:
@@ -117,14 +117,14 @@ class CheckOptions(ProgramOptions):
 @flags.formats()
 @click.pass_obj
 def check(argument: str | None, options: CheckOptions) -> None:
-    """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
+    """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and report accesses to memory that nothing orders.
 
-    SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m streamrace check
+    SCRIPT uses cuda, nccl, torch.cuda.Stream, and is not changed. Launchers work too: 'torchrun ... -m streamrace check
     SCRIPT', 'deepspeed --module streamrace check SCRIPT' and 'accelerate launch --multi_gpu -m streamrace check
-    SCRIPT'. A line that ends with '# stream-race: ok REASON' says that a race there is known, and does not count. Exit
-    status: 0 clean (also where that is fragile), 1 a race (with --strict also what is fragile), 2 wrong usage, 3 the
-    script failed, 4 unknown (no race was seen, but not all of the script was), 5 no race, and values that the script
-    says are wrong or that nobody wrote, 130 interrupted.
+    SCRIPT'. A race at a line that ends with '# stream-race: ok REASON' is known, and does not count. Exit status: 0
+    clean or fragile, 1 a race (with --strict also a fragile pair), 2 wrong usage, 3 the script failed, 4 unknown (no
+    race was found, but not all of the script was seen), 5 no race, but a value is wrong by the script's own statement
+    or depends on uninitialised memory, 130 interrupted.
     """
     me = launcher_rank.launcher_context()
     if options.dry or me:  # defaults from pyproject.toml are not meant for these

@@ -26,11 +26,11 @@ _RACY, _CURED = "racy.py", "cured.py"
 @click.command()
 @flags.runs("the programs and their runs go, into a folder demo")
 def demo(runs: Path) -> None:
-    """Check and explain a program of ten lines that has a race, then the same with the wait that it lacks.
+    """Check and explain a program of ten lines that has a race, then check it again with the missing wait.
 
-    Both are written into demo/ of --runs, anew each time, and run by 'streamrace check': what is shown is what it
-    finds. DeepSpeed is not needed. It takes some seconds; the first time half a minute more, as the simulated GPU is
-    compiled. Exit status: 0 a race was found in the one and none in the other, 1 not so, 2 wrong usage.
+    Both programs are written into demo/ of --runs each time, and run by 'streamrace check', whose results are shown.
+    DeepSpeed is not needed. It takes some seconds; the first time half a minute more, to compile the simulated GPU.
+    Exit status: 0 a race in the first program and none in the second, 1 any other result, 2 wrong usage.
     """
     from rich.syntax import Syntax
 

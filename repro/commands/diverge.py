@@ -34,14 +34,14 @@ def _picture(context: click.Context, option: click.Parameter, path: Path | None)
 @click.command()
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the comparison, as JSON.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), callback=_picture, metavar="FILE", help="Draw the growth: .png or .svg."
 )
 def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> None:
-    """Find where RUN first differs from REFERENCE, two folders that the live watch recorded into.
+    """Find where RUN first differs from REFERENCE. Both are folders that the NaN watch recorded.
 
-    Says whether sums in another order can explain the first difference, and how differences grow.
+    Says whether another order of summation explains the first difference, and how differences grow.
     Exit status: 0 no difference, 1 the runs differ, 2 a folder that cannot be read or compared.
     """
     from streamrace.detectors.values.recording_comparison import compare

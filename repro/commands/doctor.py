@@ -21,8 +21,8 @@ from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _EPILOG = """\
-Nothing is changed and nothing is fetched; torch is not imported. Marks: what is there, what is absent and not needed
-(-), what does not work (!), what keeps the simulated GPU from running (x).
+Nothing is changed or downloaded, and torch is not imported. Marks: present, absent and not needed
+(-), does not work (!), needed and missing (x).
 
 Exit status: 0 the simulated GPU can run here, 1 something that it needs is missing, 2 wrong usage.
 """
@@ -36,12 +36,12 @@ def run(arguments: list[str], launched: str | None = None) -> int:
     parser = Parser(
         prog="streamrace doctor",
         usage="streamrace doctor [OPTIONS]",
-        description="Can the simulated GPU run here? What is missing, and the command that brings it.",
+        description="Check whether the simulated GPU can run here; name what is missing, and how to install it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="For whom. [default: text]")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="Output format. [default: text]")
     form = parser.options(arguments).format
     items = diagnosed.examine()
     ready = diagnosed.runs(items)

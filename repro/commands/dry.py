@@ -21,12 +21,12 @@ from streamrace.repro.sessions.release import become, versions, with_deepspeed
 @flags.packages()
 @flags.run_folder("dry- and the time")
 @flags.expect("clean", "race")
-@click.option("--rank", type=click.IntRange(min=0), default=0, help="As which rank. [default: 0]")
-@click.option("--one-rank", is_flag=True, help="Do not compare ranks: assume that the others do what this one does.")
+@click.option("--rank", type=click.IntRange(min=0), default=0, help="Run as this rank. [default: 0]")
+@click.option("--one-rank", is_flag=True, help="Do not compare ranks: assume that all others do the same.")
 @click.option(
     "--exact/--extend",
     default=None,
-    help="Run all layers, or a few, and go on with what repeats. [default: --extend from 40 layers on]",
+    help="Run all layers, or a few and repeat them. [default: --extend from 40 layers on]",
 )
 @json_output
 def dry(
@@ -41,11 +41,11 @@ def dry(
     put: Put,
     **values: Any,
 ) -> None:
-    """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
+    """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors without values.
 
-    Tells races and whether they show, step time and where it goes, memory and traffic, and whether the other ranks do
-    the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
-    that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
+    Reports races and whether they show, the step time and its parts, memory and traffic, and whether the other ranks
+    do the same. Exit status: 0 done (and as expected), 1 not as expected, or the job does not fit on the GPU, or ranks
+    of one class differ; 2 wrong usage, 3 the dry run failed, 130 interrupted.
     """
     request = _job(with_deepspeed(values, packages), rank)
     from streamrace.reports.data import sources

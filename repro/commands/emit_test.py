@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     default=200,
     show_default=True,
-    help="Try at most this many smaller programs; 0: put the program into the test as it is.",
+    help="Try at most this many smaller programs; 0: put the unchanged program into the test.",
 )
 @flags.packages()
 @click.option(
     "--fixed",
     multiple=True,
     metavar="NAME==VERSION",
-    help="A release in which the race is mended: the test has to pass with it, and so has each smaller program.",
+    help="A release with the fix: the test must pass with it, and each smaller program must be without the race.",
 )
 @click.argument("folder", metavar="RUN", type=flags.PATH)
 @click.argument("race")
 def emit_test(
     output: Path | None, trials: int, packages: tuple[str, ...], fixed: tuple[str, ...], folder: Path, race: str
 ) -> None:
-    """Write a test for pytest that fails while the race number RACE of RUN is there, and passes when it is mended.
+    """Write a pytest file that fails while the race RACE of RUN is there, and passes when it is fixed.
 
-    RUN is a folder that 'streamrace check' left; RACE may be its place, too: FILE:FUNCTION, or both places with a comma
-    between them. The program is run again and again, with the releases that RUN had, and made smaller as long as it
-    shows the race, and the race does what it did. The test needs pytest, this package and the library, and no GPU.
-    Exit status: 0 written, 2 it cannot be made, and why, 130 interrupted.
+    RUN is a folder of 'streamrace check'. RACE is a number or a place: FILE:FUNCTION, or both places with a comma
+    between them. The program runs many times, with the releases of RUN, and is made smaller as long as it shows the
+    race with the same effect. The test needs pytest, this package and the library, but no GPU.
+    Exit status: 0 written, 2 no test can be made (a message says why), 130 interrupted.
     """
     from streamrace.reports.formats import regression_test as form
     from streamrace.reports.formats.writing import write

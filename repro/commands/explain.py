@@ -13,17 +13,17 @@ from streamrace.repro.commands import flags
 @click.argument("folder", metavar="RUN", type=flags.PATH)
 @click.argument("race", metavar="RACE", default="1")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For whom."
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
-@click.option("--report", is_flag=True, help="Make the page with the pictures of both timings, too.")
-@click.option("--output", type=flags.PATH, help="With --report: the folder of the page, where not RUN/explain-NUMBER.")
+@click.option("--report", is_flag=True, help="Also make the page with pictures of both timings.")
+@click.option("--output", type=flags.PATH, help="With --report: the folder of the page, instead of RUN/explain-NUMBER.")
 def explain(folder: Path, race: str, form: str, report: bool, output: Path | None) -> None:
-    """Tell RACE of RUN: both accesses, what each waits for, the order that there is around them, the edge that is
-    missing, in which timing it shows, and what it does.
+    """Explain RACE of RUN: both accesses, what each waits for, the order around them, the missing edge, a timing in
+    which the race shows, and its harm.
 
     RUN is the folder of a run; nothing is run again. RACE is its number, as 'streamrace check' prints it, or its place:
-    file.py:function or file.py:line, of one access or of both with a comma between them. In a run without races, the
-    pairs that only chance orders are counted instead.
+    file.py:function or file.py:line, of one access or of both with a comma between them. In a run without races,
+    RACE is a pair that only chance orders.
     Exit status: 0 done, 2 there is no such run or race.
     """
     from streamrace.device.scripts import WrongUse

@@ -27,19 +27,19 @@ _NONE = 1
 @click.option(
     "--output",
     type=flags.PATH,
-    help="The folder that takes fix.json, fix.diff and the page. [default: RUN/fix-RACE's number]",
+    help="The folder for fix.json, fix.diff and the page. [default: RUN/fix-RACE's number]",
 )
 @click.option("--report", is_flag=True, help="Make the page of 'streamrace report' at once.")
 @json_output
 def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool, put: Put) -> None:
-    """Find what would put RACE of RUN in order, from the weakest: an event and a wait for it, a wait for a stream,
+    """Find a cure of RACE of RUN, the weakest order first: an event and a wait for it, a wait for a stream,
     record_stream, a synchronisation of the host.
 
-    RUN is a folder that 'streamrace check' left, with its traces. RACE is its number, as 'streamrace check' prints it,
+    RUN is a folder of 'streamrace check', with its traces. RACE is its number, as 'streamrace check' prints it,
     or its place: file.py:function or file.py:line, of one access or of both with a comma between them. Each candidate
-    is put into the trace, which is judged again, and timed. The best is written as a diff, and tried: the program runs
-    again as if the lines stood in its files, which stay as they are. Exit status: 0 a diff was tried and is clean, 1
-    there is none, 2 there is no such run or race.
+    is inserted into the trace, which is judged and timed again. The best is written as a diff, and tried: the program
+    runs as if the lines stood in its files, which are not changed. Exit status: 0 a tried diff is clean, 1 there is
+    none, 2 there is no such run or race.
     """
     from streamrace.reports.pages.folders import refuse_link
     from streamrace.reports.screen import fixes as screen

@@ -90,7 +90,7 @@ def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -
 run_folder = partial(folder, "run's folder", chosen=True, replaces="a run")
 
 
-def workers(text: str = "Dry runs side by side.", *, default: int | None = None, most: int | None = None) -> Decorator:
+def workers(text: str = "Parallel dry runs.", *, default: int | None = None, most: int | None = None) -> Decorator:
     """Add ``--workers``; without a ``default`` it is None, which stands for the number of cores."""
     help_text = f"{text} [default: {default or 'the cores'}]"
     return click.option("--workers", type=click.IntRange(1, most), default=default, help=help_text)
@@ -103,8 +103,8 @@ def packages() -> Decorator:
         "packages",
         multiple=True,
         metavar="NAME==VERSION",
-        help="With this release of a package, as it was released: deepspeed==0.13.4, torch==2.8.0. Installed once, "
-        "beside the environment's own, into the user's cache ('streamrace cache' lists it).",
+        help="Use this unmodified release of a package: deepspeed==0.13.4, torch==2.8.0. It is installed once, into "
+        "the user's cache ('streamrace cache' lists it); the environment is not changed.",
     )
 
 
@@ -113,9 +113,9 @@ def formats() -> Decorator:
     from streamrace.reports.formats.names import NAMES
 
     def decorate(command: Function) -> Function:
-        text = "The file that takes it. [default: standard output, and the rest on standard error]"
+        text = "The file to write. [default: standard output; other messages go to standard error]"
         command = click.option("--output", type=PATH, help=text)(command)
-        text = "For whom: a person, a script, code scanning, a test server, or annotations of a workflow."
+        text = "Format: for a person, a script, code scanning, a test server, or annotations of a workflow."
         return click.option("--format", "form", type=click.Choice(NAMES), default="text", show_default=True, help=text)(
             command
         )

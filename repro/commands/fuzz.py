@@ -19,10 +19,10 @@ from streamrace.scenarios.registry import NAMED, named
 @click.command(cls=Sections)
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this time, whatever was executed.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this time.")
 @flags.workers("Processes that execute them.", default=2, most=256)
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", help="Run here, or on a Ray cluster.")
-@click.option("--random", "seed", type=click.IntRange(0), default=0, help="Seed of the timings drawn. [default: 0]")
+@click.option("--random", "seed", type=click.IntRange(0), default=0, help="Seed of the random timings. [default: 0]")
 @click.option(
     "--database",
     type=click.Path(path_type=Path),
@@ -47,12 +47,12 @@ def fuzz(
     runs: Path,
     **values: Any,
 ) -> None:
-    """Execute SCENARIO under many timings, and make the smallest one under which training goes wrong.
+    """Execute SCENARIO under many timings, and find the smallest timing under which training goes wrong.
 
     SCENARIO is hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main; its options can be changed. The
     defaults below are those of hpz.
-    One live run is recorded; then the recorded work is executed again and again, in another order each time that the
-    ordering edges allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not
+    One live run is recorded. Then the recorded work is executed many times, each time in another order that the
+    ordering edges allow. A failing timing is tried first the next time. Exit status: 0 done (and as expected), 1 not
     as expected, 2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
     """
     from streamrace.fuzz.campaign import campaign

@@ -14,9 +14,9 @@ from streamrace.trace.wording import near
 @click.command()
 @click.argument("kind", required=False, metavar="[KIND]")
 def list(kind: str | None) -> None:
-    """The names that other commands take: models, profiles (of hardware), scenarios, fixes, strategies, releases.
+    """List the names that other commands take: models, hardware profiles, scenarios, fixes, strategies, releases.
 
-    KIND is one of these; all are listed where it is left out. Exit status: 0 done, 2 wrong usage.
+    KIND is one of these; without it all are listed. Exit status: 0 done, 2 wrong usage.
     """
     if kind is not None and kind not in _KINDS:
         raise click.UsageError(

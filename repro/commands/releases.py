@@ -23,14 +23,14 @@ _LIMIT_S = 600
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--only", default=",".join(KNOWN), help="Releases, with commas. [default: all known]")
-@flags.folder("folder that takes the runs", "releases")
+@flags.folder("folder for the runs", "releases")
 @click.pass_context
 def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
-    """Run one scenario under each release, unmodified, and tell race, stale and uncovered apart.
+    """Run one scenario with each unmodified release, and distinguish race, stale and uncovered.
 
-    All other options go to ``run``. A release that cannot be installed or does not start is a row that says
-    so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps. Ends with a
-    report in RUNS/NAME/report.
+    All other options go to ``run``. If a release cannot be installed or does not start, its row says so. Each
+    release has two runs: the plain scenario, and one with sizes that do not divide and an edit between steps. A
+    report goes to RUNS/NAME/report.
     """
     console = Terminal()
     words = [word.strip() for word in only.split(",") if word.strip()]

@@ -15,20 +15,20 @@ from streamrace.repro.commands import flags
 
 @click.command()
 @click.argument("token", metavar="TOKEN|FOLDER")
-@click.option("--timing", default="", metavar="TOKEN", help="The timing: t1,x4:stream:3. With FOLDER alone.")
+@click.option("--timing", default="", metavar="TOKEN", help="With FOLDER: the timing, such as t1,x4:stream:3.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
-@click.option("--times", type=click.IntRange(1), default=1, help="Execute it this often; all must agree. [default: 1]")
+@click.option("--times", type=click.IntRange(1), default=1, help="Repetitions; all must agree. [default: 1]")
 @flags.packages()
 @flags.runs("recordings are kept")
-@click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
     token: str, timing: str, live: bool, times: int, packages: tuple[str, ...], runs: Path, as_json: bool
 ) -> None:
-    """Execute the timing that TOKEN names, and say what it does to training. Or a recorded program again.
+    """Execute the timing TOKEN, or a recorded program, and report the effect on its values.
 
-    The scenario is recorded first (one live run), unless it was before. FOLDER is that of a run of
-    'streamrace check --record', or of traces of 'streamrace device --record'. Exit status: 0 whatever comes out,
-    1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
+    The scenario is recorded first (one live run), unless a recording exists. FOLDER is a run of
+    'streamrace check --record', or traces of 'streamrace device --record'. Exit status: 0 with any result, 1 if --live
+    or --times differs from the replay, 2 for a token or folder that cannot be used.
     """
     if os.path.isdir(token):  # isdir: a token may be too long for a path
         from streamrace.repro.sessions.program_replay import again

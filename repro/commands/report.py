@@ -24,19 +24,19 @@ _LONGEST = 100  # characters of a name joined from several runs
     "--format",
     "form",
     type=click.Choice(NAMES[1:]),
-    help="No page: what 'streamrace check' found in RUN, for a script, code scanning, a test server, or a workflow.",
+    help="Instead of a page: the findings of 'streamrace check' in RUN, for another tool.",
 )
 @click.option("--serve", is_flag=True, help="Serve the runs of a folder (RUN, or runs) on this machine's loopback.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, help="For --serve; 0: any free one. [default: 8000]"
 )
 def report(folders: tuple[Path, ...], output: Path | None, form: str | None, serve: bool, port: int) -> None:
-    """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
+    """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, replay command.
 
-    One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
-    'streamrace fuzz' left (beside runs it fills the matrix of fixes and timings), a dry run, a sweep, placements or
-    releases, or an incident that the watch saved.
-    Exit status: 0 done, 2 something cannot be read, compared or written.
+    The page is one HTML file that opens without a network. The folder also gets report.md, findings.json and metrics.
+    RUN may also be a folder of 'streamrace fuzz' (with runs, it fills the matrix of fixes and timings), of a dry run,
+    a sweep, placements or releases, or an incident that the watch saved.
+    Exit status: 0 done, 2 a file cannot be read, compared or written.
     """
     if serve:
         _serve(folders, port)

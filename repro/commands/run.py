@@ -36,7 +36,7 @@ EXPECTATIONS = {
 def run(
     name: str | None, runs: Path, overwrite: bool, expect: str | None, reference_again: bool, **values: Any
 ) -> None:
-    """Run a scenario on the simulated GPU, beside the same program on plain gloo.
+    """Run a scenario on the simulated GPU, and compare it with the same program on plain gloo.
 
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
     3 a rank failed, 130 interrupted.
@@ -71,10 +71,10 @@ def run(
     default="none,stream-sync",
     help="Fixes to compare, with commas ('streamrace list fixes'). [default: none,stream-sync]",
 )
-@flags.folder("folder that takes the runs", "compare", replaces="runs")
+@flags.folder("folder for the runs", "compare", replaces="runs")
 @flags.reference_again()
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again: bool, **values: Any) -> None:
-    """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
+    """Run one scenario under several fixes, and compare the verdicts; a report goes to RUNS/NAME/report."""
     from streamrace.reports.pages.folders import write
     from streamrace.reports.screen import terminal
     from streamrace.reports.screen.terminal import Progress

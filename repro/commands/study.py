@@ -28,7 +28,7 @@ def command(name: str) -> click.Command:
         _run(name, study, values, put)
 
     run.__doc__ = study.text
-    decorated: Any = flags.folder(f"folder that takes the {study.takes}", name, replaces=study.replaces)(run)
+    decorated: Any = flags.folder(f"folder for the {study.takes}", name, replaces=study.replaces)(run)
     cls = click.Command
     if study.decided is not None:
         from streamrace.repro.commands.options import Sections, job_options

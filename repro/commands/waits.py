@@ -27,23 +27,21 @@ class WaitsOptions(ProgramOptions):
     slow: tuple[str, ...] = flags.option(
         "--slow", multiple=True, metavar="PATTERN=FACTOR", help="Make work slower in virtual time, as for check."
     )
-    token: str = flags.option(
-        "--timing", default="", metavar="TOKEN", help="Run in a timing of your own, as for check."
-    )
+    token: str = flags.option("--timing", default="", metavar="TOKEN", help="Run in your own timing, as for check.")
     confirm: int = flags.option(
         "--confirm",
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="Try this many verdicts in live runs without the wait, too. SCRIPT writes its files again.",
+        help="Also try this many verdicts in live runs without the wait. SCRIPT writes its files again.",
     )
     witnesses: int = flags.option(
         "--witnesses",
         type=click.IntRange(0),
         default=8,
         show_default=True,
-        help="For this many of the races that live runs have without a wait, find out whether they are harmful, with a "
-        "token.",
+        help="For this many of the races in live runs without a wait, search for a timing in which they show, to see "
+        "if they are harmful.",
     )
 
 
@@ -54,12 +52,12 @@ class WaitsOptions(ProgramOptions):
 @click.pass_obj
 @json_output
 def waits(argument: str | None, options: WaitsOptions, put: Put) -> None:
-    """Take each wait, synchronisation, record_stream and blocking read of SCRIPT and its libraries away alone.
+    """Remove each wait, synchronisation, record_stream and blocking read of SCRIPT and its libraries, one at a time.
 
     SCRIPT runs once, as under 'streamrace check'. Then its trace is judged without the waits of each line of code, one
-    line at a time: carries load (with the race that is there without it), redundant (with what orders the same),
-    fragile cover (a read, a copy or a timer that something rests on). Exit status: 0 done, 1 a live run disagrees with
-    the trace, 2 wrong usage, 3 the script failed, 4 unknown (nothing was given to the device), 130 interrupted.
+    line at a time: carries load (with the race without it), redundant (with the waits that order the same pair),
+    fragile cover (a read, a copy or a timer that orders a pair by chance). Exit status: 0 done, 1 a live run disagrees
+    with the trace, 2 wrong usage, 3 the script failed, 4 unknown (nothing was launched), 130 interrupted.
     """
     if launcher_rank.launcher_context():
         raise WrongUse("waits runs the program again and again, so it starts its ranks itself: say --ranks N")

@@ -15,9 +15,9 @@ from streamrace.device.scripts import Program, WrongUse, fail
 from streamrace.repro.commands.plain import Parser
 
 _EPILOG = """\
-SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as 'torchrun ... -m streamrace
-watch SCRIPT' and 'deepspeed --module streamrace watch SCRIPT'. torch is imported before the script: variables that
-torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
+SCRIPT runs as if python had started it, with its own ARGUMENTS. Launchers work too: 'torchrun ... -m streamrace
+watch SCRIPT' and 'deepspeed --module streamrace watch SCRIPT'. torch is imported before the script, so set variables
+that torch reads at that moment (OMP_NUM_THREADS) outside the script.
 
 Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
 """
@@ -28,7 +28,7 @@ def options() -> Parser:
     parser = Parser(
         prog="streamrace watch",
         usage="streamrace watch [OPTIONS] SCRIPT [ARGUMENTS]...",
-        description="Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.",
+        description="Run the training SCRIPT, and find where the first NaN, Inf or wrong value comes from.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # AutoWatch decides the defaults
@@ -40,7 +40,7 @@ def options() -> Parser:
         "--watch",
         type=_words,
         metavar="WORDS",
-        help="What to look at, with commas: inputs, outputs, loss, gradients, parameters, partitions, optimizer. "
+        help="Values to look at, with commas: inputs, outputs, loss, gradients, parameters, partitions, optimizer. "
         "[default: all]",
     )
     add(
@@ -50,9 +50,9 @@ def options() -> Parser:
         help="Follow each parameter's bits from its partition to its use: tells race, stale, uncovered and corruption "
         "apart. [default]",
     )
-    add("--no-checksums", dest="checksums", action="store_false", help="Leave that out.")
+    add("--no-checksums", dest="checksums", action="store_false", help="Do not follow parameters' bits.")
     add("--bound", type=float, metavar="FLOAT", help="The largest absolute value that is good. [default: none]")
-    add("--modules", metavar="PATTERN", help="Module paths whose outputs are looked at. [default: *]")
+    add("--modules", metavar="PATTERN", help="Module paths whose outputs are watched. [default: *]")
     add(
         "--on-finding",
         type=_words,
@@ -61,7 +61,7 @@ def options() -> Parser:
         help="What to do, with commas: warn, raise, stop, save. [default: warn,save]",
     )
     add("--folder", type=Path, metavar="PATH", help="Where incidents go. [default: incidents]")
-    add("--record", type=Path, metavar="PATH", help="A folder that takes what each step computes.")
+    add("--record", type=Path, metavar="PATH", help="A folder for the values that each step computes.")
     add("--history", type=_count, metavar="STEPS", help="Steps whose statistics an incident holds. [default: 4]")
     # One argument takes the script and everything after it, as options there are the script's. Options before it are
     # ours, so an unknown option is a mistake and is not passed on.

@@ -270,7 +270,7 @@ def _parser() -> _Parser:
     add("--trace", metavar="FILE", type=Path, help="Write the trace; with several ranks, or --record, a folder.")
     add("--record", action="store_true", help=HELP["record"])
     add("--timing", metavar="TOKEN", default="t1", help="Run in this timing, as for check.")
-    add("--without", metavar="PLACE", action="append", default=[], help="Leave the waits of a line out, as "
+    add("--without", metavar="PLACE", action="append", default=[], help="Leave out the waits of a line: "
         "stream.wait_event@file.py:12. Can be repeated.")  # fmt: skip
     add("--world", "--per-node", dest="earlier", help=argparse.SUPPRESS)
     add("program", nargs=argparse.REMAINDER, metavar="...", help="The script or the module, and its arguments.")

@@ -16,15 +16,15 @@ from streamrace.trace.files import file_of
 NODES = GPUS = 1  # defaults of a dry run
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
-    "ranks": "Start so many ranks of the script, with a simulated GPU each.",
-    "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.",
-    "nodes": f"Of a dry run: how many nodes. [default: {NODES}]",
-    "gpus": f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]",
-    "hardware": "Of a dry run: a hardware profile, or a .toml file. [default: a plain model]",
-    "network": "Of a dry run with --hardware: Gbit/s between nodes.",
-    "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that they act as they do "
-    "on a large model. SCRIPT is not changed.",
-    "record": "Record what the work is, too: 'streamrace replay' executes it in other timings.",
+    "ranks": "Start this many ranks of the script, each with a simulated GPU.",
+    "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors without values.",
+    "nodes": f"Dry run: number of nodes. [default: {NODES}]",
+    "gpus": f"Dry run: GPUs (and ranks) per node. [default: {GPUS}]",
+    "hardware": "Dry run: a hardware profile, or a .toml file. [default: a plain model]",
+    "network": "Dry run with --hardware: Gbit/s between nodes.",
+    "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code that "
+    "a large model runs. SCRIPT is not changed.",
+    "record": "Also record the work, so that 'streamrace replay' can execute it in other timings.",
 }
 
 

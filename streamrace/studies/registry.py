@@ -20,11 +20,11 @@ class StudyEntry(NamedTuple):
 
 
 STUDIES = {
-    "placements": StudyEntry("Where hpZ's synchronisation could stand: prices."),
-    "sweep": StudyEntry("Where the race shows and hpZ pays: networks x micro-batches."),
-    "why": StudyEntry("Which single assumption decides whether hpZ's race shows."),
-    "memory": StudyEntry("What hpZ's secondary copy costs in memory, by model and group."),
-    "kernels": StudyEntry("The model of kernels beside what others have measured.", "reports", gpu=False),
+    "placements": StudyEntry("Compare the places for hpZ's synchronisation, with their costs."),
+    "sweep": StudyEntry("Find where the race shows and hpZ pays: networks x micro-batches."),
+    "why": StudyEntry("Find the assumptions that decide whether hpZ's race shows."),
+    "memory": StudyEntry("Measure the memory of hpZ's secondary copy, by model and group."),
+    "kernels": StudyEntry("Compare the model of kernels with published measurements.", "reports", gpu=False),
 }
 
 

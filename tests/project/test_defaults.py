@@ -39,7 +39,7 @@ _WORDS = {
         "the catalogue's",
     ),
     *("all 14", "all 14, and hpZ", "both", "none", "a node", "the hardware's", "a plain model"),
-    *("paro, paro-paper, ...", "standard output, and the rest on standard error"),
+    *("paro, paro-paper, ...", "standard output; other messages go to standard error"),
     "RUN/test_race_N.py",
     "RUN/report, for several runs a folder of their names beside the first; with --format standard output",
     "RUN/fix-RACE's number",

@@ -39,9 +39,9 @@ def _tables(frames: Frames) -> list[Table]:
 
 STUDY = Study(
     question="How far is the model of kernels from what others have measured?",
-    text="""The model of kernels beside what others have measured: products, attention, memory.
+    text="""Compare the model of kernels with published measurements: products, attention, memory.
 
-    A dry run, and every other command with a hardware profile, times kernels by this model. Nothing is run. Ends with a
+    Dry runs, and all other commands with a hardware profile, time kernels by this model. Nothing is run. Writes a
     table (kernels.csv) and a report.
     """,
     columns={"kernels": study.COLUMNS},

@@ -141,9 +141,9 @@ def _tracked_peaks(frame: pd.DataFrame) -> Table:
 
 STUDY = Study(
     question="What does hpZ's secondary copy cost in memory, by model and group size?",
-    text="""What hpZ's secondary copy costs in memory: measured on dry runs, beside 2 bytes x parameters / group size.
+    text="""Measure the memory of hpZ's secondary copy on dry runs, and compare it with its formula.
 
-    64 GPUs, gradient checkpointing and two steps unless told otherwise. Ends with tables (memory.csv, limits.csv) and a
+    The defaults are 64 GPUs, gradient checkpointing and two steps. Writes tables (memory.csv, limits.csv) and a
     report.
     """,
     columns={"memory": study.COLUMNS, "trackers": trackers.COLUMNS},
@@ -155,7 +155,7 @@ STUDY = Study(
         click.option("--groups", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]"),
         click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]"),
         click.option(
-            "--trackers", is_flag=True, help="Instead: dry runs' peak beside what torch's own memory tracker counts."
+            "--trackers", is_flag=True, help="Instead compare dry runs' peak with torch's own memory tracker."
         ),
     ),
     decided=(

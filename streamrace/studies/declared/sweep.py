@@ -293,10 +293,10 @@ def _between(more: Iterable[float]) -> str:
 _NETWORKS, _MICRO_BATCHES = (listed(values).replace(" ", "") for values in (study.NETWORKS, study.MICRO_BATCHES))
 STUDY = Study(
     question="Where does the race show, and where does hpZ pay?",
-    text="""Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
+    text="""Find where the race shows and hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
 
-    Ends with a table (sweep.csv) and a report, with the phase diagram of the race and throughput against bandwidth.
-    With --deepspeed that release, as it was released, stands beside the pinned one.
+    Writes a table (sweep.csv) and a report, with the phase diagram of the race and throughput against bandwidth.
+    With --deepspeed that unmodified release is compared with the pinned one.
     """,
     columns={"sweep": study.COLUMNS},
     later=("harmful", "harmful_manifested", "harmful_slack_us", "asking_us", "unexercised"),

@@ -155,10 +155,10 @@ def start(gbits: float) -> str:
 
 STUDY = Study(
     question="Which single assumption decides whether the race shows?",
-    text="""Change one assumption at a time of the setting in which users met the race: which decides whether it shows?
+    text="""Change one assumption of the users' setting at a time, to find those that decide whether the race shows.
 
-    Ends with a table (why.csv) and a report. Beside it a small model is trained by transformers' Trainer, on simulated
-    GPUs, under the affected release and the pinned one: what it prints as the loss (losses.csv).
+    Writes a table (why.csv) and a report. Also transformers' Trainer trains a small model on simulated GPUs, with
+    the affected release and the pinned one, to compare the printed losses (losses.csv).
     """,
     columns={"why": study.COLUMNS},
     later=("unexercised",),
