@@ -204,8 +204,8 @@ class RaceTelling:
         host = side.stream == HOST_STREAM
         text = wording.capital(who)
         if own:
-            where = "before it by the host" if host else f"before it on {named(side.stream)}"
-            text += f" runs after {self._work(own[0].work)}, {where}"
+            where = ", an earlier access of the host" if host else " on the same stream"
+            text += f" runs after {self._work(own[0].work)}{where}"
         else:
             text += " is the host's first access" if host else f" is the first work of {named(side.stream)}"
         if not waited:

@@ -153,7 +153,7 @@ def _where(token: str, race: Race, occurrence: Occurrence | None, around: Around
         return f"the {nth} `{short(place.kernel)}` on {stream} of rank {place.rank}"
 
     clauses = (words(each, work=work, stream="stream {}".format) for each in timing.deviations)
-    return f"It shows where {wording.every(clauses)}."
+    return f"It shows when {wording.every(clauses)}."
 
 
 def _script(chosen: Chosen) -> str:

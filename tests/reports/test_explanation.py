@@ -260,10 +260,10 @@ def test_a_scenario_s_race_is_told_as_well(tmp_path: Path, capsys: Captured) -> 
 
 TOKENS = {
     "t1": "It shows in the plain timing, where nothing is made slower.",
-    "t1,x4:stream:3,x2:host": "It shows where stream 3 is 4 times as slow and the host is 2 times as slow.",
+    "t1,x4:stream:3,x2:host": "It shows when stream 3 is 4 times as slow and the host is 2 times as slow.",
     "t1,jitter:20:7,0/1/nccl::all_reduce/12@+64us": "all work takes up to 20 % longer, drawn from seed 7 and the 12th "
     "`all_reduce` on stream 'side' of rank 0 starts 64 us later.",
-    "t1,1/0/aten::mm/1+64us": "It shows where the first `mm` on stream 0 of rank 1 takes 64 us longer.",
+    "t1,1/0/aten::mm/1+64us": "It shows when the first `mm` on stream 0 of rank 1 takes 64 us longer.",
     "t1,nonsense": "It shows in the timing 't1,nonsense'.",
 }
 
