@@ -54,7 +54,7 @@ def test_a_comment_says_that_a_race_is_known_and_a_file_what_the_options_are(che
     done = check("--overwrite", "--format", "json", "train.py")
     assert done.status == 2
     assert done.err.splitlines()[-1] == (
-        "Error: '# stream-race: ok' at train.py:11 has no reason: write behind it why it is, or it counts for nothing"
+        "Error: '# stream-race: ok' at train.py:11 has no reason: write after it why it is, or it counts for nothing"
     )
     assert json.loads((check.folder / "out.xml").read_text())["counts"] == {"new": 1, "baseline": 0, "suppressed": 0}
 
@@ -73,7 +73,7 @@ def test_what_was_not_seen_whole_makes_no_baseline(check: Any) -> None:
         (["--output", "."], "--output . is a folder: name a file"),
         (
             ["--write-baseline", "nowhere/known.json"],
-            "--write-baseline nowhere/known.json lies in a folder",
+            "--write-baseline nowhere/known.json is in a folder",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_variable_names_another_file_or_none(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(config.VARIABLE, "")
     assert config.defaults("check", tmp_path) == {}
     monkeypatch.setenv(config.VARIABLE, "nowhere.toml")
-    with pytest.raises(WrongUse, match="names nowhere.toml, and there is no such file"):
+    with pytest.raises(WrongUse, match="names nowhere.toml, which does not exist"):
         config.defaults("check", tmp_path)
 
 
