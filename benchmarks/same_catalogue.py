@@ -2,8 +2,8 @@
 
 Each entry's program runs in both checkouts with the same releases, its affected side and its fixed one. Compared are
 the verdict and the races, whatever their order and however they are grouped: kind, kernels, accesses, streams, ranks,
-counts of occurrences, and the innermost line of each side. Further lines of a stack are left out, as versions may end
-it elsewhere; so are witnesses and sentences. Exit status 0 where all is equal, 1 where something differs.
+counts of occurrences, and for each side a line that both versions show: one may leave out a library's line that only
+passes a call on. Witnesses and sentences are left out. Exit status 0 where all is equal, 1 where something differs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,40 @@ from benchmarks.same_findings import Checkout
 _SIDES = ("affected", "fixed")
 
 
-def findings(file: Path) -> tuple[str, Counter[str]]:
-    """Return the verdict in a ``findings.json``, and a line for each race. A file that is not there: no verdict."""
+def findings(file: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the verdict and the races in a ``findings.json``. A file that is not there: no verdict."""
     if not file.exists():
-        return "no verdict", Counter()
+        return "no verdict", []
     found = json.loads(file.read_text(encoding="utf-8"))
-    return str(found["verdict"]), Counter(map(_race, found["races"]))
+    return str(found["verdict"]), list(found["races"])
 
 
 def differences(old: Path, new: Path) -> list[str]:
     """Return the deviations of one ``findings.json`` from another, in sentences without full stops."""
     (before, races), (after, now) = findings(old), findings(new)
     told = [f"{before} before, {after} now"] if before != after else []
-    told += [f"not found any more: {race}" for race in (races - now).elements()]
-    return [*told, *(f"new: {race}" for race in (now - races).elements())]
+    for race in races:
+        same = next((other for other in now if _alike(race, other)), None)
+        if same is None:
+            told.append(f"not found any more: {_written(race)}")
+        else:
+            now.remove(same)
+    return [*told, *(f"new: {_written(race)}" for race in now)]
 
 
-def _race(race: dict[str, Any]) -> str:
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Check whether two races differ in nothing but lines that one of them leaves out."""
+    if any(one[name] != other[name] for name in ("kind", "occurrences", "manifested", "ranks")):
+        return False
+    pairs = [(one[side], other[side]) for side in ("first", "second")]
+    return all(
+        all(left[name] == right[name] for name in ("kernel", "access", "stream"))
+        and (not left["stack"] or not right["stack"] or any(frame in right["stack"] for frame in left["stack"]))
+        for left, right in pairs
+    )
+
+
+def _written(race: dict[str, Any]) -> str:
     counts = f"{race['occurrences']} times on ranks {race['ranks']}, {race['manifested']} shown"
     return f"{race['kind']}: {_side(race['first'])}; {_side(race['second'])}; {counts}"
 

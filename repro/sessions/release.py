@@ -40,7 +40,7 @@ def become(packages: Sequence[str]) -> None:
         first = loaded[0]
         raise PackageError(
             f"{first.title} was put at the front of the import path, but Python finds {first.name} "
-            f"{names.installed(first.name)} before it: run in another folder, or take that folder out of the import path"
+            f"{names.installed(first.name)} before it: run in another folder, or take that one out of the import path"
         )
     environment = environment_of(packages, tell=_tell)
     sys.stdout.flush()

@@ -22,8 +22,8 @@ HELP = {
     "gpus": f"Dry run: GPUs (and ranks) per node. [default: {GPUS}]",
     "hardware": "Dry run: a hardware profile, or a .toml file. [default: a plain model]",
     "network": "Dry run with --hardware: Gbit/s between nodes.",
-    "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code that "
-    "a large model runs. SCRIPT is not changed.",
+    "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code "
+    "that a large model runs. SCRIPT is not changed.",
     "record": "Also record the work, so that 'streamrace replay' can execute it in other timings.",
 }
 
