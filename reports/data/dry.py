@@ -124,10 +124,10 @@ def time_table(step: StepTime | _Step) -> Table:
     """Return the table of how an optimizer step spends its time."""
     parts = [
         ("computing", step.compute),
-        ("communication that nothing hides", step.exposed),
+        ("exposed communication", step.exposed),
         *((f"  {row.name}: {duration(row.busy)} in all, exposed", row.exposed) for row in step.groups if row.busy),
         ("other streams alone", step.other),
-        ("nothing runs", step.idle),
+        ("idle", step.idle),
         ("(host blocked)", step.blocked),
     ]
     rows = [[name, duration(time), 100 * time / step.time] for name, time in parts]
@@ -150,7 +150,7 @@ _KINDS = {
     "secondary": "secondary partitions (hpZ)",
     "gathered": "gathered parameters",
     "gradient": "gradients",
-    "bucket": "bucket in which gradients are reduced",
+    "bucket": "gradient reduce bucket",
     "master": "fp32 parameters",
     "optimizer": "optimizer's moments",
     "buffer": "buffers",

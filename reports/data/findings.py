@@ -321,11 +321,6 @@ class Findings(JsonFile):
         return FAILED if self.failure else STATUSES.get(self.verdict, STATUSES[Verdict.UNKNOWN])
 
     @property
-    def witnesses(self) -> list[Witness]:
-        """The races' witnesses: one for each race, or none."""
-        return [race.witness for race in self.races if race.witness is not None]
-
-    @property
     def first_bad_step(self) -> int | None:
         """The first step in which a parameter or a loss is wrong."""
         wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()

@@ -197,11 +197,11 @@ def costs(runs: Sequence[Run]) -> Table:
 
 
 def replay(run: Run) -> list[tuple[str, str]]:
-    """Return for each race a description and the command that replays it; if no witness exists, the reason."""
+    """Return for each finding a description and the command that replays it; if no witness exists, the reason."""
     rows = []
-    for number, race in enumerate(run.file.races, 1):
-        if race.witness is not None:
-            text, command = sentences.witness(number, race.witness)
+    for found in run.file.found:
+        if found.race.witness is not None:
+            text, command = sentences.witness(found.number, found.race.witness)
             rows.append((text if command else f"{text}.", command))
     return rows
 

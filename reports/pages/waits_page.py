@@ -40,7 +40,7 @@ def study(waits: WaitsFile, ran: StudyMetadata) -> StudyReport:
     tone = "bad" if waits.disagree else "warn" if waits.of(FRAGILE) or waits.of(UNKNOWN) else "good"
     facts = [
         Fact("scope", waits.scope),
-        Fact("delay", "how much earlier its stream or the host could have gone on without it alone", "delay"),
+        Fact("delay", "how much earlier its stream or the host could continue without it alone", "delay"),
         Fact(
             "not taken away",
             f"{wording.count(waits.others, 'wait')} of collectives and autograd's engine themselves",

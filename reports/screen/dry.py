@@ -76,7 +76,7 @@ def sentence(dry_run: Rehearsed) -> str:
     elif dry_run.races:
         first = "A race that this timing does not show: another network or batch may."
     else:
-        first = clean("nothing on two streams is unordered", dry_run.unexercised)
+        first = clean("all accesses on different streams are ordered", dry_run.unexercised)
     return first if dry_run.fits else f"{first} The job does not fit on the GPU."
 
 
@@ -152,16 +152,18 @@ def rank_lines(dry_run: Rehearsed) -> list[str]:
     """Return what is known of the other ranks, a sentence each."""
     checked = dry_run.classes
     if checked is None:
-        return [f"This is rank {dry_run.rank}; that the other {dry_run.job.ranks - 1} ranks do the same is assumed."]
+        return [f"This is rank {dry_run.rank}; the other {dry_run.job.ranks - 1} ranks are assumed to do the same."]
     on = "" if checked.layers is None else f" (on {checked.layers} layers)"
+    result = f"{len(checked.unequal)} differ" if checked.unequal else "all equal"
     lines = [
-        f"{dry_run.job.ranks} ranks in {len(checked.classes)} classes; {checked.compared} second members compared with "
-        f"their representatives{on}: {'equal' if not checked.unequal else f'{len(checked.unequal)} differ'}."
+        f"{dry_run.job.ranks} ranks in {len(checked.classes)} classes; "
+        f"{wording.count(checked.compared, 'class', 'classes')} checked by a second member{on}: {result}."
     ]
-    lines += [f"Ranks that are {cls.ranks.what} are no class. {cls.difference}." for cls in checked.unequal]
+    for cls in checked.unequal:
+        lines.append(f"The ranks that are {cls.ranks.what} differ among themselves. {cls.difference}.")
     differ = [cls for cls in checked.classes if cls.from_first]
     if not differ:
-        return [*lines, "All classes do what rank 0 does."]
+        return [*lines, "All classes do the same as rank 0."]
     for cls in differ:
         whose = f"Ranks that are {cls.ranks.what} ({len(cls.ranks.members)}, as rank {cls.ranks.members[0]})"
         lines.append(

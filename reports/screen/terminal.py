@@ -121,8 +121,10 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         cost = f"Virtual time per step: {_ms(findings.virtual_ns_per_step)} ms, "
         body += [Text(""), Text(f"{cost}host blocked {_ms(findings.host_blocked_ns_per_step)} ms of it.")]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
-    for number, witness in enumerate(findings.witnesses, 1):
-        text, command = sentences.witness(number, witness)
+    for found in findings.found:
+        if found.race.witness is None:
+            continue
+        text, command = sentences.witness(found.number, found.race.witness)
         console.print(f"{text}{':' if command else '.'}", highlight=False)
         if command:  # outside the frame, as this is a line to copy
             console.print(f"  {typed(command)}", highlight=False, soft_wrap=True)
@@ -185,7 +187,7 @@ def _divergence(findings: Findings) -> list[str]:
         lines.append(
             f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, "
             f"micro-batch {wrong.micro_batch}, on rank {ranks}. "
-            f"Wrong is what rank {parts} of its group holds: {state}."
+            f"The wrong part is that of rank {parts} of its group: {state}."
         )
     if divergence.loss is not None:
         loss = divergence.loss

@@ -132,9 +132,9 @@ def test_a_program_is_checked_in_an_environment_with_the_cuda_build(clone: Clone
     assert "never waits for stream 'default' after add" in told
 
 
-@pytest.mark.parametrize("page", ["changed-stream.md", "nan.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/changed-stream.md", "docs/how-to/nan.md"])
 def test_a_door_is_followed_word_for_word(page: str, clone: Clone, tmp_path: Path) -> None:
     path = f"{clone.place / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    story = Story(ROOT / "docs" / "how-to" / page, tmp_path, warm=False, variables={**clone.shell, "PATH": path})
+    story = Story(ROOT / page, tmp_path, warm=False, variables={**clone.shell, "PATH": path})
     story.follow()
     assert story.lines_until_the_cure() <= 25

@@ -215,5 +215,5 @@ def test_a_dry_run_s_page_tells_what_the_command_told(pages: Path, visit: Visit)
     assert page.inner_text("#headline") == "A race that this timing does not show: another network or batch may."
     assert "17.3 s" in page.inner_text("#facts") and "hpZ 8; fix none" in page.inner_text("#facts")
     assert "3 classes" in page.inner_text("#notes")
-    assert "communication that nothing hides\t16.65 s\t96.2 %" in page.inner_text("main")
+    assert "exposed communication\t16.65 s\t96.2 %" in page.inner_text("main")
     assert page.locator(".race .source .hit").count() == 2
