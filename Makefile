@@ -50,10 +50,10 @@ help: ## List the targets, and the commands
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
 	@echo "setup: $(VENV) is ready"
 
-repro-unstable: $(READY) ## Stock DeepSpeed without the one synchronisation: shows the race and the damage
+repro-unstable: $(READY) ## Stock DeepSpeed without its one synchronisation: the race and its damage
 	@$(BIN)/streamrace run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix none) --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
 
-repro-fixed: $(READY) ## The same with FIX in place: finds nothing
+repro-fixed: $(READY) ## The same with FIX: nothing is found
 	@$(BIN)/streamrace run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix $(FIX)) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
 
 compare: $(READY) ## Both runs, side by side
@@ -65,38 +65,38 @@ fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the s
 dry: $(READY) ## Rehearse a full-size job as rank 0 of many: races, step time, memory (ARGS='--model llama-2-70b ...')
 	@$(BIN)/streamrace dry --name $(or $(NAME),dry) --overwrite $(ARGS)
 
-memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B beside the formula; table and picture
+memory: $(READY) ## The cost of hpZ's secondary copy: dry runs of 7B to 70B and the formula; table and picture
 	@$(BIN)/streamrace memory --name $(or $(NAME),memory) --overwrite $(ARGS)
 
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
 	@$(BIN)/streamrace sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
 
-why: $(READY) ## Which single assumption decides whether the race shows: the users' setting, one thing changed at a time
+why: $(READY) ## Which assumption decides whether the race shows: the users' setting, with one change at a time
 	@$(BIN)/streamrace why --name $(or $(NAME),why) --overwrite $(ARGS)
 
-network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
+network: $(READY) ## Collectives: times that nccl-tests reported, and those of our network model; tables (seconds)
 	@$(BIN)/python -m papers network --name $(or $(NAME),network) --overwrite $(ARGS)
 
-paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
+paper: $(READY) ## The papers' claims and our results, side by side (several minutes)
 	@$(BIN)/python -m papers paper --name $(or $(NAME),paper) --overwrite $(ARGS)
 
-paro: $(READY) ## PaRO's strategies, live beside DDP and their formulas (ARGS=--paper: full size, beside the paper)
+paro: $(READY) ## PaRO's strategies, run live and compared with DDP and their formulas (ARGS=--paper: full size, with the paper's figures)
 	@$(BIN)/python -m papers paro --overwrite $(ARGS)
 
-reviewers: $(READY) ## What the papers' reviewers ask for: held-out loss, scale, lower bound, failures (some minutes)
+reviewers: $(READY) ## Experiments that the papers' reviewers asked for: held-out loss, scale, lower bound, failures (some minutes)
 	@$(BIN)/python -m papers reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
 
-placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
+placements: $(READY) ## Every place for hpZ's synchronisation: race-free or not, and its cost
 	@$(BIN)/streamrace placements $(ARGS)
 
 releases: $(READY) ## One scenario under eleven DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/streamrace releases $(ARGS)
 
-catalogue: $(READY) ## Known stream bugs, each in the release with it and the one without: race, harm, witness (ARGS='ds5059 --torch')
+catalogue: $(READY) ## Known stream bugs, each in an affected and in a fixed release: race, harm, witness (ARGS='ds5059 --torch')
 	@$(BIN)/streamrace catalogue --overwrite $(ARGS)
 
 # mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.
-test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
+test: $(READY) $(BROWSER) ## Lint, types, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
 	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
 	    $(PYTEST) $(PAPERS:%=--ignore=%) -m "$(DEFAULT)" $(ARGS); tests=$$?; \
@@ -105,17 +105,17 @@ test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every 
 
 # Another quarter each day, so that none of them fails for long before somebody knows.
 PART ?= $(shell expr `date +%s` / 86400 % 4)
-test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, another each day (PART=0 to 3, or PART=all)
+test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, a different one each day (PART=0 to 3, or PART=all)
 	@$(PYTEST) -m "wide and not release and not ray and not package and not index" $(if $(filter all,$(PART)),,--part $(PART)/4) $(ARGS)
 
-test-papers: $(READY) ## What `make test` leaves out: the studies of both papers (papers/), and our own sharding engine
+test-papers: $(READY) ## Tests that `make test` leaves out: the studies of both papers (papers/), and our own sharding engine
 	@$(PYTEST) -m "$(DEFAULT)" $(PAPERS) $(ARGS)
 
-test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests and those of the papers too, other releases (into the cache), Ray (installed)
+test-all: lint wheel $(BROWSER) ## Lint, then all tests: also the wide ones, the papers', other releases (into the cache), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(PYTEST) $(ARGS)
 
-test-nightly: $(READY) $(BROWSER) ## The wide tests and the papers', with other examples each time, twenty times as many (SEED=... draws them again)
+test-nightly: $(READY) $(BROWSER) ## The wide tests and the papers', with twenty times as many examples, new ones each time (SEED=... repeats them)
 	@echo "make test-nightly SEED=$(SEED)"
 	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
@@ -125,7 +125,7 @@ test-other-processor: export ATEN_CPU_CAPABILITY := avx2
 test-other-processor: export ONEDNN_MAX_CPU_ISA := AVX2
 test-other-processor: export MKL_CBWR := AUTO
 test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
-test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
+test-other-processor: test ## The same as on another processor: other kernels, fp16 without hardware support, one core (or three)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into the user's cache, once)
 	@$(PYTEST) -m "release and not wide" $(ARGS)
@@ -160,7 +160,7 @@ $(BROWSER): tests/pages/package.json tests/pages/package-lock.json tests/pages/u
 	@cd .browser && TMPDIR="$(CURDIR)/.browser" "$(CURDIR)/$(BIN)/node" unpack.mjs > /dev/null
 	@touch $@
 
-lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), lines (tools/budget.py), words (tools/prose.py), types (mypy)
+lint: $(READY) ## Style (ruff), allowed imports (import-linter), unused code (vulture), lines (tools/budget.py), words (tools/prose.py), types (mypy)
 	@$(LINT)
 	@$(BIN)/mypy
 
@@ -168,16 +168,16 @@ docs: $(READY) ## Build the pages into site/; they open without a network
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-results: $(READY) ## Run the studies again whose tables the pages show (an hour and more; STUDIES='sweep memory' for some)
+results: $(READY) ## Run the studies behind the pages' tables again (an hour and more; STUDIES='sweep memory' for some)
 	@$(BIN)/python docs/collect.py $(STUDIES)
 
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-mutants: $(READY) ## Small errors put into engine, device and replay, one at a time: the tests must notice each (40 minutes)
+mutants: $(READY) ## Put small errors into engine, device and replay, one at a time: the tests must notice each (40 minutes)
 	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
-mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; half an hour; goes on where it was stopped)
+mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; half an hour; resumes where it was stopped)
 	@$(PIP) --requirement requirements-mutants.txt
 	@$(BIN)/python -m mutants.every --jobs $(JOBS) $(ARGS)
 
