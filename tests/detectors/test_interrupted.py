@@ -123,7 +123,7 @@ def test_the_native_engine_tells_soon_what_it_found() -> None:
 @pytest.fixture
 def interrupting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who judges is interrupted early in the trace."""
-    monkeypatch.setattr(verdict, "detectors", lambda: [RaceDetector(), Counts(100, ctrl_c)])
+    monkeypatch.setattr(verdict, "detectors", lambda noticed: [RaceDetector(), Counts(100, ctrl_c)])
 
 
 def conclude(folder: Path, ended: ProgramEnd) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_of_a_program_that_was_interrupted_no_more_is_judged_than_there_is_time_
 ) -> None:
     racing(tmp_path / "trace")
     counts = Counts()
-    monkeypatch.setattr(verdict, "detectors", lambda: [RaceDetector(), counts])
+    monkeypatch.setattr(verdict, "detectors", lambda noticed: [RaceDetector(), counts])
     monkeypatch.setattr(verdict, "_seconds", lambda: len(counts.records) / 1000)  # a slow machine
     found = conclude(tmp_path, ProgramEnd(130, interrupted=True))
     assert (found["verdict"], len(found["races"])) == ("race", 1)

@@ -172,7 +172,7 @@ REFUSED: dict[Callable[[], object], str] = {
     written_through_an_array: "pinned memory was written past torch's operators",
     written_through_its_address: "pinned memory was written past torch's operators",
     an_rnn: "what 'aten::lstm' computes is not recorded",
-    an_operator_of_ones_own: "the operator mine::twice.default is none of torch's own",
+    an_operator_of_ones_own: "the operator mine::twice.default is not one of torch's own",
     more_memory_than_there_is: "the device ran out of memory",
     a_number_in_pinned_memory: "takes a number from pinned memory",
 }

@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_checked_program_is_replayed_in_another_timing(recorded: Path) -> None:
     script = recorded
     told = repro(script, "replay", "runs/one")
-    assert told.returncode == 0 and "the replay gives their recorded bits" in told.stdout, told.stderr
+    assert told.returncode == 0 and "the replay reproduces their bits" in told.stdout, told.stderr
     told = repro(script, "replay", "runs/one", "--timing", SLOW)
     assert "1 of 1 values that the host reads differ" in told.stdout
     assert "aten::_local_scalar_dense at train.py:11, rank 0" in told.stdout

@@ -43,7 +43,7 @@ WRONG = {
     "t1,0/0/aten::mm/1@+64us": "only a collective",
     "t1,0/0/aten::mm/1+64": "is no deviation",
     "t1,0/0/a mm/1+64us": "which a token writes as '%20'",
-    "t1,jitter:20:7,jitter:20:8": "gives a second jitter",
+    "t1,jitter:20:7,jitter:20:8": "has a second jitter",
 }
 
 

@@ -237,7 +237,7 @@ def test_without_a_compiler_it_says_what_to_install(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stubs, "find_compiler", lambda: None)
-    with pytest.raises(compiling.BuildError, match=r"with a C\+\+ compiler, and there is none: install g\+\+"):
+    with pytest.raises(compiling.BuildError, match=r"with a C\+\+ compiler, but none is installed: install g\+\+"):
         wheels.unpack(wheel, tmp_path)
 
 

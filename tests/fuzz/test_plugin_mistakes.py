@@ -77,7 +77,7 @@ def test_what_cannot_be_run_so_is_one_clear_sentence(gpu: GpuSession) -> None:
         "Hypothesis's @given cannot stand at the same test",
         "not the methods of a unittest.TestCase",
         "returns tensors, or lists and dicts of tensors: result is of type float",
-        "the test gives something else when it runs again under the same timing",
+        "the test has another result when it runs again in the same timing",
         "take the mark or the fixture, not both",
         "the test's process was killed by SIGKILL",
     ):

@@ -243,7 +243,7 @@ def test_a_watch_that_fails_anywhere_in_a_step_steps_aside_and_training_goes_on(
             for one in (watch, *beside):
                 assert one.close() is None
         (said,) = [str(one.message) for one in warned if one.category is WatchFailed]
-        assert said.endswith("training goes on without it: RuntimeError: planted")
+        assert said.endswith("training continues without it: RuntimeError: planted")
 
 
 def test_a_watch_that_fails_when_it_is_closed_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,7 @@ def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_pa
         (["--watch", "loss,weights", "train.py"], "unknown watch 'weights': choose from inputs, outputs, loss"),
         (["--on-finding", "explode", "train.py"], "unknown action 'explode': choose from warn, raise, stop, save"),
         (["--bound", "-1", "train.py"], "a bound is the largest absolute value that is good: give one above 0"),
-        (["--folder", "train.py", "train.py"], "train.py cannot be a folder, a file stands there"),
+        (["--folder", "train.py", "train.py"], "train.py is a file, not a folder: choose another folder"),
         (["--cheksums", "train.py"], "No such option '--cheksums' (did you mean '--checksums'?)."),
     ],
 )

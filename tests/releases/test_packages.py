@@ -90,8 +90,8 @@ def test_an_unknown_release_is_told_with_its_neighbours(index: Path, tmp_path: P
     for version in ("1.0", "1.2", "2.0rc1"):
         wheel(index, "stem", version)
     sentences = {
-        "stem==1.1": "stem 1.1 cannot be installed: there is no such release; the nearest are 1.0 and 1.2",
-        "stem==9": "stem 9 cannot be installed: there is no such release; the nearest is 1.2",
+        "stem==1.1": "stem 1.1 cannot be installed: this release does not exist; the nearest are 1.0 and 1.2",
+        "stem==9": "stem 9 cannot be installed: this release does not exist; the nearest is 1.2",
         "steam==1": "steam 1 cannot be installed: the package index has no steam",
     }
     for text, sentence in sentences.items():

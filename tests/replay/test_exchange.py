@@ -395,7 +395,7 @@ def test_any_layout_of_memory(gloo: Callable[[int], Group]) -> None:
         (Case("all_gather", [one(2), one(2)], [one(2) * 3, one(4)]), "3 outputs for 2 members"),
         (Case("reduce_scatter", [one(3), one(3)], [one(1), one(1)], "SUM"), "3 elements cannot be shared by 2"),
         (Case("reduce_scatter", [one(2) * 2, one(2)], [one(2)] * 2, "SUM"), "members give 2 and 4 elements"),
-        (Case("broadcast", [one(1)], [one(1)], root=1), "root 1 is none of the 1 members"),
+        (Case("broadcast", [one(1)], [one(1)], root=1), "root 1 is not one of the 1 members"),
         (Case("gather", [one(1), one(1)], [one(1), []], root=0), "member 0 gets 1 tensors"),
         (Case("scatter", [[], one(1) * 2], [one(1), one(1)], root=0), "member 0 gives 0 tensors"),
         (Case("send_recv", [one(1)], [one(1)]), "1 members instead of a sender and a receiver"),

@@ -175,7 +175,7 @@ def read_or_refused(text: str) -> None:
         ("t1,hpz,x4:host:all", "stretches none of"),
         ("t1,hpz,jitter:0:1", "a jitter is from 1 to 10000 %"),
         ("t1,hpz,jitter:10001:1", "a jitter is from 1 to 10000 %"),
-        ("t1,hpz,jitter:1:1,jitter:1:2", "part 4 of the token, 'jitter:1:2', gives a second jitter"),
+        ("t1,hpz,jitter:1:1,jitter:1:2", "part 4 of the token, 'jitter:1:2', has a second jitter"),
         ("t1,hpz,0/1.1/forward/p/copy_/1+0us", "a delay is from 1 to 1000000000000000 ns"),
         ("t1,hpz,0/1.1/forward/p/copy_/1+1000001s", "a delay is from 1 to 1000000000000000 ns"),
         ("t1,hpz,0/1.1/forward/p/copy_/0+1us", "an occurrence is from 1"),
