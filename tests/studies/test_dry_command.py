@@ -186,9 +186,7 @@ def test_a_model_of_ones_own(dry: Any, tmp_path: Path) -> None:
     assert status == 0, said
     assert "dry run: clean" in said
     # so small a model is gathered once a step, and hpZ's copies are for nobody
-    assert (
-        "Clean for the part that ran: all accesses on different streams are ordered, but not everything" in said
-    )
+    assert "Clean for the part that ran: all accesses on different streams are ordered, but not everything" in said
     assert "hpZ is on, and no secondary partition that training wrote was ever read" in said
     (sentence,) = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())["unexercised"]
     assert sentence.startswith("hpZ is on")
