@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import pickle
 import random
 import sys
 import types
@@ -222,16 +222,18 @@ def apart(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[An
         child = os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
+                os.close(reader)  # else a write would wait for ever, once the parent is gone
                 answer = Connection(writer)
                 for item in items[at:]:
-                    answer.send_bytes(pickle.dumps(work(item)))
+                    torch.save(work(item), packed := io.BytesIO())
+                    answer.send_bytes(packed.getvalue())
                 answer.close()
             os._exit(0)
         os.close(writer)
         told = Connection(reader)
         with contextlib.suppress(EOFError):
             while at < len(items):
-                yield items[at], pickle.loads(told.recv_bytes())
+                yield items[at], torch.load(io.BytesIO(told.recv_bytes()), weights_only=False)
                 at += 1
         told.close()
         os.waitpid(child, 0)
