@@ -206,7 +206,8 @@ class Basis(JsonPart):
 
     All other fields are of a program of the user's own. ``seen``: the part that was examined; ``virtual_ns``: when its
     last work ended. ``unseen``: accesses that were not recorded, which the verdict does not cover. ``answers``: the
-    program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do. ``own``:
+    program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do.
+    ``compiled``: the way in which compiled functions ran. ``own``:
     the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
     of findings that only the baseline has; None: unknown, without a baseline or where not all was seen. ``limits``:
     limits of libraries that the model does not meet, or that were scaled to it. ``early``: numbers of
@@ -223,6 +224,7 @@ class Basis(JsonPart):
     answers: list[JudgedAnswer] = []
     uninitialised: list[KeptUninitialised] = []
     seeded: str = ""
+    compiled: str = ""
     thinned: Thinned | None = None
     own: dict[str, str] = {}
     status: int | None = None
@@ -233,8 +235,8 @@ class Basis(JsonPart):
     @property
     def scope(self) -> list[str]:
         """The scope of the run, sentences without a full stop."""
-        seeded = [self.seeded] if self.seeded else []
-        return [*seeded, *(sentence for limits in self.limits for sentence in limits.sentences())]
+        said = [sentence for sentence in (self.compiled, self.seeded) if sentence]
+        return [*said, *(sentence for limits in self.limits for sentence in limits.sentences())]
 
     @property
     def wrong(self) -> list[JudgedAnswer]:

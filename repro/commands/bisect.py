@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from streamrace.device.options import EAGER
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ScriptOptions
 
@@ -56,6 +57,7 @@ def bisect(options: BisectOptions) -> None:
     releases = release_trial.between(package, oldest, newest)
     console = Terminal()
     words = ["--ranks", str(ranks)] if ranks else []
+    words += ["--compile", options.compile] if options.compile != EAGER else []
     words += ["--scale-limits"] * options.scale_limits + ["-m"] * options.module + [*options.program]
     query = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
     folder = folders.marked(

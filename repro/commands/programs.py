@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from streamrace.device.dry import World
-from streamrace.device.options import HELP, LaunchOptions
+from streamrace.device.options import AOT_EAGER, EAGER, HELP, LaunchOptions, compile_option
 from streamrace.device.scripts import Program, WrongUse
 from streamrace.device.timing import Timing
 from streamrace.repro.commands import flags
@@ -26,6 +26,13 @@ class ScriptOptions:
     module: bool = flags.option("-m", is_flag=True, help=HELP["module"])
     ranks: int | None = flags.option("--ranks", type=click.IntRange(1), help=HELP["ranks"])
     scale_limits: bool = flags.option("--scale-limits", is_flag=True, help=HELP["scale_limits"])
+    compile: str = flags.option(
+        "--compile",
+        metavar=f"[{EAGER}|{AOT_EAGER}]",
+        default=EAGER,
+        callback=lambda _context, _parameter, name: compile_option(name),
+        help=HELP["compile"],
+    )
     program: tuple[str, ...] = flags.argument(nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
     name: str | None
     runs: Path
@@ -59,7 +66,7 @@ class ProgramOptions(ScriptOptions):
         options = LaunchOptions(
             Program(program.name, words, module=self.module),
             self.ranks or 0, dry, Timing.parse(self.token or "t1"), slowed(self.slow), seed=True,
-            scale_limits=self.scale_limits, **more,
+            scale_limits=self.scale_limits, compile=self.compile, **more,
         )  # fmt: skip
         _ = program.folder
         return options
@@ -75,6 +82,7 @@ class ProgramOptions(ScriptOptions):
             nodes=launch.dry.ranks // launch.dry.local if launch.dry else 0,
             packages=in_place(self.packages),
             scale_limits=self.scale_limits,
+            compiling=self.compile,
         )
 
 

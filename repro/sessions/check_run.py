@@ -21,7 +21,7 @@ from streamrace.process.interrupts import held
 from streamrace.reports.text import race as sentences
 from streamrace.repro.sessions import child, folders, launcher_rank, staging
 from streamrace.repro.sessions.child import ProgramEnd
-from streamrace.repro.sessions.folders import ANSWERS, LIMITS, MARK, OPENED, SEEDED
+from streamrace.repro.sessions.folders import ANSWERS, COMPILED, LIMITS, MARK, OPENED, SEEDED
 from streamrace.repro.sessions.launcher_rank import Launched
 from streamrace.repro.sessions.witness_runs import WitnessRequest
 
@@ -45,7 +45,7 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
     if aside:
         os.dup2(2, 1)
     from streamrace.compiling import BuildError
-    from streamrace.device import launch, limits, opened_files
+    from streamrace.device import compiled, launch, limits, opened_files
     from streamrace.device.ranks import RankFailed
 
     try:
@@ -55,6 +55,7 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
         os.environ[FOLDER] = str(answers)
         starting.note_in(place.with_name(LACKED))
         limits.note_in(place.with_name(LIMITS))
+        compiled.note_in(place.with_name(COMPILED))
         opened_files.note_in(place.with_name(OPENED), place.with_name(MARK).stat().st_ctime)
         keep = 0 if options.record else options.keep
         output = place.with_name(OUTPUT) if options.ranks > 1 else None

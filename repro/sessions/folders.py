@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from streamrace.device.options import EAGER
 from streamrace.device.scripts import WrongUse
 from streamrace.reports.data import whole
 from streamrace.repro.sessions import staging
@@ -25,6 +26,7 @@ ANSWERS = "answers"  # answers of the ranks' programs on values, until the run i
 BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
 SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
 LIMITS = "limits.txt"  # limits of a library that the program's engine reported, until the run is judged
+COMPILED = "compiled.txt"  # ways in which compiled functions ran, until the run is judged
 OPENED = "opened.jsonl"  # files that the program opened for reading
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name derived from a script's
@@ -40,6 +42,7 @@ def request(
     nodes: int = 0,
     packages: Mapping[str, str] = MappingProxyType({}),
     scale_limits: bool = False,
+    compiling: str = EAGER,
 ) -> dict[str, Any]:
     """Return the request as a run's folder stores it. ``nodes``: of a dry run.
 
@@ -54,6 +57,7 @@ def request(
         **({"dry_on_nodes": nodes} if nodes else {}),
         **({"packages": dict(packages)} if packages else {}),
         **({"scale_limits": True} if scale_limits else {}),
+        **({"compile": compiling} if compiling != EAGER else {}),
     }
 
 
@@ -150,7 +154,7 @@ def forget_ranks(path: Path) -> None:
     """Remove the ranks' reports and answers, once the run is judged."""
     for name in (_RANKS, ANSWERS):
         shutil.rmtree(path / name, ignore_errors=True)
-    for name in (SEEDED, LIMITS):
+    for name in (SEEDED, LIMITS, COMPILED):
         (path / name).unlink(missing_ok=True)
 
 

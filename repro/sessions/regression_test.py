@@ -79,6 +79,11 @@ class AskedTest:
                 f"{chosen.folder} had --scale-limits, and a test has no such option: give the program's own "
                 "configuration the limits that the verdict names, and check it again"
             )
+        if request.get("compile"):
+            raise WrongUse(
+                f"{chosen.folder} had --compile {request['compile']}, and a test has no such option: its compiled "
+                "functions would run eagerly"
+            )
         try:
             words = shlex.split(str(request.get("program", "")))
         except ValueError:

@@ -20,7 +20,7 @@ from streamrace.detectors.missing_waits import TracedWaits, missing_waits
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values import answers
 from streamrace.detectors.witness import Witness
-from streamrace.device import seeds
+from streamrace.device import compiled, seeds
 from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
 from streamrace.reports.data import checkout, known_findings, limits, sources
@@ -30,7 +30,7 @@ from streamrace.reports.data.known_findings import Baseline
 from streamrace.reports.data.verdict import Seen, of_program, thinned
 from streamrace.repro.sessions.detector_set import detectors
 from streamrace.repro.sessions.dry_metrics import DryMetrics
-from streamrace.repro.sessions.folders import ANSWERS, LIMITS, SEEDED
+from streamrace.repro.sessions.folders import ANSWERS, COMPILED, LIMITS, SEEDED
 from streamrace.trace.records import (
     HOST_STREAM,
     TRAINING,
@@ -197,6 +197,7 @@ class Judging:
             thinned=self._thinned(races),
             uninitialised=proven,
             seeded=seeds.sentence(folder / SEEDED),
+            compiled=compiled.sentence(folder / COMPILED),
             strict=self._strict,
             waits=waits,
             limits=limits.noted(folder / LIMITS),

@@ -4,7 +4,8 @@ torch's own frames are not recorded, since users look for the line that called t
 work with streams or copy without waiting, as races occur there (FSDP2's collectives, DDP's copies in another
 precision). The device's frames and those without a file are not recorded either. A stack has six frames, and more
 until it has one of the user's own files; in a hook of a backward pass, which autograd's thread calls, this is the line
-that called ``backward()``. Other work of a backward pass gets the forward line that it belongs to, marked
+that called ``backward()``. Code that torch generates from a graph (:mod:`streamrace.device.graph_lines`) has the lines
+from which it was traced. Other work of a backward pass gets the forward line that it belongs to, marked
 ``(backward)``.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +22,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from streamrace import checkout
+from streamrace.device import graph_lines
 from streamrace.device.build import torch_folder
 from streamrace.trace import wording
 from streamrace.trace.records import Frame, Stack
@@ -38,6 +41,8 @@ _OF_STREAMS = (("distributed/", ""), ("nn/parallel/", ""), ("amp/grad_scaler.py"
 # Functions in those files that only call the user's module or optimizer.
 _CALLING = ("DataParallel.forward", "DistributedDataParallel.forward", "DistributedDataParallel._run_ddp_forward",
             "GradScaler._maybe_opt_step")  # fmt: skip
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")  # torch's name for the rest of a function, after a graph
 
 # What the C++ part does with the frames of a code object (csrc/callsite.cpp has the same numbers).
 NOT_RECORDED, RECORDED, BEGIN, OWN, BACKWARD = range(5)
@@ -85,6 +90,8 @@ class CallSites:
     def _is_reported(self, path: str, function: str) -> int:
         if path in _BEGINS:
             return BEGIN
+        if graph_lines.traced(path):
+            return RECORDED
         if path.startswith(self._torch):
             if function == "_engine_run_backward":
                 return BACKWARD
@@ -116,14 +123,33 @@ class CallSites:
     def _callers(self) -> Iterator[Frame]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and (reported := self.reported(id(frame.f_code))) != BEGIN:
-            if reported in (RECORDED, OWN):
+            if reported in (RECORDED, OWN) and not graph_lines.traced(frame.f_code.co_filename):
                 yield _frame(frame.f_code, frame.f_lasti)
             frame = frame.f_back
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """Return the number of a stack, given as code addresses and instruction offsets, innermost first."""
-        frames = tuple(_frame(_code(codes[at]), instructions[at]) for at in range(count))
-        return self._number(frames)
+        frames: list[Frame] = []
+        traced: list[Frame] = []  # the program's places behind a line that torch generated; the caller is the last
+        for at in range(count):
+            code = _code(codes[at])
+            if graph_lines.traced(code.co_filename):
+                traced = self._traced(code, instructions[at])
+                continue
+            frame = _frame(code, instructions[at])
+            if traced and (traced[-1].file, traced[-1].function.split(" ")[0]) == (frame.file, code.co_name):
+                last = traced.pop()  # the frame itself, whose bytecode torch replaced, has only its first line
+                frame = last._replace(function=last.function.replace(code.co_name, frame.function))
+            frames += [*traced, frame]
+            traced = []
+        return self._number((*frames, *traced))
+
+    def _traced(self, code: CodeType, offset: int) -> list[Frame]:
+        return [
+            Frame(_short(file), line, function)
+            for file, line, function in graph_lines.source(code, _line(code, offset))
+            if self._is_reported(file, function) in (RECORDED, OWN)
+        ]
 
     def backward(self, forward: int) -> int:
         """Return the stack number for autograd's work on a node that was created in stack ``forward``."""
@@ -148,7 +174,7 @@ def _code(address: int) -> CodeType:
 
 
 def _frame(code: CodeType, offset: int) -> Frame:
-    return Frame(_short(code.co_filename), _line(code, offset), code.co_qualname)
+    return Frame(_short(code.co_filename), _line(code, offset), _RESUMED.sub(r"\1", code.co_qualname))
 
 
 def _short(path: str) -> str:

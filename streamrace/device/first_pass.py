@@ -7,13 +7,18 @@ from typing import Any
 from streamrace.device import tracing
 from streamrace.trace.records import TRAINING, Phase
 
+_hooks: list[Any] = []  # the one that waits for the first call
+
 
 def watch() -> None:
     """Begin the phase :data:`TRAINING` at the next call of a ``torch.nn.Module`` in this process, whichever it is."""
     from torch.nn.modules.module import register_module_forward_pre_hook
 
-    def begin(*_: Any) -> None:
-        hook.remove()
-        tracing.note(Phase(0, 0, TRAINING))
+    _hooks.append(register_module_forward_pre_hook(lambda *_: begin()))
 
-    hook = register_module_forward_pre_hook(begin)
+
+def begin() -> None:
+    """Begin the phase if it is waited for."""
+    while _hooks:
+        _hooks.pop().remove()
+        tracing.note(Phase(0, 0, TRAINING))

@@ -20,7 +20,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import host, refusals, triton
+from streamrace.device import compiled, host, refusals, triton
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
 _ON_THE_HOST = "compute it with torch's own operators"
@@ -50,8 +50,8 @@ _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "bitsandbytes.cextension": refusals.bitsandbytes,
     "safetensors.torch": host.safetensors,
-    "torch._dynamo.eval_frame": refusals.compiler,
-    "torch._dynamo.trace_rules": refusals.trace_rules,
+    "torch._dynamo.eval_frame": compiled.compiler,
+    "torch._dynamo.trace_rules": compiled.trace_rules,
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
     "transformers.modeling_utils": refusals.flash_attention,

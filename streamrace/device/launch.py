@@ -21,7 +21,7 @@ from typing import NoReturn
 from streamrace.compiling import BuildError
 from streamrace.device import limits, opened_files, seeds, smi
 from streamrace.device.hardware import ProfileError
-from streamrace.device.options import HELP, LaunchOptions, dry_world, launched
+from streamrace.device.options import EAGER, HELP, LaunchOptions, compile_option, dry_world, launched
 from streamrace.device.packages import starting
 from streamrace.device.ranks import RankFailed, spawn
 from streamrace.device.scripts import Program, WrongUse, fail, lacks_ranks
@@ -60,6 +60,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from streamrace.device import (
         adapters,
         c10d,
+        compiled,
         costs,
         cuda,
         dlpack,
@@ -92,6 +93,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         dlpack,
         host,
         refusals,
+        compiled,
         imports,
         extensions,
         c10d,
@@ -119,6 +121,10 @@ def run(options: LaunchOptions) -> int:
         install(dry)
     if options.seed:
         seeds.begin()
+    if options.compile != EAGER:
+        from streamrace.device import compiled
+
+        compiled.use(options.compile)
     if options.scale_limits:
         limits.scale()
     program.find()
@@ -263,6 +269,7 @@ def _parser() -> _Parser:
     add("-m", dest="module", action="store_true", help=HELP["module"])
     add("--dry", action="store_true", help=HELP["dry"])
     add("--scale-limits", action="store_true", help=HELP["scale_limits"])
+    add("--compile", metavar="BACKEND", type=compile_option, default=EAGER, help=HELP["compile"])
     for name in ("ranks", "nodes", "gpus"):
         add(f"--{name}", metavar="N", type=_count, help=HELP[name])
     add("--hardware", metavar="PROFILE", default="", help=HELP["hardware"])
@@ -304,6 +311,7 @@ def _read(parser: _Parser, arguments: list[str], *, seed: bool) -> LaunchOptions
         without=parsed.without,
         seed=seed,
         scale_limits=parsed.scale_limits,
+        compile=parsed.compile,
     )
     if parsed.trace and (options.ranks or options.record or launched()):
         parsed.trace.mkdir(parents=True, exist_ok=True)

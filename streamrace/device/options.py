@@ -14,6 +14,7 @@ from streamrace.device.tokens import Stretch, TokenError
 from streamrace.trace.files import file_of
 
 NODES = GPUS = 1  # defaults of a dry run
+EAGER, AOT_EAGER = "eager", "aot_eager"  # values of --compile
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
     "ranks": "Start this many ranks of the script, each with a simulated GPU.",
@@ -24,6 +25,8 @@ HELP = {
     "network": "Dry run with --hardware: Gbit/s between nodes.",
     "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code "
     "that a large model runs. SCRIPT is not changed.",
+    "compile": f"Run compiled functions as they are written ({EAGER}), or as graphs of AOTAutograd ({AOT_EAGER}). "
+    f"[default: {EAGER}]",
     "record": "Also record the work, so that 'streamrace replay' can execute it in other timings.",
 }
 
@@ -41,7 +44,8 @@ class LaunchOptions:
     the program's line of each wait. ``without``: places of waits that are left out
     (:mod:`streamrace.device.overrides`). ``seed``: random generators that the program does not seed are seeded, and the
     file ``seeded`` lists them (:mod:`streamrace.device.seeds`). ``scale_limits``: a library's limits are scaled to the
-    model (:mod:`streamrace.device.limits`).
+    model (:mod:`streamrace.device.limits`). ``compile``: the way in which compiled functions run
+    (:mod:`streamrace.device.compiled`).
     ``output``: gets all that the forked ranks print, which is folded on the screen then
     (:mod:`streamrace.device.ranks.output`).
     """
@@ -59,6 +63,7 @@ class LaunchOptions:
     seed: bool = False
     seeded: Path | None = None
     scale_limits: bool = False
+    compile: str = EAGER
     output: Path | None = None
 
     def __post_init__(self) -> None:
@@ -75,11 +80,24 @@ class LaunchOptions:
     def words(self) -> list[str]:
         """Return the words after ``streamrace device`` that run the program on one rank."""
         scaled = ["--scale-limits"] if self.scale_limits else []
+        scaled += ["--compile", self.compile] if self.compile != EAGER else []
         return [*scaled, *(["-m"] if self.program.module else []), self.program.name, *self.program.arguments]
 
     def file(self, rank: int) -> Path | None:
         """Return the file of the rank's trace, if there is to be one."""
         return file_of(self.trace, rank) if self.trace and self.trace.is_dir() else self.trace
+
+
+def compile_option(name: str) -> str:
+    """Return the value of --compile. Raise :class:`WrongUse`, also for a backend that cannot be simulated."""
+    if name == "inductor":
+        raise WrongUse(
+            "--compile inductor needs Triton kernels, which are not simulated: say --compile aot_eager, which runs the "
+            "graphs of AOTAutograd, forward and backward, operator by operator"
+        )
+    if name not in (EAGER, AOT_EAGER):
+        raise WrongUse(f"--compile takes {EAGER} or {AOT_EAGER}, not '{name}'")
+    return name
 
 
 def launched() -> bool:

@@ -1,8 +1,7 @@
 """Refuses calls that cannot be simulated, when they are made: with their name, and with an alternative.
 
-Refusals during the import of a library are in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused: its
-kernels would be for a GPU that does not exist, so the same operators run one by one, and the program gets one
-warning.
+Refusals during the import of a library are in :mod:`streamrace.device.imports`. ``torch.compile`` is not refused
+(:mod:`streamrace.device.compiled`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
@@ -121,7 +119,6 @@ def install() -> None:
         cuda.green_contexts.GreenContext.create = staticmethod(refusal(*_CONTEXT))
     _between_processes()
     _other_libraries()
-    _compile()
     c._jit_override_can_fuse_on_gpu(False)  # TorchScript would create kernels for the GPU: it also runs one by one
 
 
@@ -150,33 +147,6 @@ def _other_libraries() -> None:
         )
 
     tensor.__cuda_array_interface__ = property(interface)
-
-
-def _compile() -> None:
-    plain: Any = torch.compile
-
-    @functools.wraps(plain)
-    def compile(model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return lambda module: compile(module, **options)
-        _say_that_it_is_eager()
-        if not isinstance(model, torch.nn.Module):
-            return model
-        torch.compiler.set_stance("force_eager")
-        options = {name: value for name, value in options.items() if name not in ("mode", "options")}
-        return plain(model, **options | {"backend": "eager"})  # a module around the other, as its state's names show
-
-    module: Any = torch
-    module.compile = compile
-
-
-@functools.cache
-def _say_that_it_is_eager() -> None:
-    warnings.warn(
-        "streamrace: torch.compile runs eagerly here, operator by operator: there is no GPU to make kernels for. "
-        "What is judged is the program without fusion and without CUDA graphs.",
-        stacklevel=3,
-    )
 
 
 # -- in modules that are imported later than the device, see streamrace.device.imports --------------------------
@@ -252,27 +222,6 @@ def flash_attention(module: ModuleType) -> None:
                 ) from error
 
         setattr(kind, name, classmethod(check) if isinstance(stored, classmethod) else check)
-
-
-def compiler(module: ModuleType) -> None:
-    """Let ``torch._dynamo.eval_frame`` run eagerly what is passed to torch's own compiler, as above."""
-    frames: Any = module
-    plain = frames.optimize
-
-    @functools.wraps(plain)
-    def optimize(backend: Any = "inductor", *arguments: Any, **how: Any) -> Any:
-        if backend == "inductor":
-            _say_that_it_is_eager()
-            how["disable"] = True
-        return plain(backend, *arguments, **how)
-
-    frames.optimize = optimize
-
-
-def trace_rules(module: ModuleType) -> None:
-    """Keep ``torch._dynamo.trace_rules`` from tracing the device's replacements of torch's C functions."""
-    rules: Any = module
-    rules.add("streamrace.device")
 
 
 def has_triton(module: ModuleType) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,7 @@ from streamrace.detectors.files import records_of
 from streamrace.detectors.identity import identity
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.device import naming, overlay
+from streamrace.device.options import EAGER
 from streamrace.device.scripts import WrongUse
 from streamrace.replay.retiming import end_of
 from streamrace.reports.data.findings import Findings
@@ -59,6 +60,7 @@ class AskedAgain(BaseModel):
     packages: dict[str, str] = {}
     dry_on_nodes: int = 0
     scale_limits: bool = False
+    compile: Literal["eager", "aot_eager"] = "eager"
 
     @cached_property
     def words(self) -> list[str]:
@@ -73,6 +75,7 @@ class AskedAgain(BaseModel):
             words += ["--slow", f"{pattern}={factor}"]
         words += ["--timing", self.timing] if self.timing else []
         words += ["--scale-limits"] if self.scale_limits else []
+        words += ["--compile", self.compile] if self.compile != EAGER else []
         module = self.words[:1] == ["-m"]
         return [*words, *(["-m"] if module else []), "--", *self.words[module:]]
 
