@@ -153,6 +153,35 @@ def test_a_race_with_a_compiled_function_is_found_at_the_line_that_was_traced(ch
     assert "--compile aot_eager train.py" in done.told, "the witness runs the graphs, too"
 
 
+def test_backward_graphs_and_functions_after_a_graph_break_have_the_lines_of_the_program(check: Checking) -> None:
+    check.script("""
+        import torch
+
+        weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+        side = torch.cuda.Stream()
+
+        @torch.compile
+        def loss(x):
+            y = x @ weight
+            torch._dynamo.graph_break()
+            return y.sin()
+
+        out = loss(torch.ones(8, 8, device="cuda"))
+        with torch.cuda.stream(side):
+            out.detach().clone()
+        torch.cuda.synchronize()
+        out.sum().backward()
+        with torch.cuda.stream(side):
+            weight.grad.clone()
+        torch.cuda.synchronize()
+    """)
+    done = check(*AOT, "train.py")
+    first = [
+        [(frame["line"], frame["function"]) for frame in race["first"]["stack"]] for race in done.findings["races"]
+    ]
+    assert first == [[(10, "loss"), (9, "loss"), (12, "<module>")], [(8, "loss (backward)"), (16, "<module>")]]
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["as it is", "without the last wait"])
 def test_collectives_within_a_graph_are_judged_as_the_graph_orders_them(check: Checking, lost: bool) -> None:
     check.script(COLLECTIVES)
