@@ -51,7 +51,7 @@ def test_a_wait_that_is_taken_away_is_a_race_with_a_token(run: Run, tmp_path: Pa
     found = run(sharding="IIG", without=("gather-before-use",), folder=tmp_path / "broken", **SHORT)
     assert found.races
     assert {race.second.stream for race in found.races} == {"compute"}
-    assert all("without=gather-before-use" in one.token for one in found.witnesses)
+    assert all(race.witness and "without=gather-before-use" in race.witness.token for race in found.races)
     assert fix(reports.load(tmp_path / "broken")) == "IIG without gather-before-use"  # what reports call it
 
 

@@ -83,8 +83,7 @@ def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(
     """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
     _, folder = shared_run(fix=fix, **PAIR, **TIMINGS["paper"])
     found = run(folder=tmp_path / "watched", fix=fix, watch="weightless", **PAIR, **TIMINGS["paper"])
-    assert len(found.witnesses) == len(found.races)
-    assert all(one.token for one in found.witnesses)  # such a trace can be timed anew, too
+    assert all(race.witness and race.witness.token for race in found.races)  # such a trace can be timed anew, too
     for rank in range(2):
         bare = executed(folder, rank)
         assert len(bare) > 1000
