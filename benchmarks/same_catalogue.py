@@ -92,7 +92,7 @@ def main(old: Path, words: tuple[str, ...], new: Path | None) -> None:
         for name, checkout in (("old", old), ("new", new or Path(__file__).resolve().parents[1])):
             with console.status(f"the catalogue in {checkout}"):
                 runs.append(_run(Checkout.at(checkout), words, Path(made) / name))
-        for entry in sorted({folder.name for run in runs for folder in run.iterdir() if folder.is_dir()}):
+        for entry in sorted({folder.name for run in runs for folder in run.iterdir() if (folder / _SIDES[0]).is_dir()}):
             entries += 1
             for side in _SIDES:
                 files = [run / entry / side / "findings.json" for run in runs]
