@@ -158,12 +158,14 @@ def compiler(module: ModuleType) -> None:
 
 
 def _in_first_pass(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that torch calls as a compiled function or module is called."""
     from streamrace.device import first_pass
 
     @functools.wraps(plain)
-    def call(*arguments: Any) -> Any:
-        first_pass.begin()
-        return plain(*arguments)
+    def call(*callback: Any) -> Any:
+        if not any(one is None or one is False for one in callback):  # else torch traces nothing, as in a disabled part
+            first_pass.begin()
+        return plain(*callback)
 
     return call
 
