@@ -18,8 +18,8 @@ from typing import Any
 import click
 
 from streamrace.device.scripts import WrongUse
+from streamrace.process.lifetime import BY_ITSELF
 from streamrace.repro.commands.table import COMMANDS, STREAMRACE
-from streamrace.repro.sessions.folders import BY_ITSELF
 from streamrace.trace.untrusted import Unreadable, read_toml, shortened
 
 (VARIABLE,) = BY_ITSELF  # the file to read instead; empty: none

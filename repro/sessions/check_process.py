@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streamrace.process import lifetime
+from streamrace.process.lifetime import BY_ITSELF
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import ReportError
-from streamrace.repro.sessions.folders import BY_ITSELF
 
 _STATUS = (0, 1, 4, 5)  # exit statuses that come with a verdict
 _LAST = 300  # characters of a failed check's output

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MARK = "check.json"
 ANSWERS = "answers"  # answers of the ranks' programs on values, until the run is judged
-BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
 SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
 LIMITS = "limits.txt"  # limits of a library that the program's engine reported, until the run is judged
 COMPILED = "compiled.txt"  # ways in which compiled functions ran, until the run is judged

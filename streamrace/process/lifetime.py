@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+BY_ITSELF = {"STREAMRACE_CONFIG": ""}  # for a command started by another: its options are complete, and no file is read
+
 # The path's first entry is the working folder, whose files may shadow modules of the standard library. It is replaced
 # by the package's folder, until the program that is run puts its own folder first (scripts.py).
 _START = (

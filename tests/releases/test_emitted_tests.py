@@ -12,8 +12,8 @@ import pytest
 
 from streamrace.detectors.places import between
 from streamrace.device.packages import environment_of
+from streamrace.process.lifetime import BY_ITSELF
 from streamrace.reports.data import loading
-from streamrace.repro.sessions.folders import BY_ITSELF
 from streamrace.scenarios.catalogue.entry import entries, named
 from tests.warm import ROOT
 
