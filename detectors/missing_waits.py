@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from streamrace.detectors.confidence.edges import EdgeLine, Spot, put_in
@@ -42,18 +42,17 @@ class MissingWait(NamedTuple):
 def missing_waits(races: Sequence[Race], traced: TracedWaits | None = None) -> list[MissingWait]:
     """Return the waits that would order the races, each race once, in the order in which the races come."""
     waits = {(wait.races[0], wait.where): wait for at in range(len(races)) for wait in _waits_at(races, at)}
-    taken = _fewest(waits.values(), len(races))
+    taken = _fewest([*waits.values()], len(races))
     judged: set[int] = set()
     while traced is not None and len(races) > 1 and (seeds := {wait.races[0] for wait in taken} - judged):
         waits |= {key: traced.exactly(races, wait) for key, wait in waits.items() if key[0] in seeds}
         judged |= seeds
-        taken = _fewest(waits.values(), len(races))
+        taken = _fewest([*waits.values()], len(races))
     return taken
 
 
-def _fewest(waits: Iterable[MissingWait], count: int) -> list[MissingWait]:
+def _fewest(waits: Sequence[MissingWait], count: int) -> list[MissingWait]:
     """Return waits that together order all of ``count`` races, those that order most of them first taken."""
-    waits = list(waits)
     left, taken = set(range(count)), list[MissingWait]()
     while left:
         possible = [wait for wait in waits if wait.races[0] in left]  # the race that marks the place belongs to it

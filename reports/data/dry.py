@@ -102,7 +102,7 @@ def output(data: Mapping[str, Any]) -> dict[str, Any]:
     if data.get("said"):
         return dict(data["said"])
     verdict = "race" if data["races"] else "clean" if data["fits"] else "does not fit"
-    sentence = "Accesses race." if data["races"] else "Nothing on two streams is unordered."
+    sentence = "Accesses race." if data["races"] else "All accesses on different streams are ordered."
     if not data["fits"]:
         sentence += " The job does not fit on the GPU."
     return {"verdict": verdict, "tone": "good" if verdict == "clean" else "bad", "sentence": sentence, "notes": []}

@@ -207,11 +207,11 @@ class Basis(JsonPart):
     All other fields are of a program of the user's own. ``seen``: the part that was examined; ``virtual_ns``: when its
     last work ended. ``unseen``: accesses that were not recorded, which the verdict does not cover. ``answers``: the
     program's statements about values of tensors. ``seeded``: the seeding that the program itself does not do.
-    ``compiled``: the way in which compiled functions ran. ``own``:
-    the program's own files (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages
-    of findings that only the baseline has; None: unknown, without a baseline or where not all was seen. ``limits``:
-    limits of libraries that the model does not meet, or that were scaled to it. ``early``: numbers of
-    the races all of whose occurrences lie before the first call of a module.
+    ``compiled``: the way in which compiled functions ran. ``own``: the program's own files
+    (:mod:`streamrace.reports.data.checkout`). ``status``: the exit status. ``gone``: messages of findings that only the
+    baseline has; None: unknown, without a baseline or where not all was seen. ``limits``: limits of libraries that the
+    model does not meet, or that were scaled to it. ``early``: numbers of the races all of whose occurrences lie before
+    the first call of a module, on ranks that call one.
     """
 
     seen: str = ""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
-from pydantic import FiniteFloat, ValidationError
+from pydantic import FiniteFloat
 
 from streamrace.reports.data.schema import JsonPart
 from streamrace.trace import wording
@@ -41,13 +40,5 @@ class KeptLimits(JsonPart):
 
 
 def noted(file: Path) -> list[KeptLimits]:
-    """Return the limits that the ranks wrote to ``file`` (:mod:`streamrace.device.limits`), each engine once.
-
-    Lines of another form are left out, as the program could write there, too.
-    """
-    found: list[KeptLimits] = []
-    with suppress(OSError):
-        for line in list(dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines()))[:_MOST]:
-            with suppress(ValidationError):
-                found.append(KeptLimits.model_validate_json(line))
-    return found
+    """Return the limits that the ranks wrote to ``file`` (:mod:`streamrace.device.limits`), each engine once."""
+    return [*{kept.model_dump_json(): kept for kept in KeptLimits.read_lines(file)}.values()][:_MOST]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
-from pydantic import Base64Bytes, ValidationError
+from pydantic import Base64Bytes
 
 from streamrace.reports.data.schema import JsonPart
-from streamrace.trace.untrusted import Unreadable, contents
 
 
 class KeptOpenedFile(JsonPart):
@@ -28,11 +26,8 @@ class KeptOpenedFile(JsonPart):
 
 
 def noted(file: Path) -> list[KeptOpenedFile]:
-    """Return the files that the ranks recorded, each once. Lines of another form are left out; no record: none."""
+    """Return the files that the ranks recorded, each once."""
     found: dict[str, KeptOpenedFile] = {}
-    with suppress(OSError, Unreadable):
-        for line in contents(file).splitlines():
-            with suppress(ValidationError):
-                opened = KeptOpenedFile.model_validate_json(line)
-                found.setdefault(opened.key, opened)
+    for opened in KeptOpenedFile.read_lines(file):
+        found.setdefault(opened.key, opened)
     return [found[key] for key in sorted(found)]

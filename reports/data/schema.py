@@ -7,7 +7,8 @@ that earlier commits did not write have defaults in the models, all others are r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -38,6 +39,17 @@ class JsonPart(BaseModel):
     """Base of the models of files: types are strict (a number in quotes is none), and unknown keys are left out."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+
+    @classmethod
+    def read_lines(cls, file: Path) -> Iterator[Self]:
+        """Yield the parts that the ranks of a program wrote to ``file``, one a line; none if there is no such file.
+
+        Lines of another form are left out, as the program could write there, too.
+        """
+        with suppress(OSError, untrusted.Unreadable):
+            for line in untrusted.contents(file).splitlines():
+                with suppress(ValidationError):
+                    yield cls.model_validate_json(line)
 
 
 class JsonFile(JsonPart):

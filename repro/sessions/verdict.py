@@ -99,7 +99,7 @@ class Judging:
     ) -> None:  # fmt: skip
         self._folder, self._request, self._strict, self._on_race = folder, request, strict, on_race
         self._waits, self._count, self._using = Waits(), _Count(), detectors(self._notice)
-        self._trained: set[RaceKey] = set()  # races with an occurrence after the first call of a module
+        self._late: set[RaceKey] = set()  # races with an occurrence after its rank's first call of a module
         self._bare = WithoutIncidentalWaits(self._waits)
         self._rehearsed = DryMetrics(request) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
@@ -108,7 +108,11 @@ class Judging:
 
     def _notice(self, key: RaceKey, occurrence: Occurrence) -> None:
         if occurrence.second.phase == TRAINING:
-            self._trained.add(key)
+            self._late.add(key)
+
+    def _is_early(self, race: Race) -> bool:
+        """Check whether all of the race lies before the first call of a module, which each of its ranks has made."""
+        return self._count.trained.issuperset(race.ranks) and identity(race) not in self._late
 
     def poll(self, enough: Enough = lambda: False) -> bool:
         """Judge more of the trace written by now, until ``enough`` returns True. Return whether more is available."""
@@ -201,7 +205,7 @@ class Judging:
             strict=self._strict,
             waits=waits,
             limits=limits.noted(folder / LIMITS),
-            early=[at for at, race in enumerate(races, 1) if count.trained and identity(race) not in self._trained],
+            early=[at for at, race in enumerate(races, 1) if self._is_early(race)],
         )
         sources.write([*races, *(race for group in holding.held for race in group.races)], folder, (beside,))
         bare = build()
@@ -246,7 +250,7 @@ class _Count:
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
-        self.trained = False  # a module was called
+        self.trained: set[int] = set()  # ranks that called a module
 
     def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
@@ -264,7 +268,7 @@ class _Count:
             elif isinstance(record, End):
                 self._ended.add(rank)
             elif isinstance(record, Phase):
-                self.trained = True
+                self.trained.add(rank)
 
     @property
     def open(self) -> list[int]:

@@ -102,7 +102,8 @@ def _aot_eager(graph: Any, inputs: Sequence[Any], **_: Any) -> Any:
     from torch._dynamo.backends.registry import lookup_backend
 
     _note(AOT_EAGER)
-    return lookup_backend(AOT_EAGER)(graph, inputs)  # type: ignore[arg-type]
+    backend: Any = lookup_backend(AOT_EAGER)
+    return backend(graph, inputs)
 
 
 def _called_by_library() -> bool:

@@ -131,6 +131,25 @@ def test_a_race_that_lies_before_the_first_forward_pass_is_said_to(check: Checki
     assert sentence not in check("--overwrite", "--witnesses", "0", "train.py").told, "no model ran"
 
 
+def test_a_rank_that_calls_no_module_is_not_said_to_race_before_its_first_forward_pass(check: Checking) -> None:
+    check.script(
+        """
+        import os
+        import torch
+
+        if os.environ["RANK"] == "0":
+            torch.nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda"))
+        else:
+            side, a = torch.cuda.Stream(), torch.zeros(8, device="cuda")
+            a += 1
+            with torch.cuda.stream(side):
+                a * 2
+        """
+    )
+    done = check("--ranks", "2", "--witnesses", "0", "train.py")
+    assert done.status == 1 and "first forward pass" not in done.told
+
+
 def test_the_same_lines_on_ranks_of_two_groups_are_one_finding(check: Checking) -> None:
     check.script(TWO_GROUPS)
     done = check("--ranks", "4", "--witnesses", "0", "train.py")

@@ -71,9 +71,9 @@ def check_program(
     opens, each a text, bytes or a file to copy, by its path in the program's folder and in the working folder.
     ``between``: the places of the two accesses that the test is about, ``file.py:function``, of any call that leads to
     them; a race elsewhere fails too, as this race may have moved, except for known races: ``beside``. ``timing``: a
-    token, in which the values read
-    have to be the same as in ``reference`` (empty: each launch is waited for at once). Imports are those of this
-    session; random generators are seeded before each run. Raises ValueError if a path of ``files`` leads elsewhere.
+    token, in which the values read have to be the same as in ``reference`` (empty: each launch is waited for at once).
+    Imports are those of this session; random generators are seeded before each run. Raises ValueError if a path of
+    ``files`` leads elsewhere.
     """
     __tracebackhide__ = True
     import pytest
