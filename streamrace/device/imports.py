@@ -4,8 +4,8 @@ An import of a library that is not installed fails as usual, but the message add
 An installed library loads a compiled part that is linked with CUDA's libraries: this becomes an error with a clear
 sentence, before the loader complains; a CPU build made from a CUDA build does have small libraries of these names
 (:mod:`streamrace.device.torches`). Both are ImportErrors, so that a program with an alternative takes it.
-``importlib.util.find_spec``, by which programs check for a library, answers as usual. Triton is an exception: the
-parts that an import needs exist (:mod:`streamrace.device.triton`).
+``importlib.util.find_spec``, by which programs check for a library, answers as usual. Triton is an exception: its
+interpreter runs its kernels, and without it the parts that an import needs exist (:mod:`streamrace.device.triton`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import compiled, host, refusals, triton
+from streamrace.device import compiled, host, refusals
+from streamrace.device.triton import absent, interpreted, presence
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
 _ON_THE_HOST = "compute it with torch's own operators"
@@ -55,6 +56,9 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "torch.utils.cpp_extension": refusals.extensions,
     "torch.utils._triton": refusals.has_triton,
     "transformers.modeling_utils": refusals.flash_attention,
+    "triton": interpreted.install,
+    "triton.experimental.gluon._runtime": interpreted.gluon,
+    "triton.language.extra.libdevice": interpreted.libdevice,
 }
 
 
@@ -63,7 +67,8 @@ def install() -> None:
     for name, change in _AFTER.items():
         if name in sys.modules:
             change(sys.modules[name])
-    triton.hide()
+    absent.hide()
+    presence.interpret()
     sys.meta_path.insert(0, _First())
     sys.meta_path.append(_Last())
     loader: Any = ExtensionFileLoader
@@ -114,8 +119,8 @@ class _First(importlib.abc.MetaPathFinder):
     """A finder that changes a few modules after they are loaded as usual."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if triton.is_of(name):
-            return triton.spec(name)
+        if presence.is_of(name) and not presence.usable():
+            return absent.spec(name)
         if name not in _AFTER:
             return None
         for finder in sys.meta_path:

@@ -62,6 +62,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mark": (None, (c_int64,)),
     "kernel_name": (c_char_p, (c_int64,)),
     "failed": (None, (c_char_p,)),
+    "report": (None, (c_int, c_void_p, c_int64)),
     "effects": (None, (_Effect,)),
     "exchange": (None, (_Post, _Receive, _Promise)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),

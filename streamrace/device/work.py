@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,6 +80,24 @@ def launch(
             met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late, met.alone, met.link,
         )  # fmt: skip
     return number
+
+
+def launch_late(kernel: str, *, stream: int, duration: int, bounds: Sequence[Tensor], effect: Effect) -> int:
+    """Give a stream a kernel whose ``effect`` calls :func:`report`, as only the kernel knows what it accesses.
+
+    It accesses nothing but the memory of ``bounds``. The trace gets the kernel, and all that the host does after it,
+    once the effect has run. Return its number in the trace.
+    """
+    with torch._C._AutoDispatchBelowAutograd():
+        number: int = torch.ops.simgpu.issue_late(list(bounds), kernel, stream, duration, ticket(effect))
+    return number
+
+
+def report(reads: np.ndarray, writes: np.ndarray) -> None:
+    """Report the accesses of the kernel whose effect runs: rows of a block, its first byte and the end (int64)."""
+    for written, ranges in ((0, reads), (1, writes)):
+        words = np.ascontiguousarray(ranges, dtype=np.int64)
+        functions().report(written, words.ctypes.data, len(words))
 
 
 def valueless() -> bool:

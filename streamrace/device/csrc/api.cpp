@@ -91,6 +91,19 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   return trace().ops;
 }
 
+// Issues a kernel whose effect, a Python function (by ticket), reports what it accesses within the memory of `bounds`.
+int64_t issue_late(at::TensorList bounds, c10::string_view kernel, int64_t stream, int64_t duration, int64_t ticket) {
+  int64_t site = call_site();
+  Lock lock;
+  Accesses accesses;
+  accesses.late = true;
+  for (const auto& one : bounds)
+    if (Block* block = block_of(one.storage().unsafeGetStorageImpl()))
+      accesses.reads.push_back({block->number, 0, static_cast<int64_t>(block->nbytes), 0});
+  device().launch(stream, name_id(std::string(kernel)), accesses, duration, python(ticket, 1), site);
+  return trace().ops;
+}
+
 // Checks whether the tensor holds the same values as in a live run.
 bool known(const at::Tensor& tensor) {
   Lock lock;
@@ -168,6 +181,8 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late, float alone, str link) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
+  m.def("issue_late(Tensor[] bounds, str kernel, int stream, int duration, int ticket) -> int",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue_late));
   m.def("default_generator(int index) -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t index) -> at::Generator { return default_generator(index); }));
   m.def("draw(int count) -> Tensor", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, draw));
@@ -329,6 +344,10 @@ const char* simgpu_kernel_name(int64_t id) {
   return name_of(id);
 }
 
+void simgpu_report(int writes, const int64_t* ranges, int64_t count) {
+  Lock lock;
+  trace().report(writes != 0, ranges, count);
+}
 void simgpu_failed(const char* sentence) { device().fail(sentence); }
 void simgpu_effects(Callback run) { run_python = run; }
 void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t)) {

@@ -124,6 +124,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
   duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
+  if (accesses.late) effect = trace().reporting(std::move(effect));
   WorkPtr work = time.launch(stream, duration, unwritten().behind(accesses, std::move(effect)), start, end);
   trace().launch(stream, kernel, accesses, site, issued, start, end, nominal, work);
   if (deferred) time.catch_up_if_free();

@@ -56,11 +56,16 @@ void Probes::given_back(const char* from, const char* to) {
 
 void Probes::launched(const Accesses& accesses, bool collective) {
   if (!on) return;
-  if (!collective && !accesses.writes.empty()) {  // a barrier or a read is no progress of a program
+  if (!collective && (!accesses.writes.empty() || accesses.late)) {  // a barrier or a read is no progress of a program
     for (int64_t block : dropped_) blocks_.erase(block);
     dropped_.clear();
   }
-  for (auto& access : accesses.writes) {
+  if (!accesses.late) wrote(accesses.writes);
+}
+
+void Probes::wrote(const std::vector<Access>& accesses) {
+  if (!on) return;
+  for (auto& access : accesses) {
     auto kept = blocks_.find(access.block);
     if (kept == blocks_.end()) continue;
     each_run(access, [&](int64_t lo, int64_t hi) { add(kept->second.written, lo, hi); });

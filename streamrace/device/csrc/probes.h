@@ -28,6 +28,7 @@ class Probes {
   void dropped(int64_t block);
   void given_back(const char* from, const char* to);  // memory that the host gets back
   void launched(const Accesses& accesses, bool collective);
+  void wrote(const std::vector<Access>& accesses);
 
   // The host reads these bytes by operation `op`; several reads of one operation are combined. `copied`: they are on the
   // device unchanged.

@@ -82,11 +82,13 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   ++ops;
   if (!on) return;
   bool met = work && work->collective;
+  LatePtr late = std::exchange(next_, nullptr);
   probes().launched(accesses, met);
   if (met && groups_.insert(work->group).second) note(WordKind::kGroup, {work->group});
   Accesses few;
-  auto &read = in_few(accesses.reads, few.reads), &written = in_few(accesses.writes, few.writes);
+  auto &read = late ? few.reads : in_few(accesses.reads, few.reads), &written = late ? few.writes : in_few(accesses.writes, few.writes);
   auto reads = static_cast<int64_t>(read.size()), writes = static_cast<int64_t>(written.size());
+  if (late) late_.emplace_back(words_.size(), late);
   words_.push_back(static_cast<int64_t>(met ? WordKind::kCollective : WordKind::kLaunch));
   words_.push_back((met ? schema::Collective::fields : schema::Launch::fields) + 4 * (reads + writes));
   if (work) open_.emplace_back(words_.size() + schema::Launch::start, work);
@@ -128,13 +130,59 @@ const int64_t* Trace::take(int64_t* count, bool everything) {
     ++settled;
   }
   open_.erase(open_.begin(), open_.begin() + static_cast<int64_t>(settled));
-  taken_.assign(words_.begin(), words_.begin() + static_cast<int64_t>(until));
+  if (!everything) until = known_until(until);
+  splice(until);
   words_.erase(words_.begin(), words_.begin() + static_cast<int64_t>(until));
   for (auto& one : open_) one.first -= until;
+  for (auto& one : late_) one.first -= until;
   full_at_ = words_.size() + kBatch;
   full_ = false;
   *count = static_cast<int64_t>(taken_.size());
   return taken_.data();
+}
+
+size_t Trace::known_until(size_t until) const {
+  for (auto& [place, late] : late_)
+    if (!late->known) return std::min(until, place);
+  return until;
+}
+
+// Copies the words up to `until` into the taken ones, and puts late accesses into their records.
+void Trace::splice(size_t until) {
+  auto at = words_.begin(), end = at + static_cast<int64_t>(until);
+  taken_.clear();
+  for (; !late_.empty() && late_.front().first < until; late_.pop_front()) {
+    auto& [place, late] = late_.front();
+    auto behind = words_.begin() + static_cast<int64_t>(place) + 2 + schema::Launch::fields;
+    taken_.insert(taken_.end(), at, behind);
+    at = behind;
+    int64_t* record = &taken_.back() - schema::Launch::fields - 1;
+    auto reads = static_cast<int64_t>(late->reads.size()), writes = static_cast<int64_t>(late->writes.size());
+    record[1] += 4 * (reads + writes);
+    record[2 + schema::Launch::reads] = reads;
+    record[2 + schema::Launch::writes] = writes;
+    put(taken_, late->reads);
+    put(taken_, late->writes);
+  }
+  taken_.insert(taken_.end(), at, end);
+}
+
+Effect Trace::reporting(Effect effect) {
+  if (!on || !effect) return effect;
+  next_ = std::make_shared<Late>();
+  return [this, late = next_, effect = std::move(effect)] {
+    auto before = std::exchange(running_, late);
+    effect();
+    running_ = before;
+    late->known = true;
+  };
+}
+
+void Trace::report(bool writes, const int64_t* ranges, int64_t count) {
+  if (!running_) return;
+  auto& accesses = writes ? running_->writes : running_->reads;
+  for (int64_t i = 0; i < count; ++i, ranges += 3) accesses.push_back({ranges[0], ranges[1], ranges[2], 0});
+  if (writes) probes().wrote(accesses);
 }
 
 static std::vector<std::string*>& names() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <string>
 #include <unordered_set>
 
@@ -20,7 +21,15 @@ struct Access {
 
 struct Accesses {
   std::vector<Access> reads, writes;
+  bool late = false;  // these are bounds only: the effect reports what it accesses (Trace::report)
 };
+
+// The accesses of work that only its effect knows: a kernel that an interpreter executes.
+struct Late {
+  std::vector<Access> reads, writes;
+  bool known = false;
+};
+using LatePtr = std::shared_ptr<Late>;
 
 class Trace {
  public:
@@ -33,6 +42,10 @@ class Trace {
   // `work` null: the times are known.
   void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
               int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);
+  // Returns the effect of the next launch, whose accesses are late: its record, and all behind it, stay in the buffer until
+  // the effect has run.
+  Effect reporting(Effect effect);
+  void report(bool writes, const int64_t* ranges, int64_t count);  // threes: block, first byte, end; by the effect that runs
   int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
   const std::vector<int64_t>& layout(int64_t id) const { return *keys_[id - 1]; }  // an item's bytes, then size, stride, ...
   // The finished part of the buffer, valid until the next call of anything here.
@@ -45,10 +58,14 @@ class Trace {
   std::atomic<bool> full_{false};
   std::vector<int64_t> words_, taken_;
   std::vector<std::pair<size_t, WorkPtr>> open_;  // with times that must still be filled in
+  std::deque<std::pair<size_t, LatePtr>> late_;   // by the beginning of their record: accesses that are still unknown
+  LatePtr next_, running_;
   std::unordered_set<int64_t> groups_;  // that the trace has named
   std::map<std::vector<int64_t>, int64_t> layouts_;
   std::vector<const std::vector<int64_t>*> keys_;  // the map's keys, by number
 
+  size_t known_until(size_t until) const;
+  void splice(size_t until);
   const std::vector<Access>& in_few(const std::vector<Access>& accesses, std::vector<Access>& made);
 };
 

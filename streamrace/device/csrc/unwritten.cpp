@@ -86,7 +86,8 @@ Effect Unwritten::filling(std::vector<Fill> fills, Effect effect) {
 Effect Unwritten::behind(const Accesses& accesses, Effect effect) {
   if (!on) return effect;
   std::vector<Fill> fills;
-  touch(accesses.reads, &fills);
+  // Bounds of late accesses count as written: a fill of all of them could destroy what another stream writes meanwhile.
+  touch(accesses.reads, accesses.late ? nullptr : &fills);
   // Without either, the bytes were written before (a result for the host).
   touch(accesses.writes, effect || !accesses.reads.empty() ? &fills : nullptr);
   return filling(std::move(fills), std::move(effect));

@@ -1,7 +1,7 @@
 """Provides the parts of Triton that libraries need to be imported. A launch of a kernel is refused by its name.
 
-``import triton`` yields this module, whether Triton is installed or not. Checks for Triton (``find_spec``, the
-distribution's version) report that it is missing, since GPU kernels cannot run; so do the checks in torch's own code.
+``import triton`` yields this module unless Triton is installed and its kernels can run (:mod:`.presence`). Checks for
+Triton (``find_spec``, the distribution's version) then report that it is missing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,13 @@ from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from streamrace.device.refusals import refusal
+from streamrace.device.triton import presence
 
-_INSTEAD = "use the code path without Triton, which compiles for a real GPU only"
-_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch_triton")
 VERSION = "3.6.0"
 """The release of Triton from which the names are."""
-
-
-def is_of(name: str) -> bool:
-    """Check whether ``name`` is Triton's package or a module of it."""
-    return name.partition(".")[0] == "triton"
 
 
 def spec(name: str) -> ModuleSpec:
@@ -34,16 +28,16 @@ def spec(name: str) -> ModuleSpec:
 
 
 def hide() -> None:
-    """Hide Triton from checks that do not import it."""
+    """Hide Triton from checks that do not import it, as long as its kernels cannot run."""
     find: Callable[..., ModuleSpec | None] = importlib.util.find_spec
     named: Callable[..., Any] = importlib.metadata.Distribution.from_name
 
     @functools.wraps(find)
     def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if is_of(name) else find(name, package)
+        return None if presence.is_of(name) and not presence.usable() else find(name, package)
 
     def from_name(name: str) -> Any:
-        if name in _DISTRIBUTIONS:
+        if presence.is_distribution(name) and not presence.usable():
             raise importlib.metadata.PackageNotFoundError(name)
         return named(name)
 
@@ -59,7 +53,7 @@ class Kernel:
         functools.update_wrapper(self, getattr(function, "fn", function), updated=())
 
     def _launch(self, *_: Any, **__: Any) -> Any:
-        return refusal(f"the Triton kernel '{getattr(self, '__name__', '?')}'", _INSTEAD)()
+        return _refuse(f"the Triton kernel '{getattr(self, '__name__', '?')}'")
 
     __call__ = run = warmup = preload = _launch
 
@@ -97,10 +91,14 @@ class _Name:
         return _Name(f"{self.__name__}.{name}")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        return refusal(self.__name__, _INSTEAD)()
+        return _refuse(self.__name__)
 
     def __getitem__(self, _: Any) -> _Name:
         return self
+
+
+def _refuse(subject: str) -> NoReturn:
+    refusal(subject, f"{presence.advice()}, or use the code path without Triton")()
 
 
 def _decorator(*args: Any, **_: Any) -> Any:

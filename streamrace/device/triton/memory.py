@@ -1,0 +1,131 @@
+"""Collects the bytes that a kernel reads and writes while it is interpreted.
+
+An operation of a kernel accesses a block of elements: their addresses become runs of consecutive bytes, exactly, of
+any types and strides. The runs of a launch are merged when it ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+MOST_RUNS = 4096
+"""Runs of one block that a launch's record keeps apart. Beyond this number, the smallest gaps count as accessed."""
+_COMPACT = 1 << 16  # rows that are merged before the launch ends, which bounds the memory of a long one
+
+
+@dataclass(frozen=True)
+class Span:
+    """The memory of a tensor's storage: addresses ``start`` to ``end``, which begin at byte ``offset`` of ``block``."""
+
+    start: int
+    end: int
+    block: int
+    offset: int
+
+
+@dataclass
+class _Runs:
+    """Runs of bytes: rows of a first address and an end."""
+
+    parts: list[Array] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, runs: Array) -> None:
+        self.parts.append(runs)
+        self.rows += len(runs)
+        if self.rows > _COMPACT:
+            merged = self.merged()
+            self.parts, self.rows = [merged], len(merged)
+            if len(merged) > _COMPACT // 2:
+                self.parts, self.rows = [few(merged)], MOST_RUNS
+
+    def merged(self) -> Array:
+        """Return the runs in the order of their addresses, those that touch each other as one."""
+        if not self.parts:
+            return np.zeros((0, 2), np.int64)
+        runs = np.concatenate(self.parts)
+        runs = runs[np.argsort(runs[:, 0], kind="stable")]
+        ends = np.maximum.accumulate(runs[:, 1])
+        first = np.concatenate(([True], runs[1:, 0] > ends[:-1]))
+        last = np.concatenate((first[1:], [True]))
+        return np.stack([runs[first, 0], ends[last]], axis=1)
+
+
+class Memory:
+    """The memory of a launch's arguments, and what the launch has accessed of it."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        whole: dict[int, Span] = {}
+        for span in spans:  # several tensors share a storage
+            whole[span.start] = max(span, whole.get(span.start, span), key=lambda one: one.end)
+        self._spans = [whole[start] for start in sorted(whole)]
+        self._starts = [span.start for span in self._spans]
+        self._read = [_Runs() for _ in self._spans]
+        self._written = [_Runs() for _ in self._spans]
+
+    def access(self, addresses: Array, size: int, *, reads: bool, writes: bool) -> Array | None:
+        """Note an access to elements of ``size`` bytes. Return which of them are inside; None: all are."""
+        lowest, highest = int(addresses.min()), int(addresses.max()) + size
+        at = bisect_right(self._starts, lowest) - 1
+        if at >= 0 and highest <= self._spans[at].end:
+            self._note(at, runs_of(addresses, size), reads, writes)
+            return None
+        inside = np.zeros(addresses.shape, bool)
+        for number, span in enumerate(self._spans):
+            here = (addresses >= span.start) & (addresses + np.uint64(size) <= span.end)
+            if here.any():
+                inside |= here
+                self._note(number, runs_of(addresses[here], size), reads, writes)
+        return None if inside.all() else inside
+
+    def _note(self, number: int, runs: Array, reads: bool, writes: bool) -> None:
+        if reads:
+            self._read[number].add(runs)
+        if writes:
+            self._written[number].add(runs)
+
+    def reads(self) -> Array:
+        """Return the bytes read: rows of a block, its first byte and the end."""
+        return self._ranges(self._read)
+
+    def writes(self) -> Array:
+        """Return the bytes written, as :meth:`reads`."""
+        return self._ranges(self._written)
+
+    def _ranges(self, kept: Sequence[_Runs]) -> Array:
+        ranges = [np.zeros((0, 3), np.int64)]
+        for span, runs in zip(self._spans, kept, strict=True):
+            merged = few(runs.merged()) + (span.offset - span.start)
+            ranges.append(np.concatenate([np.full((len(merged), 1), span.block), merged], axis=1))
+        return np.concatenate(ranges)
+
+
+def runs_of(addresses: Array, size: int) -> Array:
+    """Return the runs of bytes of elements at these addresses, each of ``size`` bytes."""
+    places = np.ravel(addresses).astype(np.int64)
+    steps = np.diff(places)
+    if not (steps == size).all():
+        if (steps <= 0).any():
+            places = np.unique(places)
+            steps = np.diff(places)
+        gaps = np.flatnonzero(steps > size)
+        first, last = np.concatenate(([0], gaps + 1)), np.concatenate((gaps, [len(places) - 1]))
+        return np.stack([places[first], places[last] + size], axis=1)
+    return np.array([[places[0], places[-1] + size]])
+
+
+def few(runs: Array) -> Array:
+    """Return at most :data:`MOST_RUNS` of merged runs that cover them all, with the widest of the gaps between them."""
+    if len(runs) <= MOST_RUNS:
+        return runs
+    gaps = runs[1:, 0] - runs[:-1, 1]
+    cuts = np.sort(np.argpartition(gaps, -(MOST_RUNS - 1))[-(MOST_RUNS - 1) :])
+    starts = np.concatenate(([runs[0, 0]], runs[cuts + 1, 0]))
+    ends = np.concatenate((runs[cuts, 1], [runs[-1, 1]]))
+    return np.stack([starts, ends], axis=1)
