@@ -32,7 +32,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -111,12 +111,13 @@ test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, a different one e
 test-papers: $(READY) ## Tests that `make test` leaves out: the studies of both papers (papers/), and our own sharding engine
 	@$(PYTEST) -m "$(DEFAULT)" $(PAPERS) $(ARGS)
 
-test-all: lint wheel $(BROWSER) ## Lint, then all tests: also the wide ones, the papers', other releases (into the cache), Ray (installed)
-	@$(PIP) --requirement requirements-ray.txt
+test-all: lint wheel $(BROWSER) ## Lint, then all tests: also the wide ones, the papers', other releases (into the cache), Ray and Triton (installed)
+	@$(PIP) --requirement requirements-ray.txt --requirement requirements-triton.txt
 	@$(PYTEST) $(ARGS)
 
 test-nightly: $(READY) $(BROWSER) ## The wide tests and the papers', with twenty times as many examples, new ones each time (SEED=... repeats them)
 	@echo "make test-nightly SEED=$(SEED)"
+	@$(PIP) --requirement requirements-triton.txt
 	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 # `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
@@ -139,6 +140,10 @@ test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer 
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(BIN)/python -m pytest -m ray $(ARGS)
+
+test-triton: $(READY) ## The tests of Triton kernels (installs Triton, 1 GB; where it is, make test runs them, too)
+	@$(PIP) --requirement requirements-triton.txt
+	@$(PYTEST) -m "triton and not wide" $(ARGS)
 
 # Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again, and
 # pytest would take an egg-info for a plugin's, and rewrite all of ours.

@@ -33,7 +33,7 @@ _GB = 1e9
 _LEAST_MEMORY = 2 * _GB  # for a process with torch and a small model, which takes some 0.6
 _LEAST = 0.1 * _GB
 _BUILDS = 3 * _GB  # for a CPU build of torch's wheel
-_EXTRAS = ("reports", "deepspeed", "watch", "ray")
+_EXTRAS = ("reports", "deepspeed", "watch", "triton", "ray")
 _PROGRAM = "#include <vector>\nint main() { return 0; }\n"
 # Commands that install packages: (C++ compiler, binutils).
 _MANAGERS = {
@@ -256,7 +256,7 @@ def _bringing(extra: str) -> str:
         return ""
     if root is None:
         return f"pip install '{extras.PROJECT}[{extra}]'"
-    if extra != "ray" and Path(sys.prefix) == root / ".venv":
+    if extra not in ("ray", "triton") and Path(sys.prefix) == root / ".venv":
         return f"make -C {shlex.quote(str(root))} setup"
     return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
 

@@ -65,10 +65,9 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
 def install() -> None:
     """Install the first and the last of the module finders."""
     for name, change in _AFTER.items():
-        if name in sys.modules:
-            change(sys.modules[name])
+        if (module := sys.modules.get(name)) is not None:
+            change(module)
     absent.hide()
-    presence.interpret()
     sys.meta_path.insert(0, _First())
     sys.meta_path.append(_Last())
     loader: Any = ExtensionFileLoader
@@ -119,7 +118,9 @@ class _First(importlib.abc.MetaPathFinder):
     """A finder that changes a few modules after they are loaded as usual."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if presence.is_of(name) and not presence.usable():
+        if name == "triton" and presence.usable():
+            presence.interpret()
+        elif presence.is_of(name) and not presence.usable():
             return absent.spec(name)
         if name not in _AFTER:
             return None

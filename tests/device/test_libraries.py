@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from streamrace.device import smi
+from streamrace.device.triton import presence
 
 
 def ones() -> torch.Tensor:
@@ -29,15 +30,14 @@ def install(folder: Path, **files: str) -> None:
     sys.path.insert(0, str(folder))
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["installed", "absent"])
+@pytest.mark.parametrize("version", ["3.6.0", ""], ids=["too old", "absent"])
 def test_triton_can_be_imported_and_is_found_by_nobody_and_its_kernels_are_refused_by_name(
-    tmp_path: Path, there: bool
+    tmp_path: Path, version: str
 ) -> None:
-    if there:
+    if version:
         install(tmp_path, triton__init="raise AssertionError('the one that is installed was imported')")
         (tmp_path / "triton" / "init.py").rename(tmp_path / "triton" / "__init__.py")
-        (tmp_path / "triton-3.8.0.dist-info").mkdir()
-        (tmp_path / "triton-3.8.0.dist-info" / "METADATA").write_text("Name: triton\nVersion: 3.8.0\n")
+    presence._versions = lambda: iter([version] if version else [])  # whatever this environment has
     import triton  # type: ignore[import-not-found]
     import triton.language as tl  # type: ignore[import-not-found]
     from torch.utils._triton import has_triton
@@ -66,11 +66,14 @@ def test_triton_can_be_imported_and_is_found_by_nobody_and_its_kernels_are_refus
     def scale_kernel(x: Any, n: Any) -> None:
         pass
 
+    older = f"Triton {version} is installed, and they run here by the interpreter of Triton 3.7 or newer"
+    what_to_do = older if version else "install Triton, whose interpreter runs them here"
+    assert presence.advice() == f"{what_to_do} (pip install 'streamrace[triton]')"
     for kernel, name in ((add_kernel, "add_kernel"), (scale_kernel, "scale_kernel")):
         assert kernel.__name__ == name
         for launch in (lambda kernel=kernel: kernel[(1,)](ones(), 4), lambda kernel=kernel: kernel.warmup(grid=(1,))):
             with pytest.raises(
-                RuntimeError, match=f"^streamrace: the Triton kernel '{name}' cannot be simulated: use the code path"
+                RuntimeError, match=f"^streamrace: the Triton kernel '{name}' cannot be simulated: {what_to_do}"
             ):
                 launch()
     with pytest.raises(RuntimeError, match=r"^streamrace: triton.language.extra.libdevice.rsqrt cannot be simulated: "):

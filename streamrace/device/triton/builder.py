@@ -16,14 +16,14 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
 from streamrace.device.triton import libdevice, numbers
-from streamrace.device.triton.execution import Execution
+from streamrace.device.triton.execution import GridExecution
 from streamrace.device.triton.memory import Array
 
 Handle = Any  # triton.runtime.interpreter.TensorHandle: ``data``, a numpy array, and ``dtype``, a type of Triton's
 _BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 
 
-class Numbers(interpreter.InterpreterBuilder):
+class NumberBuilder(interpreter.InterpreterBuilder):
     """The interpreter's builder, with numbers as Triton's types have them."""
 
     def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
@@ -84,10 +84,10 @@ class Numbers(interpreter.InterpreterBuilder):
         return made if made.data.dtype == np.bool_ else self.cast_impl(made, tl.bfloat16)
 
 
-class Builder(Numbers):
+class Builder(NumberBuilder):
     """The builder whose operations access memory for ``execution``, the launch that runs."""
 
-    execution: Execution
+    execution: GridExecution
 
     def create_masked_load(self, ptrs: Handle, mask: Handle, *rest: Any, **more: Any) -> Handle:
         return super().create_masked_load(ptrs, self._inside(self.execution.loads, ptrs, mask), *rest, **more)

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from streamrace.device import refusals
-from streamrace.device.triton.memory import Array, Memory
+from streamrace.device.triton.memory import Array, LaunchMemory
 
 PATIENCE = 5000
 """Loads and atomic operations of few addresses that a program may repeat while it changes nothing."""
 _FEW = 4  # addresses that a program looks at in turn while it waits
 
 
-class Execution:
+class GridExecution:
     """A launch of the kernel ``name`` that runs now. ``program``: the indices of the program that runs."""
 
-    def __init__(self, name: str, memory: Memory) -> None:
+    def __init__(self, name: str, memory: LaunchMemory) -> None:
         self.name = name
         self.memory = memory
         self.program = (0, 0, 0)

@@ -14,15 +14,18 @@ _PASSING = ("jit", "autotuner", "interpreter")  # modules whose frames only pass
 
 def install(triton: ModuleType) -> None:
     """Have kernels run by Triton's interpreter as work of the simulated GPU."""
-    from streamrace.device.triton import builder, driver, launching
+    from streamrace.device.triton import builder, driver, launching, reducing
 
     callsites.PASSING.update(f"/triton/runtime/{name}.py" for name in _PASSING)
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     autotuner: Any = importlib.import_module("triton.runtime.autotuner")
     jit: Any = importlib.import_module("triton.runtime.jit")
     language: Any = importlib.import_module("triton.language")
+    knobs: Any = importlib.import_module("triton.knobs")
+    knobs.runtime.interpret = True  # also if the program changes the environment
     interpreter.interpreter_builder = builder.Builder()
     interpreter.interpreter_semantic = interpreter.TritonSemantic(interpreter.interpreter_builder)
+    interpreter.ReduceOps, interpreter.ScanOps = reducing.Reductions, reducing.Scans
     interpreter.InterpretedFunction.run = launching.run
     # Triton does this at each launch and at each call of a function, and it takes longer than a small kernel.
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))

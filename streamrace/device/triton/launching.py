@@ -26,8 +26,8 @@ from streamrace.device.hardware.kernels import Signature
 from streamrace.device.library import functions
 from streamrace.device.refusals import refusal
 from streamrace.device.triton.builder import Builder
-from streamrace.device.triton.execution import Execution, of_kernel
-from streamrace.device.triton.memory import Memory, Span
+from streamrace.device.triton.execution import GridExecution, of_kernel
+from streamrace.device.triton.memory import LaunchMemory, StorageSpan
 
 Grid = tuple[int, int, int]
 
@@ -57,7 +57,7 @@ def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **options
     function = kernel.rewrite()
 
     def effect() -> None:
-        execution = Execution(name, Memory(spans))
+        execution = GridExecution(name, LaunchMemory(spans))
         try:
             with np.errstate(all="ignore"):
                 _execute(function, given, dimensions, execution)
@@ -76,7 +76,7 @@ def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **options
     return None
 
 
-def _execute(function: Callable[..., Any], given: dict[str, Any], dimensions: Grid, execution: Execution) -> None:
+def _execute(function: Callable[..., Any], given: dict[str, Any], dimensions: Grid, execution: GridExecution) -> None:
     builder: Builder = interpreter.interpreter_builder
     builder.execution = execution
     builder.set_grid_dim(*dimensions)
@@ -135,12 +135,12 @@ def _addressed(value: Any) -> Any:
     return value
 
 
-def _span(tensor: torch.Tensor) -> Span:
+def _span(tensor: torch.Tensor) -> StorageSpan:
     """Return the memory of the tensor's whole storage, of which a kernel may access every part."""
     before = int(tensor.storage_offset()) * tensor.element_size()
     start = work.alias(tensor.detach()).data_ptr() - before
     block, lo, _ = work.place(tensor)
-    return Span(start, start + int(tensor.untyped_storage().nbytes()), block, lo - before)
+    return StorageSpan(start, start + int(tensor.untyped_storage().nbytes()), block, lo - before)
 
 
 def _duration(name: str, tensors: Sequence[torch.Tensor]) -> int:
@@ -150,7 +150,7 @@ def _duration(name: str, tensors: Sequence[torch.Tensor]) -> int:
     return round(costs.current().kernel(Signature(f"triton::{name}", nbytes, shapes, types, 0)))
 
 
-def _sentence(execution: Execution, error: BaseException) -> str:
+def _sentence(execution: GridExecution, error: BaseException) -> str:
     """Return what failed, and in which line of the kernel. Triton wraps an error in each function that it passes."""
     while isinstance(error, interpreter.InterpreterError) and error.__cause__ is not None:
         error = error.__cause__

@@ -20,7 +20,7 @@ _COMPACT = 1 << 16  # rows that are merged before the launch ends, which bounds 
 
 
 @dataclass(frozen=True)
-class Span:
+class StorageSpan:
     """The memory of a tensor's storage: addresses ``start`` to ``end``, which begin at byte ``offset`` of ``block``."""
 
     start: int
@@ -57,11 +57,11 @@ class _Runs:
         return np.stack([runs[first, 0], ends[last]], axis=1)
 
 
-class Memory:
+class LaunchMemory:
     """The memory of a launch's arguments, and what the launch has accessed of it."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
-        whole: dict[int, Span] = {}
+    def __init__(self, spans: Sequence[StorageSpan]) -> None:
+        whole: dict[int, StorageSpan] = {}
         for span in spans:  # several tensors share a storage
             whole[span.start] = max(span, whole.get(span.start, span), key=lambda one: one.end)
         self._spans = [whole[start] for start in sorted(whole)]

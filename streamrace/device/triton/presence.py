@@ -43,7 +43,7 @@ def advice() -> str:
 
 
 def interpret() -> None:
-    """Have Triton interpret its kernels when it is imported."""
+    """Have Triton, which is imported next, interpret its kernels: it decides this where one is defined."""
     os.environ["TRITON_INTERPRET"] = "1"
 
 
