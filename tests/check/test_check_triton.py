@@ -160,6 +160,35 @@ def test_a_kernel_that_reads_what_ranks_reduce_waits_for_the_collective(check: C
     assert not waits or "mean 1.0" in done.out
 
 
+COMPILED = """
+    import warnings
+
+    warnings.simplefilter("error")
+
+    @torch.compile
+    def scaled(x):
+        out = torch.empty_like(x + 1)
+        scale[(1,)](x * 2, out, 0.5, BLOCK=64)
+        return out - 1
+
+    x = torch.full((64,), 3.0, device="cuda")
+    result = scaled(x)
+    WAIT
+    with torch.cuda.stream(side):
+        copy = result * 1
+    torch.cuda.synchronize()
+    print("result", result[0].item())
+"""
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_launch_within_a_compiled_function_breaks_its_graph_and_is_judged(check: Checking, waits: bool) -> None:
+    check.script(program(COMPILED, WAIT="side.wait_stream(torch.cuda.current_stream())" if waits else "pass"))
+    done = check("--compile", "aot_eager", "train.py")
+    assert "result 2.0" in done.out, done.err
+    assert pairs(done.findings) == (set() if waits else {("aten::sub", "aten::mul")})
+
+
 def test_a_dry_run_refuses_a_kernel_by_its_name(check: Checking) -> None:
     check.script(program(AVERAGE, WAIT="pass"))
     done = check("--dry", "train.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,8 +24,10 @@ def install(triton: ModuleType) -> None:
     language: Any = importlib.import_module("triton.language")
     knobs: Any = importlib.import_module("triton.knobs")
     knobs.runtime.interpret = True  # also if the program changes the environment
-    interpreter.interpreter_builder = builder.Builder()
-    interpreter.interpreter_semantic = interpreter.TritonSemantic(interpreter.interpreter_builder)
+    made = interpreter.interpreter_builder = builder.Builder()
+    # Each sum of integers would be computed twice, for an assertion that holds in debugging alone.
+    made.options = dataclasses.replace(made.options, sanitize_overflow=False)
+    interpreter.interpreter_semantic = interpreter.TritonSemantic(made)
     interpreter.ReduceOps, interpreter.ScanOps = reducing.Reductions, reducing.Scans
     interpreter.InterpretedFunction.run = launching.run
     # Triton does this at each launch and at each call of a function, and it takes longer than a small kernel.
@@ -32,7 +35,7 @@ def install(triton: ModuleType) -> None:
     scope = interpreter._LangPatchScope()
     interpreter._patch_lang = lambda _: scope
     for module in (language.extra.cuda, language.extra.cuda.libdevice):
-        interpreter._patch_builtin(module, interpreter.interpreter_builder, scope)
+        interpreter._patch_builtin(module, made, scope)
     autotuner.Autotuner._bench = _bench
     jit.JITFunction.run = _compiled("this Triton kernel, compiled")
     _set(triton, "compile", _compiled("triton.compile"))

@@ -7,6 +7,7 @@ Triton's own launcher would: the interpreter gets the addresses of the simulated
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import traceback
@@ -32,6 +33,22 @@ from streamrace.device.triton.memory import LaunchMemory, StorageSpan
 Grid = tuple[int, int, int]
 
 
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile from tracing a function and all that it calls, such as a kernel: a launch breaks its graph."""
+    set_frame_evaluation: Any = torch._C._dynamo.eval_frame.set_eval_frame
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        before = set_frame_evaluation(None)
+        try:
+            return function(*arguments, **options)
+        finally:
+            set_frame_evaluation(before)
+
+    return call
+
+
+@_untraced
 def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **options: Any) -> Any:
     """Launch a kernel (``InterpretedFunction.run``). A warm-up compiles nothing, and returns a :class:`Compiled`."""
     if warmup:
@@ -56,6 +73,7 @@ def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **options
     spans = [_span(tensor) for tensor in tensors if tensor.numel()]
     function = kernel.rewrite()
 
+    @_untraced
     def effect() -> None:
         execution = GridExecution(name, LaunchMemory(spans))
         try:
