@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamrace.detectors.base import Detector, Uncovered, Unexercised, Uninitialised, Unseen, UnwrittenRead
 from streamrace.detectors.files import find_races, read
+from streamrace.detectors.kernel_defects import KernelDefect
 from streamrace.detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
@@ -54,6 +55,7 @@ __all__ = [
     "Detector",
     "Divergence",
     "Finding",
+    "KernelDefect",
     "Kind",
     "Moment",
     "Name",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from streamrace.detectors.kernel_defects import KernelDefect
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.trace import wording
 from streamrace.trace.records import Frame, TraceRecord
@@ -100,7 +101,7 @@ class Unseen(str):
     __slots__ = ()
 
 
-Found: TypeAlias = Race | Uncovered | UnwrittenRead | Unexercised | Unseen
+Found: TypeAlias = Race | Uncovered | UnwrittenRead | KernelDefect | Unexercised | Unseen
 _Kind = TypeVar("_Kind", bound=Found)
 
 

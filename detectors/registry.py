@@ -10,10 +10,11 @@ from collections.abc import Callable
 from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
 from streamrace.detectors.confidence.exports import Exports
+from streamrace.detectors.grid.faults import KernelFaults
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
 from streamrace.detectors.values.uninitialised import UnwrittenReads
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
 """Detectors that report what a clean verdict does not cover."""
-DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports, UnwrittenReads]
+DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports, UnwrittenReads, KernelFaults]

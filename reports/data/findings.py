@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import FiniteFloat, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
-from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered, Uninitialised
+from streamrace.detectors import Divergence, Finding, KernelDefect, Race, Stale, Uncovered, Uninitialised
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.missing_waits import Where, missing_waits
@@ -48,6 +48,7 @@ class Verdict(StrEnum):
     ARITHMETIC = "wrong arithmetic"
     BOUNDS = "wrong bounds"
     UNINITIALISED = "uninitialised"  # all is ordered, and a result depends on memory that was never written
+    KERNEL = "kernel"  # all is ordered, and the programs of one kernel are not, or it accesses other memory
 
     @property
     def tone(self) -> str:
@@ -64,6 +65,7 @@ STATUSES = {
     Verdict.BOUNDS: 5,
     Verdict.ARITHMETIC: 5,
     Verdict.UNINITIALISED: 5,
+    Verdict.KERNEL: 5,
 }
 
 
@@ -91,6 +93,15 @@ class KeptUninitialised(Uninitialised):
     """An uninitialised use, and why it does not count. ``says``: its sentence."""
 
     says: str = ""
+    suppressed: KeptSuppression | None = None
+
+
+@dataclass(frozen=True)
+class KeptKernelDefect(KernelDefect):
+    """A defect inside of a kernel, and why it does not count. ``says``: its sentence; ``warning``: it never counts."""
+
+    says: str = ""
+    warning: bool = False
     suppressed: KeptSuppression | None = None
 
 
@@ -223,6 +234,7 @@ class Basis(JsonPart):
     dry: Dry | None = None
     answers: list[JudgedAnswer] = []
     uninitialised: list[KeptUninitialised] = []
+    kernels: list[KeptKernelDefect] = []
     seeded: str = ""
     compiled: str = ""
     thinned: Thinned | None = None
@@ -307,7 +319,8 @@ class Findings(JsonFile):
     def suppressed(self) -> list[KeptSuppression | None]:
         """Why a finding does not count, in the order of :func:`streamrace.reports.data.known_findings.findings`."""
         every: list[Any] = [*self.races, *(race for held in self.held for race in held.races)]
-        every += [*self.checked.wrong, *self.checked.uninitialised] if self.checked else []
+        if (basis := self.checked) is not None:
+            every += [*basis.wrong, *basis.uninitialised, *basis.kernels]
         return [judged.suppressed for judged in every]
 
     @property

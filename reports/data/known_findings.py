@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from streamrace.detectors import Uninitialised
+from streamrace.detectors import KernelDefect, Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.identity import LastingKey, lasting
 from streamrace.detectors.order.races import Race, site
@@ -35,7 +35,7 @@ VERSION = 1
 FRAGILE = "fragile"
 _DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
 
-Group = Literal["race", "fragile", "answer", "uninitialised"]
+Group = Literal["race", "fragile", "answer", "uninitialised", "kernel"]
 
 
 class Discovery(NamedTuple):
@@ -55,7 +55,8 @@ def of(result: Findings) -> list[Discovery]:
     if result.checked is None:
         return []
     held = [(pair.sites, pair.races) for pair in result.held]
-    return findings(result.races, held, result.checked.wrong, result.checked.own, result.checked.uninitialised)
+    basis = result.checked
+    return findings(result.races, held, basis.wrong, basis.own, basis.uninitialised, basis.kernels)
 
 
 def findings(
@@ -64,9 +65,10 @@ def findings(
     wrong: Iterable[Answer],
     own: Mapping[str, str],
     uninitialised: Iterable[Uninitialised] = (),
+    kernels: Iterable[KernelDefect] = (),
 ) -> list[Discovery]:
-    """Return all findings: races, pairs that only an incidental wait orders, wrong values, and uses of memory that was
-    never written; in this order.
+    """Return all findings: races, pairs that only an incidental wait orders, wrong values, uses of memory that was
+    never written, and defects inside of kernels; in this order.
 
     ``own``: as :func:`streamrace.reports.data.checkout.own` returns it.
     """
@@ -112,6 +114,12 @@ def findings(
         print_ = numbered("uninitialised", plain_text(read.kernel), *its)
         all_ = (*read.stack, *read.allocated)
         discoveries.append(Discovery("uninitialised", "uninitialised", print_, f"{read.sentence()}.", all_))
+    for defect in kernels:
+        its = [_where(place, own) for place in (defect.first, defect.second)]
+        print_ = numbered("kernel", defect.kind, plain_text(defect.kernel), *its)
+        all_ = tuple(place for place in (defect.second, defect.first, *defect.stack) if place.file)
+        rule = "kernel-hazard" if defect.warns else "kernel"
+        discoveries.append(Discovery("kernel", rule, print_, f"{defect.sentence()}.", all_))
     return [discovery._replace(message=visible(discovery.message, lines=False)) for discovery in discoveries]
 
 

@@ -12,7 +12,7 @@ from itertools import repeat, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from streamrace.detectors import Race, Uninitialised
+from streamrace.detectors import KernelDefect, Race, Uninitialised
 from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
@@ -26,6 +26,7 @@ from streamrace.reports.data.findings import (
     Findings,
     Held,
     JudgedAnswer,
+    KeptKernelDefect,
     KeptUninitialised,
     RankEnd,
     Thinned,
@@ -41,6 +42,10 @@ from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
+_OF_KERNELS = {
+    "outside": "a kernel accesses memory outside of its arguments",
+    "repeated": "one store of a kernel has two values for an element",
+}
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
 
@@ -100,6 +105,7 @@ def of_program(
     failed: bool = False,
     thinned: Thinned | None = None,
     uninitialised: Sequence[Uninitialised] = (),
+    kernels: Sequence[KernelDefect] = (),
     seeded: str = "",
     compiled: str = "",
     strict: bool = False,
@@ -118,27 +124,35 @@ def of_program(
     held = [Held.of(pair, [Judged(**vars(race), suppressed=next(why)) for race in pair.races]) for pair in holding.held]
     marked = [JudgedAnswer(**vars(item), suppressed=None if item.kind == "right" else next(why)) for item in answers]
     unwritten = [KeptUninitialised(**vars(read), says=read.sentence(), suppressed=next(why)) for read in uninitialised]
+    defects = [
+        KeptKernelDefect(**vars(one), says=one.sentence(), warning=one.warns, suppressed=next(why)) for one in kernels
+    ]
     wrong = [answer for answer in marked if answer.kind != "right"]
     uncertain = bool(failure or not seen.launches or unseen)
 
-    def verdict(judged: Sequence[Any], unwritten: Sequence[Any], wrong: Sequence[Any]) -> Verdict:
+    def verdict(
+        judged: Sequence[Any], unwritten: Sequence[Any], defects: Sequence[Any], wrong: Sequence[Any]
+    ) -> Verdict:
         if judged:
             return Verdict.RACE
         if uncertain:
             return Verdict.UNKNOWN
         if unwritten:
             return Verdict.UNINITIALISED
+        if any(not defect.warning for defect in defects):
+            return Verdict.KERNEL
         if wrong:
             return _OF_ANSWER[wrong[0].kind]
         return Verdict.FRAGILE if held else Verdict.CLEAN
 
-    every: list[list[Any]] = [judged, unwritten, wrong]
+    every: list[list[Any]] = [judged, unwritten, defects, wrong]
     counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
     fragile = strict and any(race.suppressed is None for group in held for race in group.races)
     some: dict[str, Any] = {
         "dry": dry,
         "answers": marked,
         "uninitialised": unwritten,
+        "kernels": defects,
         "seeded": seeded,
         "compiled": compiled,
         "thinned": thinned,
@@ -197,6 +211,11 @@ def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
         left = len(basis.uninitialised) - 1
         more_clause = f" (and {left} more)" if left else ""
         text = f"Uninitialised: {ordered}, but memory that nobody wrote reaches {where}{more_clause}."
+    elif findings.verdict == Verdict.KERNEL:
+        counted = [one for one in basis.kernels if not one.warning]
+        more = len(counted) - 1
+        was = _OF_KERNELS.get(counted[0].kind, "nothing orders two programs of a kernel that use the same memory")
+        text = f"Kernel: all is in order between streams, but {was}{f' (and {more} more)' if more else ''}."
     elif basis.wrong:
         first, more = basis.wrong[0], len(basis.wrong) - 1
         clause = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"

@@ -100,6 +100,21 @@ RULES = {
             f"{_TORCH}generated/torch.empty.html",
         ),
         Rule(
+            f"{PREFIX}kernel",
+            "A kernel accesses memory that another of its programs uses, or that is not its own",
+            "Programs of a grid may run at once and in any order, and only atomic operations order them: give each "
+            "program elements of its own. An access outside of the memory of all arguments needs a mask.",
+            "https://triton-lang.org/main/programming-guide/chapter-1/introduction.html",
+        ),
+        Rule(
+            f"{PREFIX}kernel-hazard",
+            "Threads of a kernel's program use one element without a barrier",
+            "Which thread has which element of a block is the compiler's choice, so a value may be read before another "
+            "thread has stored it, or overwritten too early: put tl.debug_barrier() between the two accesses.",
+            "https://triton-lang.org/main/python-api/generated/triton.language.debug_barrier.html",
+            "warning",
+        ),
+        Rule(
             f"{PREFIX}unknown",
             "Not all of the program was seen",
             "Nothing can be said of what was not found: the program failed, issued nothing to the device, or used "

@@ -19,7 +19,7 @@ from streamrace.trace import wording
 
 _LONGEST = 500  # characters of a sentence about a race
 _RANKS = 16  # ranks that are listed individually
-_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "diverged")
+_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "kernel", "diverged")
 
 
 def verdict(run: Run) -> Verdict:
@@ -34,7 +34,17 @@ def fix(run: Run) -> str:
 def worst(runs: Sequence[Run]) -> Run:
     """Return the run that a report describes: the first of those with the gravest verdict."""
     order = (
-        *("unstable", "race", "diverged", "stale", "uncovered", "uninitialised", "wrong bounds", "wrong arithmetic"),
+        *(
+            "unstable",
+            "race",
+            "diverged",
+            "stale",
+            "uncovered",
+            "uninitialised",
+            "kernel",
+            "wrong bounds",
+            "wrong arithmetic",
+        ),
         *("hidden", "unknown", "fragile", "clean"),
     )
     return min(runs, key=lambda run: order.index(verdict(run)))

@@ -50,6 +50,9 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     body += listed("Not seen:", basis.unseen)
     body += listed("Wrong values:", [f"{row.name} on rank {row.rank} ({row.kind}): {row.says}" for row in basis.wrong])
     body += listed("Uninitialised:", [visible(read.sentence(), lines=False) for read in basis.uninitialised])
+    kernels = [(one.warning, visible(one.sentence(), lines=False)) for one in basis.kernels]
+    body += listed("Inside of kernels:", [sentence for warning, sentence in kernels if not warning])
+    body += listed("Warnings about kernels:", [sentence for warning, sentence in kernels if warning])
     if aside := [suppression for suppression in findings.suppressed if suppression]:
         kinds = Counter(suppression.kind for suppression in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in kinds.items()]

@@ -102,6 +102,7 @@ def _evidence(rests: Basis | None) -> str:
     if rests is None:
         return ""
     words = [f"{item.name}: {item.says}" for item in rests.wrong] + [item.sentence() for item in rests.uninitialised]
+    words += [item.sentence() for item in rests.kernels]
     return words[0] if words else ""
 
 

@@ -20,6 +20,7 @@ ADAPTERS = {
     "torch.distributed.fsdp.fully_sharded_data_parallel": "streamrace.frameworks.data_parallel",
     "torch.nn.parallel.distributed": "streamrace.frameworks.data_parallel",
     "transformers.utils.import_utils": "streamrace.frameworks.listing",
+    "triton.runtime.interpreter": "streamrace.frameworks.kernel_races",
 }
 """Framework modules, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 

@@ -177,6 +177,11 @@ def _frame(code: CodeType, offset: int) -> Frame:
     return Frame(_short(code.co_filename), _line(code, offset), _RESUMED.sub(r"\1", code.co_qualname))
 
 
+def frame_of(file: str, line: int, function: str) -> Frame:
+    """Return a place as the stacks of a trace have it."""
+    return Frame(_short(file), line, function)
+
+
 def _short(path: str) -> str:
     """Return the path relative to its import folder, as text: traces are then the same on every machine."""
     entries = tuple(sys.path)

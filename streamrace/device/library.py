@@ -63,6 +63,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kernel_name": (c_char_p, (c_int64,)),
     "failed": (None, (c_char_p,)),
     "report": (None, (c_int, c_void_p, c_int64)),
+    "reporting": (c_int64, ()),
     "effects": (None, (_Effect,)),
     "exchange": (None, (_Post, _Receive, _Promise)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),

@@ -77,6 +77,11 @@ def note(record: TraceRecord) -> None:
         functions().mark(number)
 
 
+def active() -> bool:
+    """Check whether a trace is written."""
+    return bool(_tracing)
+
+
 def recording() -> bool:
     """Check whether the trace is recorded for a replay."""
     return bool(_tracing) and _tracing[0].records

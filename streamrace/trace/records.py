@@ -387,8 +387,26 @@ class Asked(NamedTuple):
     block: int = -1
 
 
+class KernelFault(NamedTuple):
+    """Operation ``op``, a kernel whose programs were followed one by one, has a fault inside.
+
+    ``kind``: write-read, read-write or write-write, of two programs of its grid that nothing orders; outside, an access
+    beyond the memory of all arguments; repeated, a store with two values for one element; hazard, an access without a
+    barrier to an element that another thread of the program has accessed. ``verb``: what the second access does
+    (read, write). ``first`` and ``second``: the lines of the kernel, as a :class:`Frame` has them; the first one's file
+    is empty if there is one access. ``programs``: the three indices of the first, then of the second program.
+    """
+
+    op: int
+    kind: str
+    verb: str
+    first: tuple[str, int, str]
+    second: tuple[str, int, str]
+    programs: tuple[int, ...]
+
+
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
-    | Seal | Reuse | Export | Asked | Onward
+    | Seal | Reuse | Export | Asked | Onward | KernelFault
 )  # fmt: skip

@@ -195,6 +195,30 @@ def test_a_dry_run_refuses_a_kernel_by_its_name(check: Checking) -> None:
     assert "the Triton kernel 'scale' cannot be simulated: its accesses follow from values" in done.err
 
 
+UNWRITTEN = """
+    x, out = torch.ones(512, device="cuda"), torch.empty(512, device="cuda")
+    scale[(GRID,)](x, out, 0.5, BLOCK=256)
+    WAIT
+    with torch.cuda.stream(side):
+        out[256:] = 0.5
+    torch.cuda.current_stream().wait_stream(side)
+    print("sum", (out * 2).sum().item())
+"""
+
+
+@pytest.mark.parametrize(("grid", "rest", "verdict"), [(2, "", "clean"), (1, "", "clean"), (1, "#", "uninitialised")])
+def test_memory_that_a_kernel_leaves_unwritten_is_told_if_no_other_work_writes_it(
+    check: Checking, grid: int, rest: str, verdict: str
+) -> None:
+    """The other half is written by another stream, at the same time where both need not wait for each other."""
+    wait = "side.wait_stream(torch.cuda.current_stream())" if grid == 2 else "pass"
+    text = program(UNWRITTEN, GRID=str(grid), WAIT=wait)
+    check.script(text.replace("out[256:]", f"pass {rest} = out[256:]") if rest else text)
+    done = check("--witnesses", "2", "--slow", "kernel:triton::scale=100", "train.py")
+    assert done.findings["verdict"] == verdict, done.out
+    assert "sum 512.0" in done.out or rest
+
+
 def test_a_program_without_triton_imports_nothing_of_it(check: Checking) -> None:
     check.script("""
         import sys

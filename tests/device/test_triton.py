@@ -13,7 +13,7 @@ from judged import story
 from recorded import live
 
 from streamrace.replay.faults import ReplayError
-from streamrace.trace.records import Access, Alloc
+from streamrace.trace.records import Access, Alloc, KernelFault
 
 pytestmark = [
     pytest.mark.triton,
@@ -101,15 +101,23 @@ def test_memory_that_is_freed_too_early_is_a_race_with_its_next_owner(waits: boo
 def test_an_access_outside_of_all_arguments_is_left_out_and_told() -> None:
     from triton_kernels import beyond
 
-    with story() as told, warnings.catch_warnings(record=True) as warned:
+    x, out = torch.ones(100, device="cuda"), torch.zeros(128, device="cuda")
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        x, out = torch.ones(100, device="cuda"), torch.zeros(128, device="cuda")
         beyond[(2,)](x, out, BLOCK=128)
         assert out.sum().item() == 100.0
     (sentence,) = (str(one.message) for one in warned)
     assert sentence.startswith("streamrace: the Triton kernel 'beyond' (triton_kernels.py:")
     assert sentence.endswith("(program (0, 0, 0), 28 of 128 elements): these elements are left out")
-    assert ranges(next(one for one in told.launches if one.kernel == "triton::beyond").reads) == [(0, 400)]
+    with story() as told:  # where there is a trace, it has the access
+        beyond[(2,)](x, out, BLOCK=128)
+        torch.cuda.synchronize()
+    (launch,) = told.launches
+    assert ranges(launch.reads) == [(0, 400)]
+    (fault,) = told.of(KernelFault)
+    assert isinstance(fault, KernelFault)
+    assert (fault.op, fault.kind, fault.verb, fault.first[0]) == (launch.op, "outside", "read", "")
+    assert fault.second[0].endswith("triton_kernels.py") and fault.programs == (0, 0, 0, 0, 0, 0)
 
 
 def test_a_store_far_away_does_not_end_the_process() -> None:
@@ -147,17 +155,17 @@ def test_what_the_interpreter_cannot_run_is_refused_by_name_and_line() -> None:
     from triton_kernels import assembles, double_in_place, from_numbers
 
     x = torch.zeros(4, device="cuda")
+    from_numbers[(1,)](torch.tensor([x.data_ptr()], device="cuda"), BLOCK=4)
+    with pytest.raises(
+        RuntimeError, match="an access to memory whose address was passed as a number .* 'from_numbers'"
+    ):
+        torch.cuda.synchronize()
     assembles[(1,)](x, BLOCK=4)
     where = r"the Triton kernel 'assembles' \(triton_kernels.py:\d+\)"
     with pytest.raises(
         RuntimeError, match=rf"^streamrace: inline assembly \('mov.b32'\) in {where} cannot be simulated: "
     ):
         x.sum().item()
-    from_numbers[(1,)](torch.tensor([x.data_ptr()], device="cuda"), BLOCK=4)
-    with pytest.raises(
-        RuntimeError, match="an access to memory whose address was passed as a number .* 'from_numbers'"
-    ):
-        torch.cuda.synchronize()
     with pytest.raises(RuntimeError, match=r"the Triton kernel 'double_in_place' in clusters of blocks \(num_ctas=2\)"):
         double_in_place[(1,)](x, BLOCK=4, num_ctas=2)
     with pytest.raises(RuntimeError, match="pinned memory of the host as an argument of a Triton kernel"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.device.triton import memory, numbers
-from streamrace.device.triton.memory import MOST_RUNS, LaunchMemory, StorageSpan, few, runs_of
+from streamrace.device.triton.memory import MOST_RUNS, LaunchMemory, StorageSpan, few, runs_of, storages_of
 from tests.examples import examples
 
 pytestmark = pytest.mark.host
@@ -27,7 +27,11 @@ def test_consecutive_elements_are_one_run_and_gaps_divide_runs() -> None:
 
 
 def test_a_launch_reports_what_it_has_read_and_written_by_block() -> None:
-    of = LaunchMemory([StorageSpan(1000, 1100, 7, 0), StorageSpan(1100, 1200, 8, 64), StorageSpan(1000, 1040, 7, 0)])
+    of = LaunchMemory(
+        storages_of(
+            [StorageSpan(1100, 1200, 8, 64), StorageSpan(1000, 1100, 7, 0, 8), StorageSpan(1000, 1100, 7, 0, 4)]
+        )
+    )
     assert of.access(elements(1000, 1004), 4, reads=True, writes=False) is None
     assert of.access(elements(1008), 4, reads=True, writes=False) is None
     assert of.access(elements(1096, 1100), 4, reads=False, writes=True) is None  # adjacent memory of two blocks

@@ -153,3 +153,11 @@ def test_tritons_random_numbers_follow_from_their_seed() -> None:
         kernels.drawn[(1,)](out, seed, BLOCK=64)
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert bool(((first >= 0) & (first < 1)).all())
+
+
+def test_the_variable_of_a_loop_is_a_number_of_tritons_and_that_of_an_unrolled_loop_pythons() -> None:
+    from triton_kernels import sum_of_rows
+
+    x, out = drawn(5, 16), torch.zeros(16, device="cuda")
+    sum_of_rows[(1,)](x, out, 5, BLOCK=16)
+    torch.testing.assert_close(out, x.sum(0) + x[::2].sum(0) + 3)

@@ -87,7 +87,7 @@ def assembles(x, BLOCK: tl.constexpr):
 
 @triton.jit
 def from_numbers(addresses, BLOCK: tl.constexpr):
-    there = tl.load(addresses).to(tl.pointer_type(tl.float32))
+    there = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.float32))
     tl.store(there + tl.arange(0, BLOCK), 1.0)
 
 
@@ -215,3 +215,16 @@ def copy_tile_of(source, target, rows, columns, M: tl.constexpr, N: tl.constexpr
 def drawn(out, seed, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(out + at, tl.rand(seed, at))
+
+
+@triton.jit
+def sum_of_rows(x, out, rows, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    at = tl.arange(0, BLOCK)
+    for row in range(rows):
+        total += tl.load(x + row.to(tl.int64) * BLOCK + at)
+    for row in tl.range(0, rows, 2, num_stages=2):
+        total += tl.load(x + row.to(tl.int64) * BLOCK + at)
+    for time in tl.static_range(2):
+        total += (tl.full((BLOCK,), 1.0, tl.float32), tl.full((BLOCK,), 2.0, tl.float32))[time]
+    tl.store(out + at, total)

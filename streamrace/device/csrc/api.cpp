@@ -348,6 +348,10 @@ void simgpu_report(int writes, const int64_t* ranges, int64_t count) {
   Lock lock;
   trace().report(writes != 0, ranges, count);
 }
+int64_t simgpu_reporting() {
+  Lock lock;
+  return trace().reporting();
+}
 void simgpu_failed(const char* sentence) { device().fail(sentence); }
 void simgpu_effects(Callback run) { run_python = run; }
 void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t)) {

@@ -88,7 +88,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   Accesses few;
   auto &read = late ? few.reads : in_few(accesses.reads, few.reads), &written = late ? few.writes : in_few(accesses.writes, few.writes);
   auto reads = static_cast<int64_t>(read.size()), writes = static_cast<int64_t>(written.size());
-  if (late) late_.emplace_back(words_.size(), late);
+  if (late) late->op = ops, late_.emplace_back(words_.size(), late);
   words_.push_back(static_cast<int64_t>(met ? WordKind::kCollective : WordKind::kLaunch));
   words_.push_back((met ? schema::Collective::fields : schema::Launch::fields) + 4 * (reads + writes));
   if (work) open_.emplace_back(words_.size() + schema::Launch::start, work);
@@ -182,7 +182,7 @@ void Trace::report(bool writes, const int64_t* ranges, int64_t count) {
   if (!running_) return;
   auto& accesses = writes ? running_->writes : running_->reads;
   for (int64_t i = 0; i < count; ++i, ranges += 3) accesses.push_back({ranges[0], ranges[1], ranges[2], 0});
-  if (writes) probes().wrote(accesses);
+  if (writes) probes().wrote(accesses), unwritten().release(accesses);
 }
 
 static std::vector<std::string*>& names() {

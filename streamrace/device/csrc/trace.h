@@ -26,6 +26,7 @@ struct Accesses {
 
 // The accesses of work that only its effect knows: a kernel that an interpreter executes.
 struct Late {
+  int64_t op = -1;
   std::vector<Access> reads, writes;
   bool known = false;
 };
@@ -46,6 +47,7 @@ class Trace {
   // the effect has run.
   Effect reporting(Effect effect);
   void report(bool writes, const int64_t* ranges, int64_t count);  // threes: block, first byte, end; by the effect that runs
+  int64_t reporting() const { return running_ ? running_->op : -1; }               // the operation whose effect runs
   int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
   const std::vector<int64_t>& layout(int64_t id) const { return *keys_[id - 1]; }  // an item's bytes, then size, stride, ...
   // The finished part of the buffer, valid until the next call of anything here.

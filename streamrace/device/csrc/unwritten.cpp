@@ -67,7 +67,7 @@ void Unwritten::touch(const std::vector<Access>& accesses, std::vector<Fill>* fi
       if (next != written.begin()) from = std::max(from, std::prev(next)->second);
       for (; fills && from < hi; from = next->second, ++next) {
         int64_t to = next == written.end() ? hi : std::min(hi, next->first);
-        if (from < to) fills->push_back({data, from, to, poisoned});
+        if (from < to) fills->push_back({access.block, data, from, to, poisoned});
         if (next == written.end()) break;
       }
       add(written, lo, hi);
@@ -78,23 +78,52 @@ void Unwritten::touch(const std::vector<Access>& accesses, std::vector<Fill>* fi
 Effect Unwritten::filling(std::vector<Fill> fills, Effect effect) {
   if (fills.empty()) return effect;
   return [fills = std::move(fills), effect = std::move(effect)] {
-    for (auto& [data, lo, hi, poisoned] : fills) put(data, lo, hi, poisoned);
+    for (auto& [block, data, lo, hi, poisoned] : fills) put(data, lo, hi, poisoned);
     if (effect) effect();
   };
 }
 
 Effect Unwritten::behind(const Accesses& accesses, Effect effect) {
   if (!on) return effect;
+  if (accesses.late) {  // bounds: it claims what nothing has touched, until it runs or other work writes there
+    auto fills = std::make_shared<std::vector<Fill>>();
+    touch(accesses.reads, fills.get());
+    claims_.push_back(fills);
+    return [fills, effect = std::move(effect)] {
+      for (auto& [block, data, lo, hi, poisoned] : *fills) put(data, lo, hi, poisoned);
+      fills->clear();
+      if (effect) effect();
+    };
+  }
+  release(accesses.writes);
   std::vector<Fill> fills;
-  // Bounds of late accesses count as written: a fill of all of them could destroy what another stream writes meanwhile.
-  touch(accesses.reads, accesses.late ? nullptr : &fills);
+  touch(accesses.reads, &fills);
   // Without either, the bytes were written before (a result for the host).
   touch(accesses.writes, effect || !accesses.reads.empty() ? &fills : nullptr);
   return filling(std::move(fills), std::move(effect));
 }
 
+void Unwritten::release(const std::vector<Access>& writes) {
+  std::erase_if(claims_, [](auto& claim) { return claim.expired(); });
+  for (auto& claim : claims_) {
+    Fills fills = claim.lock();
+    for (auto& access : writes)
+      each_run(access, [&](int64_t lo, int64_t hi) {
+        std::vector<Fill> left;
+        for (auto& fill : *fills) {
+          bool apart = fill.block != access.block || fill.hi <= lo || hi <= fill.lo;
+          if (apart) left.push_back(fill);
+          if (!apart && fill.lo < lo) left.push_back({fill.block, fill.data, fill.lo, lo, fill.poisoned});
+          if (!apart && hi < fill.hi) left.push_back({fill.block, fill.data, hi, fill.hi, fill.poisoned});
+        }
+        *fills = std::move(left);
+      });
+  }
+}
+
 Effect Unwritten::behind_reads(const Accesses& accesses, Effect effect) {
   if (!on) return effect;
+  release(accesses.writes);
   std::vector<Fill> fills;
   touch(accesses.reads, &fills);
   touch(accesses.writes, nullptr);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -30,6 +31,8 @@ class Unwritten {
   Effect behind(const Accesses& accesses, Effect effect);
   // The same for a collective, which reads when it starts and writes all its outputs.
   Effect behind_reads(const Accesses& accesses, Effect effect);
+  // Other work writes these bytes: what is still claimed of them is not filled any more.
+  void release(const std::vector<Access>& writes);
 
  private:
   struct Kept {
@@ -39,10 +42,13 @@ class Unwritten {
     Ranges written;
   };
   struct Fill {
+    int64_t block;
     char* data;
     int64_t lo, hi;
     bool poisoned;
   };
+  using Fills = std::shared_ptr<std::vector<Fill>>;
+  std::vector<std::weak_ptr<std::vector<Fill>>> claims_;  // of launches with late accesses that have not run
   std::map<int64_t, Kept> blocks_;
   std::set<std::pair<int64_t, int64_t>> poisoned_;
   bool every_ = false;

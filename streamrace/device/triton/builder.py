@@ -7,6 +7,7 @@ Triton 3.9 computes with the integers. Here such operands become float32, and th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
 from streamrace.device.triton import libdevice, numbers
-from streamrace.device.triton.execution import GridExecution
+from streamrace.device.triton.execution import Elements, GridExecution
+from streamrace.device.triton.judging import StoredValues
 from streamrace.device.triton.memory import Array
 
 Handle = Any  # triton.runtime.interpreter.TensorHandle: ``data``, a numpy array, and ``dtype``, a type of Triton's
+_SCALAR = np.array([-3])  # the position of an operation on one element (streamrace.detectors.grid.shadow)
 _BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 
 
@@ -93,10 +96,13 @@ class Builder(NumberBuilder):
         return super().create_masked_load(ptrs, self._inside(self.execution.loads, ptrs, mask), *rest, **more)
 
     def create_masked_store(self, ptrs: Handle, value: Handle, mask: Handle, *rest: Any, **more: Any) -> Any:
-        return super().create_masked_store(ptrs, value, self._inside(self.execution.stores, ptrs, mask), *rest, **more)
+        def note(elements: Elements) -> Array | None:
+            return self.execution.stores(elements, _stored(ptrs, value, mask))
+
+        return super().create_masked_store(ptrs, value, self._inside(note, ptrs, mask), *rest, **more)
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        mask = self._inside(self.execution.updates, ptr, mask)
+        mask = self._inside(self._updates(sem), ptr, mask)
         if _is_bfloat16(val):
             return self._one_by_one(op, ptr, val, mask)
         before = super().create_atomic_rmw(op, ptr, val, mask, sem, scope)
@@ -105,11 +111,14 @@ class Builder(NumberBuilder):
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         mask = interpreter.TensorHandle(np.ones_like(ptr.data, dtype=bool), tl.int1)
-        if not self._inside(self.execution.updates, ptr, mask).data.all():
+        if not self._inside(self._updates(sem), ptr, mask).data.all():
             return interpreter.TensorHandle(np.zeros_like(cmp.data), cmp.dtype.scalar)
         before = super().create_atomic_cas(ptr, cmp, val, sem, scope)
         self._watch(ptr, mask, before)
         return before
+
+    def create_barrier(self) -> None:
+        self.execution.barrier()
 
     def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
         """Compare once with a time limit; without one, the execution ends a wait that cannot succeed."""
@@ -135,17 +144,22 @@ class Builder(NumberBuilder):
             f"Triton's operation '{name.partition('_')[2]}'", "Triton's interpreter lacks it"
         )
 
-    def _inside(self, note: Callable[[Array, int], Array | None], ptrs: Handle, mask: Handle) -> Handle:
+    def _updates(self, sem: Any) -> Callable[[Elements], Array | None]:
+        order = str(sem)
+        return partial(self.execution.updates, acquires="ACQUIRE" in order, releases="RELEASE" in order)
+
+    def _inside(self, note: Callable[[Elements], Array | None], ptrs: Handle, mask: Handle) -> Handle:
         """Note an access; return the mask of those elements that are inside the memory of the launch's arguments."""
-        wanted = np.broadcast_to(mask.data, ptrs.data.shape)
-        addresses = ptrs.data if wanted.all() else ptrs.data[wanted]
+        wanted = _wanted(ptrs, mask)
+        addresses = ptrs.data[wanted]
         if addresses.size == 0:
             return mask
-        inside = note(np.asarray(addresses), max(1, ptrs.get_element_ty().primitive_bitwidth // 8))
+        positions = np.flatnonzero(wanted) if ptrs.data.size > 1 else _SCALAR
+        inside = note(Elements(addresses, positions, max(1, ptrs.get_element_ty().primitive_bitwidth // 8)))
         if inside is None:
             return mask
         left = np.zeros(ptrs.data.shape, bool)
-        left[wanted] = np.ravel(inside)
+        left[wanted] = inside
         return interpreter.TensorHandle(left, tl.int1)
 
     def _watch(self, ptr: Handle, mask: Handle, before: Handle) -> None:
@@ -169,6 +183,17 @@ class Builder(NumberBuilder):
                 before[at] = old.data[0]
         self.execution.progress()
         return interpreter.TensorHandle(before, val.dtype.scalar)
+
+
+def _wanted(ptrs: Handle, mask: Handle) -> Array:
+    return np.broadcast_to(mask.data, ptrs.data.shape)
+
+
+def _stored(ptrs: Handle, value: Handle, mask: Handle) -> StoredValues:
+    wanted, kind = _wanted(ptrs, mask), interpreter._get_np_dtype(ptrs.get_element_ty())
+    bits = f"u{kind.itemsize}"
+    data = np.broadcast_to(value.data, ptrs.data.shape)[wanted].astype(kind)
+    return StoredValues(data.view(bits), lambda: _load(ptrs, mask)[wanted].view(bits))
 
 
 def _load(ptrs: Handle, mask: Handle) -> Array:

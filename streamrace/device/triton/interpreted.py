@@ -15,7 +15,7 @@ _PASSING = ("jit", "autotuner", "interpreter")  # modules whose frames only pass
 
 def install(triton: ModuleType) -> None:
     """Have kernels run by Triton's interpreter as work of the simulated GPU."""
-    from streamrace.device.triton import builder, driver, launching, reducing
+    from streamrace.device.triton import builder, driver, launching, loops, reducing
 
     callsites.PASSING.update(f"/triton/runtime/{name}.py" for name in _PASSING)
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
@@ -32,6 +32,9 @@ def install(triton: ModuleType) -> None:
     interpreter.InterpretedFunction.run = launching.run
     # Triton does this at each launch and at each call of a function, and it takes longer than a small kernel.
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
+    setattr(interpreter, loops.NAME, loops.kernel_range)
+    interpreter.FunctionRewriter.ast_transformer = loops.LoopTransformer()
+    language.range = language.core.range = loops.kernel_range
     scope = interpreter._LangPatchScope()
     interpreter._patch_lang = lambda _: scope
     for module in (language.extra.cuda, language.extra.cuda.libdevice):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +23,16 @@ from triton.runtime import interpreter
 from triton.runtime.jit import TensorWrapper, _normalize_ty
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from streamrace.device import costs, dry, work
+from streamrace.device import costs, dry, tracing, work
+from streamrace.device.callsites import frame_of
 from streamrace.device.hardware.kernels import Signature
 from streamrace.device.library import functions
 from streamrace.device.refusals import refusal
 from streamrace.device.triton.builder import Builder
 from streamrace.device.triton.execution import GridExecution, of_kernel
-from streamrace.device.triton.memory import LaunchMemory, StorageSpan
+from streamrace.device.triton.judging import Fault, judge_of
+from streamrace.device.triton.memory import LaunchMemory, StorageSpan, storages_of
+from streamrace.trace.records import KernelFault
 
 Grid = tuple[int, int, int]
 
@@ -70,18 +74,22 @@ def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **options
         key: value if types.get(key) == "constexpr" else _argument(value, types.get(key, ""))
         for key, value in bound.items()
     }
-    spans = [_span(tensor) for tensor in tensors if tensor.numel()]
+    storages = storages_of(_span(tensor) for tensor in tensors if tensor.numel())
     function = kernel.rewrite()
 
     @_untraced
     def effect() -> None:
-        execution = GridExecution(name, LaunchMemory(spans))
+        elements = [(one.start, one.end, one.element) for one in storages]
+        judge = judge_of(elements, math.prod(dimensions)) if tracing.active() else None
+        execution = GridExecution(name, LaunchMemory(storages), judge)
         try:
             with np.errstate(all="ignore"):
                 _execute(function, given, dimensions, execution)
         except Exception as error:
             functions().failed(_sentence(execution, error).encode())
         finally:
+            for fault in judge.faults() if judge is not None else ():
+                _note(fault, dimensions)
             work.report(execution.memory.reads(), execution.memory.writes())
 
     work.launch_late(
@@ -98,10 +106,18 @@ def _execute(function: Callable[..., Any], given: dict[str, Any], dimensions: Gr
     builder: Builder = interpreter.interpreter_builder
     builder.execution = execution
     builder.set_grid_dim(*dimensions)
-    for program in np.ndindex(dimensions):
+    for number, program in enumerate(np.ndindex(dimensions)):
         builder.set_grid_idx(*program)
-        execution.begin((program[0], program[1], program[2]))
+        execution.begin((program[0], program[1], program[2]), number)
         function(**given)
+
+
+def _note(fault: Fault, dimensions: Grid) -> None:
+    """Write a fault of the launch that runs into the trace."""
+    first = frame_of(*fault.first) if fault.first[0] else fault.first
+    programs = [int(index) for number in fault.programs for index in np.unravel_index(number, dimensions)]
+    op = functions().reporting()
+    tracing.note(KernelFault(op, fault.kind, fault.verb, first, frame_of(*fault.second), tuple(programs)))
 
 
 def _dimensions(grid: Any, bound: dict[str, Any]) -> Grid:
@@ -158,7 +174,7 @@ def _span(tensor: torch.Tensor) -> StorageSpan:
     before = int(tensor.storage_offset()) * tensor.element_size()
     start = work.alias(tensor.detach()).data_ptr() - before
     block, lo, _ = work.place(tensor)
-    return StorageSpan(start, start + int(tensor.untyped_storage().nbytes()), block, lo - before)
+    return StorageSpan(start, start + int(tensor.untyped_storage().nbytes()), block, lo - before, tensor.element_size())
 
 
 def _duration(name: str, tensors: Sequence[torch.Tensor]) -> int:

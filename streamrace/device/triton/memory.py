@@ -7,8 +7,8 @@ any types and strides. The runs of a launch are merged when it ends.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,16 @@ _COMPACT = 1 << 16  # rows that are merged before the launch ends, which bounds 
 
 @dataclass(frozen=True)
 class StorageSpan:
-    """The memory of a tensor's storage: addresses ``start`` to ``end``, which begin at byte ``offset`` of ``block``."""
+    """The memory of a tensor's storage: addresses ``start`` to ``end``, which begin at byte ``offset`` of ``block``.
+
+    ``element``: the bytes of one of the tensor's elements.
+    """
 
     start: int
     end: int
     block: int
     offset: int
+    element: int = 1
 
 
 @dataclass
@@ -58,13 +62,10 @@ class _Runs:
 
 
 class LaunchMemory:
-    """The memory of a launch's arguments, and what the launch has accessed of it."""
+    """The memory of a launch's arguments (:func:`storages_of`), and what the launch has accessed of it."""
 
     def __init__(self, spans: Sequence[StorageSpan]) -> None:
-        whole: dict[int, StorageSpan] = {}
-        for span in spans:  # several tensors share a storage
-            whole[span.start] = max(span, whole.get(span.start, span), key=lambda one: one.end)
-        self._spans = [whole[start] for start in sorted(whole)]
+        self._spans = list(spans)
         self._starts = [span.start for span in self._spans]
         self._read = [_Runs() for _ in self._spans]
         self._written = [_Runs() for _ in self._spans]
@@ -104,6 +105,15 @@ class LaunchMemory:
             merged = few(runs.merged()) + (span.offset - span.start)
             ranges.append(np.concatenate([np.full((len(merged), 1), span.block), merged], axis=1))
         return np.concatenate(ranges)
+
+
+def storages_of(spans: Iterable[StorageSpan]) -> list[StorageSpan]:
+    """Return the storages of tensors, of which several may share one, in the order of their addresses."""
+    whole: dict[int, StorageSpan] = {}
+    for span in spans:
+        other = whole.get(span.start, span)
+        whole[span.start] = replace(other, end=max(other.end, span.end), element=min(other.element, span.element))
+    return [whole[start] for start in sorted(whole)]
 
 
 def runs_of(addresses: Array, size: int) -> Array:

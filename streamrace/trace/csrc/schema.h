@@ -14,7 +14,7 @@ enum class WordKind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup
 };
 enum Code {
-  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kCodes
+  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kKernelFault, kCodes
 };
 
 // The positions of each record's fields, their values, and what reads these from a file's bytes.
@@ -46,6 +46,7 @@ struct Reuse { enum : int { block, former, lo, hi, start, stack, last, fields };
 struct Export { enum : int { block, how, stack, time, fields }; struct Values { int64_t block; std::string_view how; int64_t stack; int64_t time; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.block = from.integer(); it.how = from.text(); it.stack = from.integer(); it.time = from.integer(); return it; } };
 struct Asked { enum : int { operation, file, line, function, stream, block, fields }; struct Values { std::string_view operation; std::string_view file; int64_t line; std::string_view function; int64_t stream; int64_t block = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.operation = from.text(); it.file = from.text(); it.line = from.integer(); it.function = from.text(); it.stream = from.integer(); if (count > 5) it.block = from.integer(); return it; } };
 struct Onward { enum : int { part, operations, op, fields }; struct Values { int64_t part; int64_t operations; int64_t op; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.part = from.integer(); it.operations = from.integer(); it.op = from.integer(); return it; } };
+struct KernelFault { enum : int { op, kind, verb, first, second, programs, fields }; struct Values { int64_t op; std::string_view kind; std::string_view verb; std::string_view first; std::string_view second; std::string_view programs; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 6, fields); Values it; it.op = from.integer(); it.kind = from.text(); it.verb = from.text(); it.first = from.raw(); it.second = from.raw(); it.programs = from.raw(); return it; } };
 
 // Writes the record of these words; false if it takes more than its words.
 template <typename To>
