@@ -9,7 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamrace.detectors.base import Detector, Uncovered, Unexercised, Uninitialised, Unseen, UnwrittenRead
+from streamrace.detectors.base import (
+    Detector,
+    GraphMemory,
+    Uncovered,
+    Unexercised,
+    Uninitialised,
+    Unseen,
+    UnwrittenRead,
+)
 from streamrace.detectors.files import find_races, read
 from streamrace.detectors.kernel_defects import KernelDefect
 from streamrace.detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
@@ -55,6 +63,7 @@ __all__ = [
     "Detector",
     "Divergence",
     "Finding",
+    "GraphMemory",
     "KernelDefect",
     "Kind",
     "Moment",

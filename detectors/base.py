@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from streamrace.detectors.kernel_defects import KernelDefect
@@ -84,6 +84,58 @@ class Uninitialised(UnwrittenRead):
         return f"{super().sentence()}, and the result reaches {self.where}"
 
 
+@dataclass(frozen=True)
+class GraphMemory:
+    """Replays of a CUDA graph, or what follows them, that use memory which now holds another tensor.
+
+    ``kind``: ``freed`` (after the capture), ``overwritten`` (as another tensor of the pool) or ``kept`` (from several
+    replays, which write the same memory). ``allocated``: where the
+    tensor that is meant was. ``other``: who has the memory now (freed; empty: nobody), or the kernel that overwrote it;
+    ``other_stack``: where the former was allocated, or the latter was called. ``count``: such accesses.
+    """
+
+    kind: str
+    access: str
+    kernel: str
+    stack: tuple[Frame, ...]
+    allocated: tuple[Frame, ...]
+    nbytes: int
+    other: str
+    other_stack: tuple[Frame, ...]
+    count: int
+    ranks: tuple[int, ...]
+
+    def again(self, ranks: tuple[int, ...]) -> GraphMemory:
+        """Return the finding with one more access."""
+        return replace(self, count=self.count + 1, ranks=ranks)
+
+    def sentence(self) -> str:
+        """Return a clause for the user that describes the access and its cure, without a full stop."""
+        times = f" {wording.times(self.count)}" if self.count > 1 else ""
+        uses = f"{_replayed(self.kernel, self.stack)} {self.access}s {self.nbytes:,} bytes{times}"
+        meant, other = f"the tensor{_at(self.allocated)}", _replayed(self.other, self.other_stack)
+        if self.kind == "kept":
+            kept = f"which is kept from several replays: all hold what {other} wrote last"
+            return f"{uses} of {meant}, {kept}. Keep a clone"
+        if self.kind == "overwritten":
+            return (
+                f"{uses} of {meant}, after {other} has overwritten them as another tensor of the pool. Allocate what "
+                "must outlive a replay before the capture, and replay graphs of one pool in the order of their capture"
+            )
+        now = f"The memory is now that of the tensor{_at(self.other_stack)}" if self.other else "Nothing has it now"
+        return f"{uses} of {meant}, which was freed after the capture. {now}. Keep the tensor as long as the graph"
+
+
+def _replayed(kernel: str, stack: tuple[Frame, ...]) -> str:
+    """Return a kernel and its place; of a captured launch also that of the replay."""
+    if not stack or not wording.is_captured(stack[0]):
+        return describe(kernel, stack)
+    place = stack[0]._replace(function=stack[0].function.removesuffix(wording.CAPTURED))
+    replay = next((frame for frame in stack if not wording.is_captured(frame)), None)
+    where = f", replayed at {wording.frame(replay)}" if replay else ", captured"
+    return f"{wording.operator(kernel)} ({wording.frame(place)}{where})"
+
+
 def _at(stack: tuple[Frame, ...]) -> str:
     frame = site(stack)
     return f" allocated at {wording.frame(frame, path=True)}" if frame else ""
@@ -101,7 +153,7 @@ class Unseen(str):
     __slots__ = ()
 
 
-Found: TypeAlias = Race | Uncovered | UnwrittenRead | KernelDefect | Unexercised | Unseen
+Found: TypeAlias = Race | Uncovered | UnwrittenRead | KernelDefect | GraphMemory | Unexercised | Unseen
 _Kind = TypeVar("_Kind", bound=Found)
 
 

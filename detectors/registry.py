@@ -13,8 +13,17 @@ from streamrace.detectors.confidence.exports import Exports
 from streamrace.detectors.grid.faults import KernelFaults
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
+from streamrace.detectors.values.graph_memory import GraphMemoryUse
 from streamrace.detectors.values.uninitialised import UnwrittenReads
 
 EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
 """Detectors that report what a clean verdict does not cover."""
-DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports, UnwrittenReads, KernelFaults]
+DETECTORS: list[Callable[[], Detector]] = [
+    RaceDetector,
+    Coverage,
+    *EXERCISE,
+    Exports,
+    UnwrittenReads,
+    KernelFaults,
+    GraphMemoryUse,
+]

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from streamrace.detectors.order.races import Race
 from streamrace.detectors.race_detector import RaceDetector
+from streamrace.trace import wording
 from streamrace.trace.records import (
     HOST_STREAM,
     Begin,
@@ -243,4 +244,4 @@ class _Rank:
 
 def by_autograd(frame: Frame) -> bool:
     """Check whether ``frame`` is a forward line that stands for autograd's work: no program line is executed then."""
-    return frame.function.endswith(_BACKWARD)
+    return frame.function.removesuffix(wording.CAPTURED).endswith(_BACKWARD)

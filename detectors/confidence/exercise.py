@@ -13,10 +13,14 @@ from collections.abc import Iterable, Sequence
 from streamrace.detectors.base import Detector, Unexercised
 from streamrace.trace import wording
 from streamrace.trace.records import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
+from streamrace.trace.schema import HOST
 
 
 class IdleStreams(Detector):
-    """Finds streams that were created and never given work, and runs in which all work ran on one stream."""
+    """Finds streams that were created and never given work, and runs in which all work ran on one stream.
+
+    Streams of the device's own, as CUDA graphs have them in a replay, are left out: no program made them.
+    """
 
     def __init__(self) -> None:
         self._names: dict[int, dict[int, str]] = defaultdict(dict)
@@ -34,7 +38,7 @@ class IdleStreams(Detector):
         idle: dict[str, list[int]] = defaultdict(list)
         for rank, names in sorted(self._names.items()):
             for stream, name in names.items():
-                if stream not in self._used[rank] and stream != 0 and name != HOST_STREAM:
+                if stream not in self._used[rank] and 0 < stream < HOST and name != HOST_STREAM:
                     idle[name].append(rank)
         sentences = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
         streams = set().union(*self._used.values())  # includes the host's stream: its use of pinned memory can race

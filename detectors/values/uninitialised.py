@@ -191,7 +191,7 @@ class UnwrittenReads(Detector):
 
     def _write(self, rank: int, blocks: dict[int, _Block], record: Launch | Collective, access: Access) -> None:
         block = blocks[access[0]]
-        in_place = record.kernel.endswith("_") and record.kernel not in _FILLS
+        in_place = keeps_contents(record.kernel)
         if in_place:
             self._read(rank, block, record, access)
         if not block.touched:
@@ -226,6 +226,11 @@ class UnwrittenReads(Detector):
         reported.count += 1
         if len(reported.blocks) < _BLOCKS:
             reported.blocks.append(place)
+
+
+def keeps_contents(kernel: str) -> bool:
+    """Check whether an operator that writes in place also reads the old contents, or keeps a part of them."""
+    return kernel.endswith("_") and kernel not in _FILLS
 
 
 def runs(lo: int, hi: int, layout: Layout | None) -> Sequence[Range]:

@@ -11,15 +11,23 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import FiniteFloat, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
-from streamrace.detectors import Divergence, Finding, KernelDefect, Race, Stale, Uncovered, Uninitialised
+from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
-from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
 from streamrace.reports.data.limits import KeptLimits
-from streamrace.reports.data.schema import JsonFile, JsonPart, Judged, KeptSuppression
+from streamrace.reports.data.schema import (
+    JsonFile,
+    JsonPart,
+    Judged,
+    JudgedAnswer,
+    KeptGraphMemory,
+    KeptKernelDefect,
+    KeptSuppression,
+    KeptUninitialised,
+)
 from streamrace.reports.text import clean
 from streamrace.trace import wording
 
@@ -49,6 +57,7 @@ class Verdict(StrEnum):
     BOUNDS = "wrong bounds"
     UNINITIALISED = "uninitialised"  # all is ordered, and a result depends on memory that was never written
     KERNEL = "kernel"  # all is ordered, and the programs of one kernel are not, or it accesses other memory
+    GRAPH_MEMORY = "graph-memory"  # all is ordered, and a CUDA graph uses memory that another tensor has
 
     @property
     def tone(self) -> str:
@@ -66,6 +75,7 @@ STATUSES = {
     Verdict.ARITHMETIC: 5,
     Verdict.UNINITIALISED: 5,
     Verdict.KERNEL: 5,
+    Verdict.GRAPH_MEMORY: 5,
 }
 
 
@@ -79,30 +89,6 @@ class Held(JsonPart):
     @classmethod
     def of(cls, held: IncidentalOrder, races: Sequence[Judged]) -> Held:
         return cls(sites=held.sites, sentence=held.sentence(), races=list(races))
-
-
-@dataclass(frozen=True)
-class JudgedAnswer(Answer):
-    """An answer, and why it does not count."""
-
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptUninitialised(Uninitialised):
-    """An uninitialised use, and why it does not count. ``says``: its sentence."""
-
-    says: str = ""
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptKernelDefect(KernelDefect):
-    """A defect inside of a kernel, and why it does not count. ``says``: its sentence; ``warning``: it never counts."""
-
-    says: str = ""
-    warning: bool = False
-    suppressed: KeptSuppression | None = None
 
 
 @dataclass(frozen=True)
@@ -235,6 +221,7 @@ class Basis(JsonPart):
     answers: list[JudgedAnswer] = []
     uninitialised: list[KeptUninitialised] = []
     kernels: list[KeptKernelDefect] = []
+    graph_memory: list[KeptGraphMemory] = []
     seeded: str = ""
     compiled: str = ""
     thinned: Thinned | None = None
@@ -320,7 +307,7 @@ class Findings(JsonFile):
         """Why a finding does not count, in the order of :func:`streamrace.reports.data.known_findings.findings`."""
         every: list[Any] = [*self.races, *(race for held in self.held for race in held.races)]
         if (basis := self.checked) is not None:
-            every += [*basis.wrong, *basis.uninitialised, *basis.kernels]
+            every += [*basis.wrong, *basis.uninitialised, *basis.kernels, *basis.graph_memory]
         return [judged.suppressed for judged in every]
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from streamrace.detectors import KernelDefect, Uninitialised
+from streamrace.detectors import GraphMemory, KernelDefect, Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.identity import LastingKey, lasting
 from streamrace.detectors.order.races import Race, site
@@ -35,7 +35,7 @@ VERSION = 1
 FRAGILE = "fragile"
 _DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
 
-Group = Literal["race", "fragile", "answer", "uninitialised", "kernel"]
+Group = Literal["race", "fragile", "answer", "uninitialised", "kernel", "graph-memory"]
 
 
 class Discovery(NamedTuple):
@@ -56,7 +56,7 @@ def of(result: Findings) -> list[Discovery]:
         return []
     held = [(pair.sites, pair.races) for pair in result.held]
     basis = result.checked
-    return findings(result.races, held, basis.wrong, basis.own, basis.uninitialised, basis.kernels)
+    return findings(result.races, held, basis.wrong, basis.own, basis.uninitialised, basis.kernels, basis.graph_memory)
 
 
 def findings(
@@ -66,9 +66,10 @@ def findings(
     own: Mapping[str, str],
     uninitialised: Iterable[Uninitialised] = (),
     kernels: Iterable[KernelDefect] = (),
+    graph_memory: Iterable[GraphMemory] = (),
 ) -> list[Discovery]:
     """Return all findings: races, pairs that only an incidental wait orders, wrong values, uses of memory that was
-    never written, and defects inside of kernels; in this order.
+    never written, defects inside of kernels, and uses of a CUDA graph's memory; in this order.
 
     ``own``: as :func:`streamrace.reports.data.checkout.own` returns it.
     """
@@ -120,6 +121,11 @@ def findings(
         all_ = tuple(place for place in (defect.second, defect.first, *defect.stack) if place.file)
         rule = "kernel-hazard" if defect.warns else "kernel"
         discoveries.append(Discovery("kernel", rule, print_, f"{defect.sentence()}.", all_))
+    for use in graph_memory:
+        its = [_where(site(stack), own) for stack in (use.stack, use.allocated)]
+        print_ = numbered("graph-memory", use.kind, plain_text(use.kernel), *its)
+        all_ = (*use.stack, *use.allocated, *use.other_stack)
+        discoveries.append(Discovery("graph-memory", "graph-memory", print_, f"{use.sentence()}.", all_))
     return [discovery._replace(message=visible(discovery.message, lines=False)) for discovery in discoveries]
 
 

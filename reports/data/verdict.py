@@ -12,7 +12,7 @@ from itertools import repeat, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from streamrace.detectors import KernelDefect, Race, Uninitialised
+from streamrace.detectors import GraphMemory, KernelDefect, Race, Uninitialised
 from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
@@ -25,9 +25,6 @@ from streamrace.reports.data.findings import (
     Dry,
     Findings,
     Held,
-    JudgedAnswer,
-    KeptKernelDefect,
-    KeptUninitialised,
     RankEnd,
     Thinned,
     Verdict,
@@ -35,7 +32,7 @@ from streamrace.reports.data.findings import (
 )
 from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.limits import KeptLimits
-from streamrace.reports.data.schema import Judged
+from streamrace.reports.data.schema import Judged, JudgedAnswer, KeptGraphMemory, KeptKernelDefect, KeptUninitialised
 from streamrace.reports.text import clean
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
@@ -45,6 +42,11 @@ _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Ve
 _OF_KERNELS = {
     "outside": "a kernel accesses memory outside of its arguments",
     "repeated": "one store of a kernel has two values for an element",
+}
+_OF_GRAPHS = {
+    "freed": "memory that a CUDA graph uses was freed",
+    "overwritten": "a replay of a CUDA graph overwrote another tensor",
+    "kept": "results of a CUDA graph are kept that later replays overwrite",
 }
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
@@ -106,6 +108,7 @@ def of_program(
     thinned: Thinned | None = None,
     uninitialised: Sequence[Uninitialised] = (),
     kernels: Sequence[KernelDefect] = (),
+    graph_memory: Sequence[GraphMemory] = (),
     seeded: str = "",
     compiled: str = "",
     strict: bool = False,
@@ -127,11 +130,16 @@ def of_program(
     defects = [
         KeptKernelDefect(**vars(one), says=one.sentence(), warning=one.warns, suppressed=next(why)) for one in kernels
     ]
+    graphs = [KeptGraphMemory(**vars(use), says=use.sentence(), suppressed=next(why)) for use in graph_memory]
     wrong = [answer for answer in marked if answer.kind != "right"]
     uncertain = bool(failure or not seen.launches or unseen)
 
     def verdict(
-        judged: Sequence[Any], unwritten: Sequence[Any], defects: Sequence[Any], wrong: Sequence[Any]
+        judged: Sequence[Any],
+        unwritten: Sequence[Any],
+        defects: Sequence[Any],
+        graphs: Sequence[Any],
+        wrong: Sequence[Any],
     ) -> Verdict:
         if judged:
             return Verdict.RACE
@@ -141,11 +149,13 @@ def of_program(
             return Verdict.UNINITIALISED
         if any(not defect.warning for defect in defects):
             return Verdict.KERNEL
+        if graphs:
+            return Verdict.GRAPH_MEMORY
         if wrong:
             return _OF_ANSWER[wrong[0].kind]
         return Verdict.FRAGILE if held else Verdict.CLEAN
 
-    every: list[list[Any]] = [judged, unwritten, defects, wrong]
+    every: list[list[Any]] = [judged, unwritten, defects, graphs, wrong]
     counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
     fragile = strict and any(race.suppressed is None for group in held for race in group.races)
     some: dict[str, Any] = {
@@ -153,6 +163,7 @@ def of_program(
         "answers": marked,
         "uninitialised": unwritten,
         "kernels": defects,
+        "graph_memory": graphs,
         "seeded": seeded,
         "compiled": compiled,
         "thinned": thinned,
@@ -216,6 +227,11 @@ def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
         more = len(counted) - 1
         was = _OF_KERNELS.get(counted[0].kind, "nothing orders two programs of a kernel that use the same memory")
         text = f"Kernel: all is in order between streams, but {was}{f' (and {more} more)' if more else ''}."
+    elif basis.graph_memory:
+        more = len(basis.graph_memory) - 1
+        was = _OF_GRAPHS[basis.graph_memory[0].kind]
+        clause = f"{was}{f' (and {more} more)' if more else ''}"
+        text = f"Graph memory: {ordered}, but {clause}."
     elif basis.wrong:
         first, more = basis.wrong[0], len(basis.wrong) - 1
         clause = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"

@@ -115,6 +115,14 @@ RULES = {
             "warning",
         ),
         Rule(
+            f"{PREFIX}graph-memory",
+            "A CUDA graph uses memory that another tensor has",
+            "A graph has its memory by address. A tensor that it uses was freed after the capture, or memory of its "
+            "pool was overwritten as another tensor: keep the graph's tensors as long as the graph, copy a result that "
+            "must outlive the next replay, and replay graphs that share a pool in the order of their capture.",
+            f"{_TORCH}notes/cuda.html#cuda-graphs",
+        ),
+        Rule(
             f"{PREFIX}unknown",
             "Not all of the program was seen",
             "Nothing can be said of what was not found: the program failed, issued nothing to the device, or used "

@@ -18,7 +18,8 @@ from streamrace.trace import wording
 SIDES = ("affected", "fixed")
 _KINDS = {
     "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
-    "bounds": "control: bounds", "uninitialised": "control: uninitialised", "not-shown": "not shown",
+    "bounds": "control: bounds", "uninitialised": "control: uninitialised",
+    "graph-memory": "control: graph memory", "not-shown": "not shown",
 }  # fmt: skip
 _WORDS = (
     "race",

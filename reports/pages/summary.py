@@ -19,7 +19,10 @@ from streamrace.trace import wording
 
 _LONGEST = 500  # characters of a sentence about a race
 _RANKS = 16  # ranks that are listed individually
-_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "kernel", "diverged")
+_BAD = (
+    *("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "kernel", "graph-memory"),
+    "diverged",
+)
 
 
 def verdict(run: Run) -> Verdict:
@@ -42,6 +45,7 @@ def worst(runs: Sequence[Run]) -> Run:
             "uncovered",
             "uninitialised",
             "kernel",
+            "graph-memory",
             "wrong bounds",
             "wrong arithmetic",
         ),

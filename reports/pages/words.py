@@ -44,6 +44,7 @@ VERDICTS = {
     "wrong bounds": "All is ordered, but parts of a value are wrong, or its shape is.",
     "uninitialised": "All is ordered, but a result depends on memory that nothing wrote.",
     "kernel": "Streams are in order, but programs of one kernel use the same memory, or memory that is not its own.",
+    "graph-memory": "All is ordered, but a CUDA graph uses memory that another tensor has.",
     "fragile": "Every pair is ordered, but some only by a wait that is there for another reason.",
     "unknown": "No race was seen, but a part of the program was not, or the run ended before it was judged.",
 }

@@ -53,6 +53,7 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     kernels = [(one.warning, visible(one.sentence(), lines=False)) for one in basis.kernels]
     body += listed("Inside of kernels:", [sentence for warning, sentence in kernels if not warning])
     body += listed("Warnings about kernels:", [sentence for warning, sentence in kernels if warning])
+    body += listed("Memory of CUDA graphs:", [visible(use.sentence(), lines=False) for use in basis.graph_memory])
     if aside := [suppression for suppression in findings.suppressed if suppression]:
         kinds = Counter(suppression.kind for suppression in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in kinds.items()]

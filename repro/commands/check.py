@@ -124,7 +124,8 @@ def check(argument: str | None, options: CheckOptions) -> None:
     SCRIPT'. A race at a line that ends with '# stream-race: ok REASON' is known, and does not count. Exit status: 0
     clean or fragile, 1 a race (with --strict also a fragile pair), 2 wrong usage, 3 the script failed, 4 unknown (no
     race was found, but not all of the script was seen), 5 no race, but a value is wrong by the script's own statement
-    or depends on uninitialised memory, or a Triton kernel has a defect inside, 130 interrupted.
+    or depends on uninitialised memory, a Triton kernel has a defect inside, or a CUDA graph uses another tensor's
+    memory, 130 interrupted.
     """
     me = launcher_rank.launcher_context()
     if options.dry or me:  # defaults from pyproject.toml are not meant for these

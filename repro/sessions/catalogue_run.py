@@ -98,11 +98,12 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
 
 
 def _evidence(rests: Basis | None) -> str:
-    """Return the first value that is wrong or uninitialised, in words; empty if there is none."""
+    """Return the first value that is wrong or not the tensor's own, in words; empty if there is none."""
     if rests is None:
         return ""
-    words = [f"{item.name}: {item.says}" for item in rests.wrong] + [item.sentence() for item in rests.uninitialised]
-    words += [item.sentence() for item in rests.kernels]
+    words = [f"{item.name}: {item.says}" for item in rests.wrong]
+    words += [item.says for item in rests.uninitialised] + [item.says for item in rests.kernels]
+    words += [item.says for item in rests.graph_memory]
     return words[0] if words else ""
 
 

@@ -10,7 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from streamrace.detectors import KernelDefect, Race, RaceDetector, Unexercised, Uninitialised, Unseen, UnwrittenRead
+from streamrace.detectors import (
+    GraphMemory,
+    KernelDefect,
+    Race,
+    RaceDetector,
+    Unexercised,
+    Uninitialised,
+    Unseen,
+    UnwrittenRead,
+)
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.incidental import OrderBasis, WithoutIncidentalWaits, together
 from streamrace.detectors.confidence.waits import Waits
@@ -201,6 +210,7 @@ class Judging:
             thinned=self._thinned(races),
             uninitialised=proven,
             kernels=found_by(self._using, KernelDefect),
+            graph_memory=found_by(self._using, GraphMemory),
             seeded=seeds.sentence(folder / SEEDED),
             compiled=compiled.sentence(folder / COMPILED),
             strict=self._strict,

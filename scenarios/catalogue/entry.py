@@ -21,8 +21,8 @@ PROGRAMS = Path(__file__).parent
 LINES = 60
 """The most lines of a program, head and all: it can be read in a minute, and pasted into an issue."""
 
-Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "not-shown"]
-CONTROLS: tuple[Kind, ...] = ("stale", "arithmetic", "bounds", "uninitialised")
+Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "graph-memory", "not-shown"]
+CONTROLS: tuple[Kind, ...] = ("stale", "arithmetic", "bounds", "uninitialised", "graph-memory")
 """Kinds that have the symptom of a race but are none."""
 
 _BEGIN, _END = "# /// catalogue", "# ///"

@@ -6,7 +6,8 @@ precision). The device's frames and those without a file are not recorded either
 until it has one of the user's own files; in a hook of a backward pass, which autograd's thread calls, this is the line
 that called ``backward()``. Code that torch generates from a graph (:mod:`streamrace.device.graph_lines`) has the lines
 from which it was traced. Other work of a backward pass gets the forward line that it belongs to, marked
-``(backward)``.
+``(backward)``. A launch of a CUDA graph's replay has the place where it was captured, then the frames of the
+replay, then the callers in the capture; those of the capture are marked ``(captured)``.
 """
 
 from __future__ import annotations
@@ -157,6 +158,16 @@ class CallSites:
         if not frames:
             return forward
         return self._number((frames[0]._replace(function=f"{frames[0].function} (backward)"), *frames[1:]))
+
+    def replayed(self, captured: int, replay: int) -> int:
+        """Return the stack number of a call that a CUDA graph captured, in a replay.
+
+        The place of the call comes first, then the replay and its callers, then the callers in the capture.
+        """
+        place, *callers = (
+            frame._replace(function=f"{frame.function}{wording.CAPTURED}") for frame in self._frames[captured]
+        )
+        return self._number((place, *self._frames[replay], *callers))
 
     def _number(self, frames: tuple[Frame, ...]) -> int:
         number = self._same.get(frames)

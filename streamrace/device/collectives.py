@@ -32,6 +32,7 @@ from streamrace.device.ranks.exchange import NEVER, PipeExchange
 from streamrace.trace.records import Transfer
 
 _PATIENCE = 50  # polls of a transfer before this rank blocks on it
+CAPTURED = 0
 Move = Callable[[list[Tensor], list[Tensor]], Any]
 """Starts a transfer from copies of the inputs to memory for the outputs. Returns gloo's work, or None."""
 
@@ -107,6 +108,9 @@ def follows() -> bool:
 class CollectiveCall:
     """One rank's part in a collective. ``root`` and ``members`` are global ranks; ``nbytes``: the total bytes moved.
 
+    ``number``: by which the group's members know the collective. One that a CUDA graph captures has :data:`CAPTURED`:
+    each replay takes ``next_number``.
+
     ``op``: the reduction that the program requested. ``reduction``, ``scale`` and ``splits`` are for a recording
     (:class:`streamrace.trace.records.Transfer`). ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
     """
@@ -126,6 +130,7 @@ class CollectiveCall:
     link: str = ""
     origin: tuple[int, ...] = ()
     op: str = ""
+    next_number: Callable[[], int] = lambda: CAPTURED
 
 
 class Work(dist.Work):
@@ -201,13 +206,17 @@ class Work(dist.Work):
 def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
-    call = _expect(job)
+    call = _call(job)
+    if job.number == CAPTURED:
+        work.capture_collective(_begins(job, call))
+    elif call is not None:
+        _exchange[0].expect(job.group, job.number, job.members, call)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     looks = uninitialised.checks(job.kernel, job.reads)
     state: list[Any] = []
     # not the job: its tensors would live until the collective's end, which differs from timing to timing
-    members, move = job.members, job.move
+    members, move, text = job.members, job.move, str(call.to(0)) if call is not None else ""
 
     def read() -> None:
         with versions.of_gloo():
@@ -215,13 +224,13 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
             inputs = [alias.clone() for alias in read_from]
             for look, alias in zip(looks, inputs, strict=False):
                 look(alias)
-            with _name_ended_rank(members, call):
+            with _name_ended_rank(members, text):
                 state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()
         if transfer is not None:
-            with _name_ended_rank(members, call):
+            with _name_ended_rank(members, text):
                 _wait(transfer)
         for alias, value in zip(write_to, outputs, strict=True):
             alias.copy_(value)
@@ -229,16 +238,27 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     launch(job, stream=stream, members=job.members, at_start=read, at_end=write)
 
 
-def _expect(job: CollectiveCall) -> str:
-    """Announce this rank's call to the other ranks; return it as text. Raise RuntimeError if their calls do not fit."""
-    exchange, size = _exchange[0], len(job.members)
+def _call(job: CollectiveCall) -> mismatches.AgreedCall | None:
+    """Return this rank's call as the other ranks must make it, too. None: there is no other rank."""
+    size = len(job.members)
     if size == 1:
-        return ""
-    call = mismatches.call(
+        return None
+    return mismatches.call(
         job.kernel, job.reads, job.writes, size=size, op=job.op, root=job.root, place=tracing.place(), splits=job.splits
     )
-    exchange.expect(job.group, job.number, job.members, call)
-    return str(call.to(0))
+
+
+def _begins(job: CollectiveCall, call: mismatches.AgreedCall | None) -> Callable[[], int]:
+    """Return what begins a captured collective in a replay. It must not keep the tensors alive, as a graph does not."""
+    group, members, next_number = job.group, job.members, job.next_number
+
+    def begin() -> int:
+        number = next_number()
+        if call is not None:
+            _exchange[0].expect(group, number, members, call)
+        return number
+
+    return begin
 
 
 @contextmanager

@@ -19,6 +19,7 @@ _Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
 _ReportedFrame = CFUNCTYPE(c_int, c_void_p)
 _Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
 _Backward = CFUNCTYPE(c_int64, c_int64)
+_Replayed = CFUNCTYPE(c_int64, c_int64, c_int64)
 _Effect = CFUNCTYPE(None, c_int64, c_int64)
 _Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
 _Receive = CFUNCTYPE(c_int, c_double)
@@ -40,6 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "effective": (c_int64, ()),
     "tail": (c_int64, ()),
     "current_stream": (c_int64, ()),
+    "hidden_stream": (c_int64, ()),
     "set_stream": (None, (c_int64,)),
     "index": (c_int, ()),
     "chosen": (c_int, ()),
@@ -53,13 +55,19 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "forget_factors": (None, ()),
     "observe": (None, (c_int64, c_int64)),
     "drain": (c_int64, ()),
-    "trace": (None, (c_int, _ReportedFrame, _Define, _Backward)),
+    "trace": (None, (c_int, _ReportedFrame, _Define, _Backward, _Replayed)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
     "trace_packed": (c_void_p, (POINTER(c_int64), c_int64, POINTER(c_int64), POINTER(c_int64))),
     "record": (None, (c_int,)),
     "recorded": (c_void_p, (c_int64, POINTER(c_int64))),
     "forget": (None, (c_int64,)),
     "mark": (None, (c_int64,)),
+    "capture_begin": (c_int64, (c_int64, c_int64, c_int)),
+    "capture_end": (c_int64, (c_int64,)),
+    "capturing": (c_int, (c_int64,)),
+    "replay": (c_int64, (c_int64, c_int64, c_int64)),
+    "graph_drop": (None, (c_int64,)),
+    "graph_stream": (None, (c_int64, c_int64, POINTER(c_int64))),
     "kernel_name": (c_char_p, (c_int64,)),
     "failed": (None, (c_char_p,)),
     "report": (None, (c_int, c_void_p, c_int64)),
@@ -110,12 +118,13 @@ class Functions:
         return c_function
 
 
-KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (
+KernelCost, Factor, ReportedFrame, Define, Backward, Replayed, PythonEffect = (
     _KernelCost,
     _Factor,
     _ReportedFrame,
     _Define,
     _Backward,
+    _Replayed,
     _Effect,
 )
 Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden

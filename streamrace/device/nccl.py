@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from streamrace.device import collectives, streams, tracing, versions
+from streamrace.device import collectives, streams, tracing, versions, work
 from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
 from streamrace.device.reductions import Reduction
@@ -281,6 +281,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             job = CollectiveCall(
                 kernel, reads, writes, move, pair, group, self._next(group),
                 root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
+                next_number=lambda: self._next(group),
             )  # fmt: skip
             self._give(job, stream)
             return stream
@@ -304,6 +305,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
             reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
+            next_number=lambda: self._next(self._group),
         )  # fmt: skip
         current, at_once = streams.current(), versions.on_current_stream(opts)
         tensors = [*reads, *writes]
@@ -345,6 +347,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         return number
 
     def _next(self, group: int) -> int:
+        """Return the number of the group's next collective. One that a CUDA graph captures has none yet."""
+        if work.capturing():
+            return collectives.CAPTURED
         self._numbers[group] = self._numbers.get(group, 0) + 1
         return self._numbers[group]
 
@@ -396,9 +401,6 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False
 
-    def _set_sequence_number_for_group(self) -> None:
-        pass
-
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.options._timeout = timeout
 
@@ -407,7 +409,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def _group_start(self) -> None:
         pass
 
-    _group_end = _group_start
+    _group_end = _set_sequence_number_for_group = _group_start
 
     def shutdown(self) -> None:
         collectives.drain(unless_broken=True)

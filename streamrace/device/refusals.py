@@ -25,7 +25,7 @@ def refusal(subject: str, instead: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-_GRAPHS = ("CUDA graphs", "run the same operators without a graph")
+_TREES = ("the memory of torch.compile's graph trees (mode='reduce-overhead')", "leave the mode out")
 _POOL = ("a memory pool of one's own (MemPool)", "allocate as usual")
 _ALLOCATOR = ("another allocator", "use torch's own, which is simulated")
 _SNAPSHOT = ("a snapshot of the allocator", "the trace has every allocation and free (--trace)")
@@ -45,7 +45,6 @@ _CONTEXT = ("a green context", "use torch.cuda.Stream()")
 
 # Functions of torch._C that a build with CUDA has.
 _OF_TORCH: dict[str, tuple[str, str]] = {
-    "_graph_pool_handle": _GRAPHS,
     "_cuda_beginAllocateToPool": _POOL,
     "_cuda_beginAllocateCurrentThreadToPool": _POOL,
     "_cuda_endAllocateToPool": _POOL,
@@ -54,7 +53,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_checkPoolLiveAllocations": _POOL,
     "_cuda_getCheckpointState": _POOL,
     "_cuda_setCheckpointPoolState": _POOL,
-    "_cuda_CUDAAllocator_AllocatorState": _GRAPHS,
+    "_cuda_CUDAAllocator_AllocatorState": _TREES,
     "_cuda_customAllocator": _ALLOCATOR,
     "_cuda_changeCurrentAllocator": _ALLOCATOR,
     "_cuda_getAllocator": _ALLOCATOR,
@@ -71,7 +70,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
     "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
     "_cuda_getCurrentBlasHandle": _HANDLE,
     "_cuda_getCurrentSolverHandle": _HANDLE,
-    **{f"_cuda_{action}Cublas{lt}WorkspaceSize": _WORKSPACE for action in ("get", "set", "reset") for lt in ("", "Lt")},
+    **{f"_cuda_{action}Cublas{lt}WorkspaceSize": _WORKSPACE for action in ("get", "set") for lt in ("", "Lt")},
     "_cuda_jiterator_compile_and_launch_kernel": _COMPILED,
     **{f"_gds_{action}_{of}": _FILES for action in ("register", "deregister") for of in ("handle", "buffer")},
     **{f"_gds_{action}_storage": _FILES for action in ("load", "save")},
@@ -102,12 +101,6 @@ def install() -> None:
         setattr(c, name, refusal(*sentence))
     for name in _OFF:
         setattr(c, name, lambda: False)
-    for name in ("_graph_pool_handle", "_cuda_isCurrentStreamCapturing"):
-        setattr(cuda.graphs, name, getattr(c, name))  # torch imported them by name
-    cuda.graphs.CUDAGraph.__new__ = staticmethod(refusal(*_GRAPHS))
-    for module in (cuda, cuda.graphs):
-        module.make_graphed_callables = refusal(*_GRAPHS)
-        module.graph.__init__ = refusal(*_GRAPHS)
     cuda.memory.MemPool.__init__ = refusal(*_POOL)
     cuda.memory.MemPool.__new__ = staticmethod(refusal(*_POOL))
     cuda.memory.CUDAPluggableAllocator.__init__ = refusal(*_ALLOCATOR)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 from typing import Any
 
 import torch
@@ -90,12 +89,9 @@ def current() -> torch.Stream:
     return torch.Stream.__new__(Stream, stream_id=f.current_stream(), device_index=f.index(), device_type=_CUDA)
 
 
-_numbers = itertools.count(66)  # above torch's pools and the host: no program gets one of these
-
-
 def hidden(name: str) -> Stream:
     """Create an internal stream, which no program can get."""
-    stream = Stream(stream_id=next(_numbers), device_index=functions().index(), device_type=_CUDA)
+    stream = Stream(stream_id=functions().hidden_stream(), device_index=functions().index(), device_type=_CUDA)
     tracing.streams[stream.stream_id] = name
     return stream
 
@@ -121,6 +117,11 @@ class Event(torch.Event, metaclass=_Events):
     def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> torch.Event:
+        if external:
+            raise RuntimeError(
+                "streamrace: an event that is a node of a CUDA graph (external=True) cannot be simulated: record it "
+                "outside of the graph"
+            )
         if interprocess:
             raise RuntimeError(
                 "streamrace: events between processes (CUDA IPC) cannot be simulated: use torch.distributed"

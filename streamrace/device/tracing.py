@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from streamrace.device.callsites import CallSites
-from streamrace.device.library import Backward, Define, HandOn, ReportedFrame, functions
+from streamrace.device.library import Backward, Define, HandOn, Replayed, ReportedFrame, functions
 from streamrace.device.recording import Calls
 from streamrace.trace import wording
 from streamrace.trace.encoding import Packed, decode
@@ -67,6 +67,11 @@ def note_stream(stream: int) -> None:
     if _sites and stream not in _made and (frames := _sites[0].calls()):
         _made[stream] = wording.frame(frames[0], path=True)
         _like[stream] = _first.setdefault(frames, stream)
+
+
+def note_work(stream: int) -> None:
+    """Note that a stream was given work which the trace does not show: a CUDA graph captured it."""
+    _made.pop(stream, None)
 
 
 def note(record: TraceRecord) -> None:
@@ -139,7 +144,11 @@ class Tracer:
         )
         f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
         f.record(record)
-        f.trace(1, reported, define, f.callback("backward", Backward, self._sites.backward))
+        backward, replayed = (
+            f.callback("backward", Backward, self._sites.backward),
+            f.callback("replayed", Replayed, self._sites.replayed),
+        )
+        f.trace(1, reported, define, backward, replayed)
         _tracing[:] = [self]
 
     def flush(self, *, everything: bool = False) -> None:
@@ -201,7 +210,7 @@ class Tracer:
         if done:
             self._write([End(f.now())])
         f.record(0)
-        f.trace(0, f.keep["reported"], f.keep["define"], f.keep["backward"])
+        f.trace(0, *(f.keep[name] for name in ("reported", "define", "backward", "replayed")))
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:

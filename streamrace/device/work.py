@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,6 +73,8 @@ def launch(
         raise ValueError("only a collective has an effect at its start")
     some = (at_start is not None or at_end is not None) and not valueless()
     effects = ticket(at_end, at_start) if some else -1
+    if _capture and some and functions().capturing(stream):
+        _capture[0].tickets.add(effects)
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():
         number: int = torch.ops.simgpu.issue(
@@ -178,10 +180,55 @@ _tickets = itertools.count()
 _effects: dict[int, tuple[Effect | None, Effect | None]] = {}
 
 
+@dataclass
+class _Captured:
+    """Work that a CUDA graph repeats: its effects, and what begins each of its collectives in a replay."""
+
+    tickets: set[int] = field(default_factory=set)
+    collectives: list[Callable[[], int]] = field(default_factory=list)
+
+
+_captured: dict[int, _Captured] = {}  # by graph
+_capture: list[_Captured] = []  # of the graph that is captured
+
+
+def begin_capture(graph: int) -> None:
+    """Keep the effects of captured work for the replays of this graph."""
+    _captured[graph] = _Captured()
+    _capture[:] = [_captured[graph]]
+
+
+def end_capture() -> None:
+    """End the capture: effects are again run once."""
+    _capture.clear()
+
+
+def drop_captured(graph: int) -> None:
+    """Forget the effects of a graph that is not replayed again."""
+    dropped = _captured.pop(graph, None)
+    for number in dropped.tickets if dropped is not None else ():
+        _effects.pop(number, None)
+
+
+def capturing() -> bool:
+    """Check whether a CUDA graph captures the current stream."""
+    return bool(_capture) and bool(functions().capturing(functions().current_stream()))
+
+
+def captured(graph: int) -> Sequence[Callable[[], int]]:
+    """Return what begins each collective of the graph in a replay: it returns the collective's number in its group."""
+    return _captured[graph].collectives
+
+
+def capture_collective(begin: Callable[[], int]) -> None:
+    """Note what begins a collective, in a replay of the graph that is captured."""
+    _capture[0].collectives.append(begin)
+
+
 def _run(ticket: int, moment: int) -> None:
     try:
         effect = _effects[ticket][moment]
-        if moment == _END:
+        if moment == _END and not any(ticket in graph.tickets for graph in _captured.values()):
             del _effects[ticket]
         if effect is not None:
             with torch.inference_mode(), unseen():  # aliases are tensors without autograd's keys

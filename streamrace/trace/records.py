@@ -153,6 +153,62 @@ class Reuse(NamedTuple):
     last: bool
 
 
+class PoolPart(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of ``block``, memory of a pool of CUDA graphs, are given to allocation ``part``.
+
+    In such a pool a block is all memory that the pool reserved at once, as graphs have it by address.
+    """
+
+    part: int
+    block: int
+    lo: int
+    hi: int
+    stack: int
+
+
+class GraphPart(NamedTuple):
+    """An access of launch number ``launch`` of a captured ``graph`` is to allocation ``part`` of a pool.
+
+    ``access``: its position among the launch's reads; of a write, -1 minus its position among the writes.
+    """
+
+    graph: int
+    launch: int
+    access: int
+    part: int
+
+
+class Replay(NamedTuple):
+    """The next ``launches`` operations, from ``op`` on, are the launches of ``graph``, replayed."""
+
+    graph: int
+    op: int
+    launches: int
+    stack: int
+
+
+class Dangling(NamedTuple):
+    """Operation ``op`` of a replay reads or writes bytes ``lo`` to ``hi`` of ``block``, freed after the capture.
+
+    ``owner``: the block that has the memory now; NOBODY if none has.
+    """
+
+    op: int
+    kernel: str
+    stack: int
+    block: int
+    lo: int
+    hi: int
+    owner: int
+    writes: bool
+
+
+class KeptOutput(NamedTuple):
+    """Before a replay, the program keeps references to allocation ``part`` from two earlier replays or more."""
+
+    part: int
+
+
 class Export(NamedTuple):
     """The program got a block's address (``how``: numpy, data_ptr), so its accesses are unseen; or gave it up."""
 
@@ -408,5 +464,5 @@ class KernelFault(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
-    | Seal | Reuse | Export | Asked | Onward | KernelFault
+    | Seal | Reuse | Export | Asked | Onward | KernelFault | PoolPart | GraphPart | Replay | Dangling | KeptOutput
 )  # fmt: skip

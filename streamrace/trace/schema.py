@@ -17,13 +17,17 @@ from streamrace.trace.records import (
     Access,
     Alloc,
     Collective,
+    Dangling,
     Export,
     Free,
+    GraphPart,
     HostStep,
     HostWait,
     Launch,
+    PoolPart,
     Record,
     RecordStream,
+    Replay,
     Reuse,
     TraceRecord,
     Wait,
@@ -60,6 +64,10 @@ class WordKind(IntEnum):
     INITIAL = 16
     UNREPEATABLE = 17
     GROUP = 18
+    POOL_PART = 19
+    GRAPH_PART = 20
+    REPLAY = 21
+    DANGLING = 22
 
 
 _WORK = "number number name accesses accesses number number number number"  # a collective begins as a launch does
@@ -75,6 +83,10 @@ FIELDS: dict[WordKind, tuple[type[Any], str]] = {
     WordKind.HOST_STEP: (HostStep, "how number number number"),
     WordKind.REUSE: (Reuse, "number number number number number number truth"),
     WordKind.EXPORT: (Export, "number name number number"),
+    WordKind.POOL_PART: (PoolPart, "number number number number number"),
+    WordKind.GRAPH_PART: (GraphPart, "number number number number"),
+    WordKind.REPLAY: (Replay, "number number number number"),
+    WordKind.DANGLING: (Dangling, "number name number number number number number truth"),
 }
 """Records that the C++ part packs: how each field is packed from its word, by methods of ``csrc/packed.cpp``.
 

@@ -9,6 +9,14 @@ from pathlib import PurePath
 
 from streamrace.trace.records import Frame
 
+CAPTURED = " (captured)"
+"""Marks the function of a frame that belongs to the capture of a CUDA graph, not to its replay."""
+
+
+def is_captured(frame: Frame) -> bool:
+    """Check whether the frame belongs to the capture of a CUDA graph."""
+    return frame.function.endswith(CAPTURED)
+
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return ``number`` with its noun: "1 race", "1,234 launches". ``plural``: if it is not the noun with an s."""

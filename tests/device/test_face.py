@@ -16,10 +16,10 @@ from judged import story
 from torch.cuda import comm
 
 REFUSED = {
-    "CUDAGraph", "CUDAPluggableAllocator", "MemPool", "GreenContext", "caching_allocator_alloc",
+    "CUDAPluggableAllocator", "MemPool", "GreenContext", "caching_allocator_alloc",
     "caching_allocator_delete", "caching_allocator_enable", "change_current_allocator", "clock_rate",
-    "current_blas_handle", "current_solver_handle", "device_memory_used", "get_stream_from_external", "graph",
-    "graph_pool_handle", "host_memory_stats", "host_memory_stats_as_nested_dict", "make_graphed_callables",
+    "current_blas_handle", "current_solver_handle", "device_memory_used", "get_stream_from_external",
+    "host_memory_stats", "host_memory_stats_as_nested_dict",
     "memory_snapshot", "memory_usage", "power_draw", "temperature", "use_mem_pool", "utilization", "ExternalStream",
 }  # fmt: skip
 """Of ``torch.cuda``: what cannot be simulated."""
@@ -38,8 +38,10 @@ FEW: dict[str, Callable[[], Any]] = {
     "check_error": lambda: torch.cuda.check_error(0),
     "get_device_properties": lambda: torch.cuda.get_device_properties(0),
     "get_stream_from_external": lambda: torch.cuda.get_stream_from_external(8),
-    "graph": lambda: torch.cuda.graph(None),  # type: ignore[arg-type]
-    "make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),  # type: ignore[call-overload]
+    "graph": lambda: torch.cuda.graph(torch.cuda.CUDAGraph()),
+    "make_graphed_callables": lambda: torch.cuda.make_graphed_callables(
+        torch.nn.ReLU(), (torch.ones(1, device="cuda"),)
+    ),
     "manual_seed": lambda: torch.cuda.manual_seed(1),
     "manual_seed_all": lambda: torch.cuda.manual_seed_all(1),
     "set_device": lambda: torch.cuda.set_device(0),

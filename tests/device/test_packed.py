@@ -11,7 +11,22 @@ import torch
 from streamrace.device import library, tracing
 from streamrace.device.tracing import Tracer
 from streamrace.trace.encoding import Packed, decode, encode
-from streamrace.trace.records import Alloc, Collective, Export, Free, HostStep, HostWait, Launch, Record, Reuse, Wait
+from streamrace.trace.records import (
+    Alloc,
+    Collective,
+    Dangling,
+    Export,
+    Free,
+    GraphPart,
+    HostStep,
+    HostWait,
+    Launch,
+    PoolPart,
+    Record,
+    Replay,
+    Reuse,
+    Wait,
+)
 from streamrace.trace.schema import CODES, FIELDS, HOST, WordKind
 
 PACKED = {
@@ -85,6 +100,10 @@ def test_words_become_records() -> None:
         (WordKind.HOST_STEP, [3, 9, -1, 5], HostStep("asked", 9, marker=5)),
         (WordKind.REUSE, [1, 2, 3, 4, 5, 6, 1], Reuse(1, 2, 3, 4, 5, 6, last=True)),
         (WordKind.EXPORT, [1, NAMED, 2, 3], Export(1, text, 2, 3)),
+        (WordKind.POOL_PART, [1, 2, 3, 4, 5], PoolPart(1, 2, 3, 4, 5)),
+        (WordKind.GRAPH_PART, [1, 2, -1, 4], GraphPart(1, 2, -1, 4)),
+        (WordKind.REPLAY, [1, 2, 3, 4], Replay(1, 2, 3, 4)),
+        (WordKind.DANGLING, [1, NAMED, 2, 3, 4, 5, -1, 1], Dangling(1, text, 2, 3, 4, 5, -1, writes=True)),
         (
             WordKind.LAUNCH,
             [5, 1, NAMED, 1, 2, 6, 7, 8, 9, 10, 1, 0, 8, 0, 2, 8, 16, 0, 3, 16, 24, 0],

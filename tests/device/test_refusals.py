@@ -45,9 +45,9 @@ def named_extension(name: str, **how: Any) -> Any:
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
-    "CUDA graphs": torch.cuda.CUDAGraph,
-    "CUDA graphs cannot": lambda: torch.cuda.make_graphed_callables(torch.nn.ReLU(), (device(),)),
-    "CUDA graphs cannot be": torch.cuda.graph_pool_handle,
+    "what CUDA itself knows of a graph": lambda: torch.cuda.CUDAGraph(keep_graph=True).raw_cuda_graph(),
+    "torch.accelerator.Graph": lambda: torch.accelerator.Graph(),
+    "an event that is a node of a CUDA graph": lambda: torch.cuda.Event(external=True),
     "the CUDA extension 'mine' (torch.utils.cpp_extension.load)": lambda: extension("load"),
     "the CUDA extension 'mine' (torch.utils.cpp_extension.load_inline)": lambda: extension(
         "load_inline", cuda_sources="__global__ void f() {}"

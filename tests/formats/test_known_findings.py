@@ -138,7 +138,7 @@ def test_the_page_has_every_exit_status() -> None:
     assert "not known" in table["1"] and "failed" in table["3"] and "not all" in table["4"]
 
 
-_WRONG = ("stale", "wrong bounds", "wrong arithmetic", "uninitialised", "kernel")
+_WRONG = ("stale", "wrong bounds", "wrong arithmetic", "uninitialised", "kernel", "graph-memory")
 
 
 def test_the_page_has_every_rule_and_field() -> None:

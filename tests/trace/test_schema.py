@@ -13,7 +13,8 @@ from streamrace.trace.schema import CODES, FIELDS, HEADER, WordKind, header
 # The first elements of records in a file. To be continued, and never to be changed: files have them.
 _WRITTEN = (
     "Begin Stack StreamName Group Phase Alloc Free RecordStream Label Launch Collective Record Wait HostWait End "
-    "HostStep Call Transfer Initial Probe Probed Unrepeatable Seal Reuse Export Asked Onward KernelFault"
+    "HostStep Call Transfer Initial Probe Probed Unrepeatable Seal Reuse Export Asked Onward KernelFault "
+    "PoolPart GraphPart Replay Dangling KeptOutput"
 )
 
 

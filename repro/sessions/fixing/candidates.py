@@ -87,6 +87,10 @@ class _Candidates:
         self, race: Race, module_of: Callable[[str], Module | None], script: Path | None, users: Sequence[Side]
     ) -> None:
         self._race, self._module_of, self._script, self._users = race, module_of, script, users
+        first, second = (side.stack for side in (race.first, race.second))
+        captured = [frames for frames in (first, second) if any(map(wording.is_captured, frames))]
+        # Within one replay of a CUDA graph only a line of the capture can stand between the two.
+        self._within = len(captured) == 2 and _replay(first) == _replay(second)
         self._first = self._places(race.first, lambda statement: statement.behind)
         self._second = self._places(race.second, lambda statement: statement.front)
 
@@ -98,6 +102,8 @@ class _Candidates:
                 yield from self._record_stream()
             yield from self._events("wait")
             yield from self._stream_waits()
+        if self._within:  # no capture allows a wait of the host
+            return
         yield from self._events("synchronize event")
         for statement in self._first:
             yield self._host(statement, self._race.first, "synchronize stream", behind=True)
@@ -111,9 +117,9 @@ class _Candidates:
     def _in_words(self) -> Iterator[Candidate]:
         """Yield candidates in words only, where an access has no place for a line."""
         sides = self._race.first, self._race.second
-        if not all(side.stack for side in sides):
+        if not all(map(self._frames, sides)):
             return
-        first, second = (side.stack[0] for side in sides)
+        first, second = (self._frames(side)[0] for side in sides)
         lacking = [frame for frame, places in ((first, self._first), (second, self._second)) if not places]
         why = "; ".join(
             f"{_line(frame)} is run by autograd, at no line of the program"
@@ -123,7 +129,7 @@ class _Candidates:
         )
         spots = [Spot(frame.file, frame.line, frame.line, frame.function) for frame in (first, second)]
         acts: tuple[tuple[How, Act], ...] = (("event", "wait"), ("event synchronisation", "synchronize event"))
-        for how, act in acts[self._race.second.stream == HOST_STREAM :]:
+        for how, act in acts[self._race.second.stream == HOST_STREAM : 1 if self._within else 2]:
             lines = (
                 EdgeLine(spots[0], True, "record", sides[0].kernel),
                 EdgeLine(spots[1], False, act, sides[1].kernel),
@@ -137,15 +143,22 @@ class _Candidates:
     def _places(self, side: Side, has_room: Callable[[Statement], bool]) -> list[Statement]:
         """Return the statements of the access's calls, innermost first, at which its stream is current."""
         places: list[Statement] = []
-        if not side.stack or by_autograd(side.stack[0]):
+        frames = self._frames(side)
+        if not frames or by_autograd(frames[0]):
             return places
-        for depth, frame in enumerate(filter(self._counts, side.stack[:_DEEPEST])):
+        for depth, frame in enumerate(filter(self._counts, frames[:_DEEPEST])):
             statement = self._statement(frame)
             if statement is not None and has_room(statement):
                 places.append(replace(statement, outer=depth > 0))
             if len(places) == _MOST or statement is None or statement.switches:
                 break
         return places
+
+    def _frames(self, side: Side) -> tuple[Frame, ...]:
+        """Return the frames at which a line can be added: of a replay or, within one, of the capture."""
+        return (
+            tuple(frame for frame in side.stack if wording.is_captured(frame)) if self._within else _replay(side.stack)
+        )
 
     def _statement(self, frame: Frame) -> Statement | None:
         module = self._module_of(frame.file)
@@ -158,9 +171,10 @@ class _Candidates:
 
     def _switched(self, side: Side) -> Statement | None:
         """Return the access's innermost statement within a ``with`` that makes a stream current."""
-        if not side.stack or by_autograd(side.stack[0]):
+        frames = self._frames(side)
+        if not frames or by_autograd(frames[0]):
             return None
-        for frame in filter(self._counts, side.stack[:_DEEPEST]):
+        for frame in filter(self._counts, frames[:_DEEPEST]):
             statement = self._statement(frame)
             if statement is None or statement.switches or statement.inner:
                 return statement and replace(statement, switches=(*statement.inner, *statement.switches))
@@ -298,10 +312,12 @@ class _Candidates:
                 supposes=f"that {stream_named(second_name)} is the current one there",
             )
 
-    @staticmethod
-    def _stream(name: str, of: Statement | None, place: Statement) -> str:
-        """Return the expression for a stream at a place; empty if none is known."""
-        if name == _DEFAULT:
+    def _stream(self, name: str, of: Statement | None, place: Statement) -> str:
+        """Return the expression for a stream at a place; empty if none is known.
+
+        What runs on the default stream in a replay was captured on another one.
+        """
+        if name == _DEFAULT and not self._within:
             return "TORCH.cuda.default_stream()"
         expression = of.switches[0].stream if of is not None and of.switches else ""
         return expression if of is not None and expression and place.may_say(expression, of) else ""
@@ -386,6 +402,11 @@ class _Patch:
         insertions = self._of.setdefault(module.path, [])
         insertions.insert(0 if first else len(insertions), insertion)
         self._files[module.path] = module
+
+
+def _replay(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames in which the host issued the work: without those of a CUDA graph's capture."""
+    return tuple(frame for frame in stack if not wording.is_captured(frame))
 
 
 def _spot(statement: Statement, block: SourceBlock | None = None) -> Spot:

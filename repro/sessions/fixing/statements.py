@@ -15,6 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from streamrace.device import overlay
+from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
 _LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -210,12 +211,16 @@ def read(name: str, path: Path) -> Module | None:
 
 def is_own(frame: Frame) -> bool:
     """Check whether the frame is of a function with statements, not of a lambda or a comprehension."""
-    return frame.function.rpartition(".")[2] not in _NO_FUNCTIONS
+    return _name(frame) not in _NO_FUNCTIONS
+
+
+def _name(frame: Frame) -> str:
+    return frame.function.removesuffix(wording.CAPTURED).rpartition(".")[2]
 
 
 def find(frame: Frame, module: Module) -> Statement | None:
     """Return the innermost statement at the frame's line; None if it cannot be determined."""
-    name = frame.function.rpartition(".")[2]
+    name = _name(frame)
     if not is_own(frame) or not 1 <= frame.line <= len(module.lines):
         return None
     scope: _Scope = module.tree

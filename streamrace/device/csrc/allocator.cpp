@@ -8,10 +8,15 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "capture.h"
 #include "dry.h"
 #include "gpu_trace.h"
 #include "recorder.h"
 #include "unwritten.h"
+
+#include <optional>
+#include <tuple>
+#include <unordered_map>
 
 namespace simgpu {
 
@@ -22,6 +27,9 @@ struct Segment {
   char* data;
   size_t size;
   char* used;  // memory from here on was never handed out
+  Chunk* first = nullptr;
+  int64_t pool = 0;        // a pool of CUDA graphs; 0: the common one
+  Block* whole = nullptr;  // of such a pool: in the trace its memory is one block, as a replay has it by address
 };
 
 struct Chunk {
@@ -31,6 +39,7 @@ struct Chunk {
   Segment* segment;
   bool free = true;
   Chunk *before = nullptr, *behind = nullptr;  // within the segment
+  Block* block = nullptr;                      // its owner
 };
 
 namespace {
@@ -55,9 +64,15 @@ struct Held {  // freed, but a stream that record_stream named may still use it
 };
 
 struct State {
-  std::map<std::pair<int64_t, bool>, Pool> pools;  // by stream, and whether small
+  std::map<std::tuple<int64_t, int64_t, bool>, Pool> pools;  // by pool, by stream, and whether small
   std::vector<Held> held;
-  int64_t blocks = 0, segments = 0;
+  std::vector<Chunk*> captured;  // held until the capture ends
+  std::map<const char*, Segment*> segments;
+  std::map<int64_t, int64_t> graphs;                // by pool: the graphs that use it
+  std::unordered_map<int64_t, Block*> live;         // by number, once `followed`
+  bool followed = false;
+  int64_t parts = 0;
+  int64_t blocks = 0, segments_made = 0;
   int64_t total = INT64_MAX, allowed = INT64_MAX;
   c10::CachingDeviceAllocator::DeviceStats stats;
 };
@@ -78,7 +93,7 @@ void count(c10::CachingAllocator::StatArray& stat, const Chunk& chunk, size_t by
 
 int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].current; }
 
-Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.stream, is_small(chunk)}]; }
+Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.segment->pool, chunk.stream, is_small(chunk)}]; }
 
 void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
   if (other->before == into) {
@@ -88,6 +103,7 @@ void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
     into->before = other->before;
     if (into->before) into->before->behind = into;
     into->data = other->data;
+    if (!into->before) into->segment->first = into;
   }
   into->size += other->size;
   delete other;
@@ -120,10 +136,26 @@ void look_at_held() {
   }
 }
 
+// Forgets a block of the trace that has ended.
+void forget_block(const Block& block) {
+  probes().dropped(block.number);
+  unwritten().dropped(block.number);
+  dry().dropped(block.number);
+  block_freed(block);
+}
+
+// The memory of a pool of CUDA graphs no longer exists.
+void drop_whole(Segment& segment) {
+  let_go(*segment.whole);
+  forget_block(*segment.whole);
+  delete std::exchange(segment.whole, nullptr);
+}
+
 // Gives free segments back. Pending work may use them: their memory is released once all of it is done.
 // (cudaFree waits for the device; CUDA does not promise this, so it is no order here.)
 void empty_cache() {
   for (auto& [key, pool] : state().pools) {
+    if (auto used = state().graphs.find(std::get<0>(key)); used != state().graphs.end() && used->second > 0) continue;
     for (auto place = pool.begin(); place != pool.end();) {
       Chunk* chunk = *place;
       if (chunk->before || chunk->behind) {
@@ -134,7 +166,9 @@ void empty_cache() {
       count(stats().reserved_bytes, *chunk, chunk->segment->size, true);
       count(stats().segment, *chunk, 1, true);
       ++stats().num_device_free;
+      if (chunk->segment->whole) drop_whole(*chunk->segment);
       take_away(chunk->data, chunk->size);
+      state().segments.erase(chunk->data);
       probes().given_back(chunk->data, chunk->data + chunk->size);
       Instant last;
       for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
@@ -161,7 +195,7 @@ std::string readable(int64_t nbytes) {
 
 // Reserves new memory of the device. If there is none left, cached memory is given back, after the streams for which
 // record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
-Chunk* reserve(size_t whole, int64_t stream) {
+Chunk* reserve(size_t whole, int64_t stream, int64_t pool, int64_t site) {
   auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
     ++stats().num_alloc_retries, ++stats().num_sync_all_streams;
@@ -183,16 +217,25 @@ Chunk* reserve(size_t whole, int64_t stream) {
                      " (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
   }
   char* data = dry().on ? addresses(whole) : memory_of_host(whole);
-  auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments, data, whole, data}};
+  auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments_made, data, whole, data}};
+  auto* segment = chunk->segment;
+  segment->first = chunk;
+  segment->pool = pool;
+  state().segments[data] = segment;
+  if (pool) {
+    segment->whole = make_block(whole, data, stream, site);
+    unwritten().made(segment->whole->number, data, static_cast<int64_t>(whole));
+  }
   count(stats().reserved_bytes, *chunk, whole);
   count(stats().segment, *chunk, 1);
   ++stats().num_device_alloc;
   return chunk;
 }
 
-Chunk* find(size_t size, int64_t stream) {
+Chunk* find(size_t size, int64_t stream, int64_t site) {
   bool small = size <= kSmall;
-  Pool& pool = state().pools[{stream, small}];
+  int64_t of = captures().pool_of(stream);
+  Pool& pool = state().pools[{of, stream, small}];
   Chunk wanted{nullptr, size, stream, nullptr};
   auto place = pool.lower_bound(&wanted);
   Chunk* chunk;
@@ -202,7 +245,7 @@ Chunk* find(size_t size, int64_t stream) {
   } else {
     size_t round = 2 << 20;
     size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
-    chunk = reserve(whole, stream);
+    chunk = reserve(whole, stream, of, site);
   }
   size_t rest = chunk->size - size;
   if (small ? rest >= kRound : rest > kSmall) {
@@ -221,18 +264,37 @@ void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
   Chunk* chunk = block->chunk;
-  let_go(*block);
-  probes().dropped(block->number);
-  unwritten().dropped(block->number);
-  dry().dropped(block->number);
+  chunk->block = nullptr;
+  if (!chunk->segment->whole) {
+    let_go(*block);
+    forget_block(*block);
+  }
   count(stats().allocation, *chunk, 1, true);
   count(stats().allocated_bytes, *chunk, chunk->size, true);
   count(stats().requested_bytes, *chunk, block->nbytes, true);
   std::vector<Instant> until;
+  // Of a captured stream the position is that of its eager work: no capture hands such memory out again.
   for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
   if (until.empty()) give_back(chunk);
+  else if (chunk->segment->whole && captures().pool_of(chunk->stream) == chunk->segment->pool) state().captured.push_back(chunk);
   else state().held.push_back({chunk, std::move(until)});
   delete block;
+}
+
+Block* new_block(int64_t number, size_t nbytes, char* data, int64_t stream) {
+  auto* block = new Block{number, nbytes, data, stream};
+  block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
+  return block;
+}
+
+// An allocation in a pool of CUDA graphs is a part of the block that the trace has.
+Block* make_part(size_t nbytes, const Chunk& chunk, int64_t site) {
+  auto& segment = *chunk.segment;
+  Block* block = new_block(segment.whole->number, nbytes, chunk.data, chunk.stream);
+  block->shift = chunk.data - segment.data;
+  block->part = ++state().parts;
+  trace().note(WordKind::kPoolPart, {block->part, block->number, block->shift, block->shift + static_cast<int64_t>(nbytes), site});
+  return block;
 }
 
 struct DeviceAllocator final : c10::DeviceAllocator {
@@ -243,16 +305,19 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     int64_t site = Allocating::site();
     Lock lock;
     look_at_held();
-    Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current());
+    Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current(), site);
     char *end = chunk->data + chunk->size, *& used = chunk->segment->used;
     if (end > used && !dry().on) {
       std::memset(std::max(used, chunk->data), 0xFF, static_cast<size_t>(end - std::max(used, chunk->data)));
       used = end;
     }
-    Block* block = make_block(nbytes, chunk->data, chunk->stream, site);
+    Block* block = chunk->segment->whole ? make_part(nbytes, *chunk, site) : make_block(nbytes, chunk->data, chunk->stream, site);
     block->chunk = chunk;
-    unwritten().made(block->number, chunk->data, static_cast<int64_t>(nbytes));
-    hand_out(*block, site);
+    chunk->block = block;
+    if (!chunk->segment->whole) {
+      unwritten().made(block->number, chunk->data, static_cast<int64_t>(nbytes));
+      hand_out(*block, site);
+    }
     for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
     for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
     count(stats().requested_bytes, *chunk, nbytes);
@@ -323,8 +388,8 @@ char* memory_of_host(size_t size) {
 }
 
 Block* make_block(size_t nbytes, char* data, int64_t stream, int64_t site) {
-  auto* block = new Block{++state().blocks, nbytes, data, stream};
-  block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
+  auto* block = new_block(++state().blocks, nbytes, data, stream);
+  if (state().followed) state().live[block->number] = block;
   probes().made(block->number, data);
   dry().made(block->number, nbytes, stream == kHost);
   trace().note(WordKind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now, site});
@@ -347,10 +412,10 @@ static int64_t shift_of(const at::Tensor& tensor, const Block& block) {
 }
 
 void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
-  if ((!trace().on && !dry().on) || tensor.numel() == 0) return;
+  if ((!trace().on && !dry().on && !captures().any()) || tensor.numel() == 0) return;
   auto item = static_cast<int64_t>(tensor.itemsize());
   auto sizes = tensor.sizes(), strides = tensor.strides();
-  int64_t lo = shift_of(tensor, block) + tensor.storage_offset() * item, layout = 0;
+  int64_t lo = block.shift + shift_of(tensor, block) + tensor.storage_offset() * item, layout = 0;
   if (tensor.is_contiguous()) {
     accesses.push_back({block.number, lo, lo + tensor.numel() * item, 0});
     return;
@@ -368,7 +433,7 @@ void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access
   }
   if (holes) {
     for (auto& [stride, size] : dims) stride = std::exchange(size, stride * item);  // now size, stride in bytes
-    layout = trace().on ? trace().layout_id(item, dims) : -1;
+    layout = trace().on || captures().any() ? trace().layout_id(item, dims) : -1;
   }
   accesses.push_back({block.number, lo, lo + span, layout});
 }
@@ -419,6 +484,68 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
   }
   storage->set_data_ptr_noswap(std::move(fresh));
   storage->set_nbytes(nbytes);
+}
+
+void block_freed(const Block& block) {
+  if (!state().followed) return;
+  state().live.erase(block.number);
+  captures().freed(block.number);
+}
+
+void follow_blocks() {
+  if (std::exchange(state().followed, true)) return;
+  for (auto& [data, segment] : state().segments)
+    for (Chunk* chunk = segment->first; chunk; chunk = chunk->behind)
+      if (chunk->block) state().live[chunk->block->number] = chunk->block;
+  each_pinned_block([](Block& block) { state().live[block.number] = &block; });
+}
+
+static Segment* segment_of(const char* data) {
+  auto behind = state().segments.upper_bound(data);
+  if (behind == state().segments.begin()) return nullptr;
+  Segment* segment = std::prev(behind)->second;
+  return data < segment->data + segment->size ? segment : nullptr;
+}
+
+static Chunk* chunk_of(const Segment& segment, const char* data) {
+  Chunk* chunk = segment.first;
+  while (chunk && data >= chunk->data + chunk->size) chunk = chunk->behind;
+  return chunk;
+}
+
+std::pair<const char*, int64_t> whereabouts(const Access& access) {
+  auto found = state().live.find(access.block);
+  if (found == state().live.end()) return {nullptr, -1};
+  const char* data = found->second->data + access.lo;
+  if (found->second->stream == kHost) return {data, -1};
+  Segment* segment = segment_of(data);
+  Chunk* chunk = segment && segment->whole ? chunk_of(*segment, data) : nullptr;
+  return {data, chunk && chunk->block ? chunk->block->part : -1};
+}
+
+std::optional<std::vector<Access>> owners_of(const char* data, int64_t nbytes) {
+  std::vector<Access> made;
+  auto add = [&](const Block& block) {
+    const char *from = std::max<const char*>(data, block.data), *to = std::min<const char*>(data + nbytes, block.data + block.nbytes);
+    if (from < to) made.push_back({block.number, block.shift + (from - block.data), block.shift + (to - block.data), 0});
+  };
+  Segment* segment = segment_of(data);
+  if (!segment) {
+    Block* block = pinned_block_of(data);
+    if (block) add(*block);
+    return is_pinned_memory(data) ? std::optional(made) : std::nullopt;
+  }
+  for (Chunk* chunk = chunk_of(*segment, data); chunk && chunk->data < data + nbytes; chunk = chunk->behind)
+    if (chunk->block) add(*chunk->block);
+  return made;
+}
+
+void use_pool(int64_t pool, int64_t by) {
+  state().graphs[pool] += by;
+}
+
+void end_captured() {
+  for (Chunk* chunk : std::exchange(state().captured, {})) give_back(chunk);
 }
 
 c10::DeviceAllocator* device_allocator() {

@@ -10,6 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <optional>
 #include <set>
 
 #include "device.h"
@@ -28,6 +30,10 @@ struct Block {
   c10::Storage alias;  // the same bytes as a CPU storage that does not own them
   std::vector<int64_t> recorded;
   bool registered = false;  // pinned memory of the program (cudaHostRegister)
+  int64_t shift = 0;        // in a pool of CUDA graphs: where in the trace's block it begins,
+  int64_t part = -1;        // and the number of the allocation
+  int64_t pool = 0;         // pinned memory: the pool of graphs that it is of; 0: the common one
+  bool captured = false;    // pinned memory: a captured copy uses it
 };
 
 // Returns the block of a storage; null for memory of other allocators.
@@ -53,6 +59,17 @@ int64_t blocks_made();  // number of blocks so far, which is the last block's nu
 void free_pinned(void* block);
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site);
 void watch_pinned_memory();  // watches the host's own accesses to it, from now on (host.cpp)
+
+// Memory that CUDA graphs have by address (capture.h). From the first capture on the allocator knows blocks by number.
+void follow_blocks();
+void block_freed(const Block& block);
+std::pair<const char*, int64_t> whereabouts(const Access& access);  // its address, and the part of a pool it belongs to
+// Returns the accesses to the blocks that have these bytes now; none if the memory was given back.
+std::optional<std::vector<Access>> owners_of(const char* data, int64_t nbytes);
+void use_pool(int64_t pool, int64_t by);  // counts the graphs of a pool, whose memory is kept for them
+void end_captured();                      // what captured streams used can be handed out again
+void each_pinned_block(const std::function<void(Block&)>& look);
+bool is_pinned_memory(const char* data);  // the allocator has it, in use or not
 
 // The call site of this thread's allocations, if it is known already; otherwise the allocator determines it.
 class Allocating {

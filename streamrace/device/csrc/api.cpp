@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "callsite.h"
+#include "capture.h"
 #include "deviations.h"
 #include "dry.h"
 #include "fallback.h"
@@ -29,6 +30,9 @@ template <typename Do>
 int64_t told(Do work) {  // an error is passed to Python as a sentence (simgpu_problem)
   try {
     return work();
+  } catch (const c10::Error& failure) {
+    problem = failure.what_without_backtrace();
+    return -1;
   } catch (const std::exception& failure) {
     problem = failure.what();
     return -1;
@@ -70,23 +74,9 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
     dry().wrote(accesses.writes, false);
     return trace().ops;
   }
-  auto& time = timeline();
-  time.now += device().costs.launch_ns;
-  auto work = std::make_shared<Work>();
-  auto change = deviations().next(stream, name, trace().ops + 1, duration);
-  work->duration = duration + change.longer;
-  work->read = unwritten().behind_reads(accesses, python(ticket, 0));
-  work->effect = python(ticket, 1);
-  work->group = group;
-  work->number = number;
-  work->late = late + change.late;
-  work->alone = alone;
-  work->link = name_id(std::string(link));
-  work->members.assign(members.begin(), members.end());
-  int64_t issued = time.now;
-  time.collective(stream, work);
-  trace().launch(stream, name, accesses, site, issued, work->start, work->end, nominal, work, root, issuer);
-  time.catch_up_if_free();
+  Rendezvous rendezvous{group, duration, late, root, issuer, nominal, alone, name_id(std::string(link)), {}, python(ticket, 0), python(ticket, 1)};
+  rendezvous.members.assign(members.begin(), members.end());
+  device().launch(stream, name, accesses, rendezvous, number, site);
   dry().wrote(accesses.writes, false);
   return trace().ops;
 }
@@ -168,6 +158,7 @@ void fall_back(const std::string& name, const std::string& overload) {
 // Returns the state of the CPU's generator for one draw of `count` numbers.
 at::Tensor draw(int64_t count) {
   Lock lock;
+  TORCH_CHECK(!captures().of(Device::current()), "streamrace: the dropout of a recurrent layer in a CUDA graph cannot be simulated: run the layer without a graph");
   return static_cast<Generator*>(default_generator().unsafeGetGeneratorImpl())->draw(count).get_state();
 }
 
@@ -185,6 +176,11 @@ TORCH_LIBRARY(simgpu, m) {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue_late));
   m.def("default_generator(int index) -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t index) -> at::Generator { return default_generator(index); }));
+  m.def("let_draw(int graph, Generator? generator) -> ()",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](int64_t graph, const at::Generator& generator) {
+          Lock lock;
+          captures().let_draw(graph, static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->shared_state());
+        }));
   m.def("draw(int count) -> Tensor", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, draw));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("falls_back(str name, str overload) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, fall_back));
@@ -192,6 +188,10 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
   m.def("take_wider(str name, ScalarType dtype) -> ()",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](const std::string& name, at::ScalarType dtype) { take_wider(name, dtype); }));
+  m.def("part(Tensor tensor) -> int", torch::dispatch(c10::DispatchKey::CUDA, [](const at::Tensor& tensor) -> int64_t {
+          Block* block = block_of(tensor.storage().unsafeGetStorageImpl());
+          return block ? block->part : -1;
+        }));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
   m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));
@@ -304,8 +304,9 @@ int64_t simgpu_drain() {
   });
 }
 
-void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
-  give_call_sites(frame, define, backward);
+void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t),
+                  int64_t (*replayed)(int64_t, int64_t)) {
+  give_call_sites(frame, define, backward, replayed);
   Lock lock;
   trace().begin(on != 0);
 }
@@ -321,6 +322,48 @@ const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at
   made[0] = static_cast<int64_t>(packed->bytes.size()), made[1] = packed->operations, made[2] = packed->op;
   return packed->bytes.data();
 }
+// Capture and replay of CUDA graphs (capture.h). Negative: there is a problem.
+int64_t simgpu_capture_begin(int64_t stream, int64_t pool, int mode) {
+  return told([&] {
+    Lock lock;
+    return captures().begin(stream, pool, static_cast<Graph::Mode>(mode));
+  });
+}
+int64_t simgpu_capture_end(int64_t graph) {
+  return told([&] {
+    Lock lock;
+    return captures().end(graph);
+  });
+}
+int simgpu_capturing(int64_t stream) {
+  Lock lock;
+  return captures().of(stream) != nullptr;
+}
+// See Captures::replay.
+int64_t simgpu_replay(int64_t graph, int64_t from, int64_t collective) {
+  int64_t site = call_site();
+  return told([&] {
+    Lock lock;
+    return captures().replay(graph, from, collective, site);
+  });
+}
+void simgpu_graph_drop(int64_t graph) {
+  Lock lock;
+  captures().drop(graph);
+}
+// Returns a captured stream and the one that has its nodes in a replay, by position; the end is 0, 0.
+void simgpu_graph_stream(int64_t graph, int64_t position, int64_t* found) {
+  Lock lock;
+  auto all = captures().streams(graph);
+  auto place = static_cast<size_t>(position);
+  found[0] = place < all.size() ? all[place].first : 0;
+  found[1] = place < all.size() ? all[place].second : 0;
+}
+int64_t simgpu_hidden_stream() {
+  Lock lock;
+  return device().hidden_stream();
+}
+
 void simgpu_mark(int64_t number) {  // marks the position of a record that Python created
   Lock lock;
   trace().note(WordKind::kMark, {number});

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -49,11 +50,13 @@ int (*is_reported)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
 void (*hand_on)() = nullptr;
 int64_t (*define_backward)(int64_t) = nullptr;
+int64_t (*define_replayed)(int64_t, int64_t) = nullptr;
 void* main_thread = nullptr;
 // All under Python's lock. Code objects in the map are never released, so that addresses stay unique.
 std::unordered_map<void*, int> codes;
 std::unordered_map<Key, int64_t, Hash> stacks;
 std::unordered_map<int64_t, int64_t> backward_of;
+std::map<std::pair<int64_t, int64_t>, int64_t> replayed_at;
 
 // Where the nodes of autograd's graph were created: torch identifies each by the thread of the forward pass and a number
 // that counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest nodes of each thread are remembered: nodes
@@ -127,10 +130,12 @@ void walk_backward(Key& key) {
 
 }  // namespace
 
-void give_call_sites(int (*reported)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+void give_call_sites(int (*reported)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t),
+                     int64_t (*replayed)(int64_t, int64_t)) {
   is_reported = reported;
   define_stack = define;
   define_backward = backward;
+  define_replayed = replayed;
   if (!main_thread) {
     int state = PyGILState_Ensure();
     main_thread = PyThreadState_Get();
@@ -167,6 +172,15 @@ int64_t call_site() {
   }
   PyGILState_Release(state);
   return number;
+}
+
+int64_t replayed_site(int64_t captured, int64_t replay) {
+  if (!trace().on || !define_replayed || !python_alive || !captured) return replay;
+  int state = PyGILState_Ensure();
+  auto known = replayed_at.find({captured, replay});
+  if (known == replayed_at.end()) known = replayed_at.emplace(std::pair{captured, replay}, define_replayed(captured, replay)).first;
+  PyGILState_Release(state);
+  return known->second;
 }
 
 bool may_have_made_node() { return trace().on && at::GradMode::is_enabled() && at::sequence_number::peek() != seen; }

@@ -11,6 +11,7 @@ namespace simgpu {
 // device's lock is taken. On a thread without Python frames (autograd's) it is the stack in which the running node was
 // created, marked "(backward)"; if that is unknown, that of the main thread, which waits in backward().
 int64_t call_site();
+int64_t replayed_site(int64_t captured, int64_t replay);  // of a captured launch in a replay (capture.h)
 
 // The same if autograd has just created a node for this operator: the node's backward work gets this stack. Autograd
 // creates it before it calls the kernel, and only for an operator with an argument that needs a gradient.
@@ -26,9 +27,10 @@ inline void note_view_of(const at::Tensor& base) {
 }
 
 // `reported`: what the frames of this code object are (callsites.py). `define`: the number of the stack of these (code,
-// instruction) pairs. `backward`: the number of the stack for backward work of a stack.
+// instruction) pairs. `backward`: the number of the stack for backward work of a stack. `replayed`:
+// that of a captured call and the replay.
 void give_call_sites(int (*reported)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
-                     int64_t (*backward)(int64_t stack));
+                     int64_t (*backward)(int64_t stack), int64_t (*replayed)(int64_t captured, int64_t replay));
 // Sets the function that is called, with Python's lock held, when the trace has become long (Trace::full).
 void give_hand_on(void (*hand_on)());
 

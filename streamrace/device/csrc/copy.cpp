@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "capture.h"
 #include "dry.h"
 #include "fallback.h"
 #include "generator.h"
@@ -79,6 +80,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   Lock lock;
   Accesses accesses;
   int64_t stream = Device::current();
+  TORCH_CHECK(self.device() == source.device() || !captures().of(stream) || pinned_block_of(self.is_cpu() ? self : source),  // Copy.cu
+              "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
+              "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
   static const int64_t within = name_id("aten::copy_"), up = name_id("cudaMemcpyAsync HtoD"), down = name_id("cudaMemcpyAsync DtoH");
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "capture.h"
 #include "deviations.h"
 #include "gpu_trace.h"
 #include "probes.h"
@@ -62,19 +63,22 @@ void Device::name(int64_t stream) {
 }
 
 Marker Device::record(int64_t stream) {
+  if (Graph* graph = captures().of(stream)) return captures().record(*graph, stream);
   name(stream);
-  Marker marker{++trace().markers, timeline().position(stream)};
+  Marker marker{++trace().markers, timeline().position(stream), nullptr};
   trace().note(WordKind::kRecord, {marker.number, stream});
   return marker;
 }
 
 void Device::wait(int64_t stream, const Marker& marker, int64_t site) {
+  if (marker.graph || captures().of(stream)) return captures().wait(stream, marker, site);
   name(stream);
   timeline().wait(stream, marker.instant);
   trace().note(WordKind::kWait, {stream, marker.number, site});
 }
 
 void Device::host_wait(const Marker& marker, How how, int64_t site) {
+  captures().refuse_wait(marker);
   timeline().now += costs.synchronize_ns;
   int64_t before = timeline().now;
   timeline().synchronize(marker.instant);
@@ -84,6 +88,8 @@ void Device::host_wait(const Marker& marker, How how, int64_t site) {
 }
 
 bool Device::query(const Marker& marker, int64_t site) {
+  captures().refuse_wait(marker);
+  captures().refuse_query();
   timeline().now += costs.query_ns;
   bool passed = answers && timeline().passed(marker.instant);
   int64_t now = timeline().now;
@@ -98,11 +104,13 @@ bool Device::query(const Marker& marker, int64_t site) {
 }
 
 void Device::synchronize(int64_t stream, How how, int64_t site) {
+  captures().refuse_synchronize(stream);
   tell(&Told::trace_gpu_stream_synchronization, stream);
   host_wait(record(stream), how, site);
 }
 
 void Device::synchronize(int64_t site) {
+  captures().refuse_synchronize();
   tell(&Told::trace_gpu_device_synchronization);
   for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
     if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
@@ -112,6 +120,17 @@ void Device::synchronize(int64_t site) {
 WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect,
                        int64_t site) {
   if (!bound_) bind(chosen());
+  if (Graph* graph = captures().of(stream)) {
+    Node node{Node::kLaunch, stream, kernel, nominal, site};
+    node.effect = std::move(effect);
+    captures().launch(*graph, std::move(node), accesses);
+    return nullptr;
+  }
+  return enqueue(stream, kernel, accesses, nominal, std::move(effect), site, costs.launch_ns);
+}
+
+WorkPtr Device::enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect,
+                        int64_t site, int64_t host_ns) {
   name(stream);
   auto& time = timeline();
   double factor = 1;
@@ -120,7 +139,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
     if (known == factors_.end()) known = factors_.emplace(std::pair{kernel, stream}, costs.factor(name_of(kernel), stream)).first;
     factor = known->second;
   }
-  if (factor > 0) time.now += costs.launch_ns;  // 0: costs nothing, so that only its order remains
+  if (factor > 0) time.now += host_ns;  // 0: costs nothing, so that only its order remains
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
   duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
@@ -130,6 +149,38 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
   if (deferred) time.catch_up_if_free();
   else meet(stream), raise();
   return work;
+}
+
+void Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number,
+                    int64_t site) {
+  if (Graph* graph = captures().of(stream)) {
+    Node node{Node::kLaunch, stream, kernel, rendezvous.nominal, site};
+    node.rendezvous = std::make_shared<Rendezvous>(rendezvous);
+    return captures().launch(*graph, std::move(node), accesses);
+  }
+  enqueue(stream, kernel, accesses, rendezvous, number, site, costs.launch_ns);
+}
+
+void Device::enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number,
+                     int64_t site, int64_t host_ns) {
+  auto& time = timeline();
+  time.now += host_ns;
+  auto work = std::make_shared<Work>();
+  auto change = deviations().next(stream, kernel, trace().ops + 1, rendezvous.duration);
+  work->duration = rendezvous.duration + change.longer;
+  work->read = unwritten().behind_reads(accesses, rendezvous.read);
+  work->effect = rendezvous.write;
+  work->group = rendezvous.group;
+  work->number = number;
+  work->late = rendezvous.late + change.late;
+  work->alone = rendezvous.alone;
+  work->link = rendezvous.link;
+  work->members = rendezvous.members;
+  int64_t issued = time.now;
+  time.collective(stream, work);
+  trace().launch(stream, kernel, accesses, site, issued, work->start, work->end, rendezvous.nominal, work, rendezvous.root,
+                 rendezvous.issuer);
+  time.catch_up_if_free();
 }
 
 void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site) {

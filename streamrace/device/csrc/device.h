@@ -17,9 +17,21 @@ constexpr int64_t kPool = 32;
 constexpr int64_t kHost = 1 + 2 * kPool;
 static_assert(kHost == schema::kHost);
 
+struct Graph;
+
 struct Marker {  // a position in a stream
   int64_t number = 0;
   Instant instant;
+  std::shared_ptr<Graph> graph;  // of a captured stream (capture.h): then `number` is its place among the graph's markers
+};
+
+// A rank's part in a collective. Effects: at its start and at its end.
+struct Rendezvous {
+  int64_t group, duration, late, root, issuer, nominal;
+  double alone;
+  int64_t link;
+  std::vector<int> members;
+  Effect read, write;
 };
 
 using schema::How;  // kCopy: the host writes, kRead: it reads
@@ -55,6 +67,7 @@ class Device {
 
   static int64_t& current();  // this thread's stream, of the device in use
   int64_t next_stream(bool high_priority);
+  int64_t hidden_stream() { return kHost + ++hidden_; }  // one that no program can get
 
   Marker record(int64_t stream);
   void wait(int64_t stream, const Marker& marker, int64_t site);
@@ -67,6 +80,14 @@ class Device {
 
   // Gives work to `stream`. `nominal`: nanoseconds before this timing stretches it.
   WorkPtr launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site);
+  // The same for a launch of a replay, which takes none of the host's time.
+  WorkPtr enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site,
+                  int64_t host_ns = 0);
+  void host_launches() { timeline().now += costs.launch_ns; }
+  // Gives the stream this rank's part in collective `number` of its group.
+  void launch(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number, int64_t site);
+  void enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number, int64_t site,
+               int64_t host_ns = 0);
   // Records an access by the host itself, now.
   void host_access(int64_t kernel, const Accesses& accesses, int64_t site);
   void forget_factors() { factors_.clear(); }
@@ -79,7 +100,7 @@ class Device {
 
  private:
   std::map<std::pair<int64_t, int64_t>, double> factors_;
-  int64_t taken_[2] = {0, 0};
+  int64_t taken_[2] = {0, 0}, hidden_ = 0;
   std::string error_;
   bool used_ = false, bound_ = false;
   void name(int64_t stream);

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "callsite.h"
+#include "capture.h"
 #include "dry.h"
 #include "generator.h"
 #include "operators.h"
@@ -59,6 +60,7 @@ at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) 
 
 void see(int64_t op, const at::Tensor& tensor, bool copied) {
   if (!probes().on || !tensor.defined()) return;
+  if (replayed_operation >= 0) op = replayed_operation;
   at::Tensor row = tensor.contiguous();
   probes().read(op, row.data_ptr(), row.nbytes(), row.itemsize(), copied);
   if (row.numel() != 1 || row.is_complex() || row.scalar_type() == at::kUInt64) return;
@@ -336,7 +338,11 @@ std::pair<Stack, Stack> rehearse(Call& call, const at::Generator& numbers) {
     if (call.op.pivots && filling == 0.0) continue;
     Stack stood;
     if (std::isnan(filling) && dry().on && !dry().known(call.accesses.reads)) dry().refuse(name_of(call.op.name));
-    if (std::isnan(filling)) device().meet(Device::current());
+    if (std::isnan(filling)) {
+      TORCH_CHECK(!captures().of(Device::current()), "streamrace: ", name_of(call.op.name), " checks its values when it is issued, which a CUDA graph "
+                  "does not have then: run it without a graph");
+      device().meet(Device::current());
+    }
     {
       Executing quiet(dtype);
       Stood known;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <deque>
 
-#include "device.h"
+#include "capture.h"
 
 namespace simgpu {
 
@@ -24,34 +24,68 @@ static uint64_t next(uint64_t& state) {
   return mixed ^ (mixed >> 31);
 }
 
-at::Generator Generator::draw(int64_t count) {
-  auto made = at::detail::createCPUGenerator(state_->seed);
-  if (state_->offset != 0) {
+at::Generator numbers_at(const GeneratorState& state) {
+  auto made = at::detail::createCPUGenerator(state.seed);
+  if (state.offset != 0) {
     at::mt19937_data_pod filled{};
-    filled.seed_ = state_->seed;
+    filled.seed_ = state.seed;
     filled.seeded_ = true;
     filled.left_ = 1;  // the first number is from the next state
-    uint64_t mix = state_->seed;
-    mix = next(mix) ^ state_->offset;
+    uint64_t mix = state.seed;
+    mix = next(mix) ^ state.offset;
     for (auto& word : filled.state_) word = static_cast<uint32_t>(next(mix));
     at::mt19937 engine;
     engine.set_data(filled);
     static_cast<at::CPUGeneratorImpl*>(made.unsafeGetGeneratorImpl())->set_engine(engine);
   }
+  return made;
+}
+
+uint64_t offset_of(int64_t count) {
   // calc_execution_policy (ATen/native/cuda/DistributionTemplates.h) on the GPU of streamrace/device/cuda.py: as many
   // blocks of 256 threads as 108 multiprocessors hold; each thread takes four numbers at a time.
   constexpr int64_t kBlock = 256, kBlocks = 108 * (2048 / kBlock), kUnroll = 4;
   int64_t blocks = std::min(kBlocks, (count + kBlock - 1) / kBlock);
-  if (count > 0) state_->offset += static_cast<uint64_t>(((count - 1) / (kBlock * blocks * kUnroll) + 1) * kUnroll);
+  return count > 0 ? static_cast<uint64_t>(((count - 1) / (kBlock * blocks * kUnroll) + 1) * kUnroll) : 0;
+}
+
+at::Generator Generator::draw(int64_t count) {
+  if (Graph* graph = captures().of(Device::current())) return captures().draw(*graph, state_, count);
+  auto made = numbers_at(*state_);
+  state_->offset += offset_of(count);
   return made;
 }
 
+void Generator::set_current_seed(uint64_t seed) {
+  if (captures().of(Device::current())) {
+    TORCH_CHECK(seed == state_->seed, "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the original seed.");
+    return;
+  }
+  *state_ = {seed, 0};
+}
+
+static void refuse_in_capture(const char* call) {
+  TORCH_CHECK(!captures().of(Device::current()), "Cannot call CUDAGeneratorImpl::", call, " during CUDA graph capture. If you need this call to be captured, please file an issue.");
+}
+
 void Generator::set_offset(uint64_t offset) {
+  refuse_in_capture("set_offset");
+  set_offset_here(offset);
+}
+
+void Generator::set_offset_here(uint64_t offset) {
   TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4");
-  state_->offset = offset;
+  Graph* graph = captures().of(Device::current());
+  (graph ? graph->drawn[state_] : state_->offset) = offset;
+}
+
+uint64_t Generator::get_offset() const {
+  refuse_in_capture("get_offset");
+  return state_->offset;
 }
 
 uint64_t Generator::seed() {
+  refuse_in_capture("seed");
   set_current_seed(c10::detail::getNonDeterministicRandom(true));
   return state_->seed;
 }
@@ -63,14 +97,16 @@ void Generator::set_state(const c10::TensorImpl& given) {
   State read;
   std::memcpy(&read.seed, given.data(), 8);
   if (nbytes == 16) std::memcpy(&read.offset, static_cast<const char*>(given.data()) + 8, 8);
-  state_->seed = read.seed;
-  set_offset(read.offset);
+  set_current_seed(read.seed);
+  set_offset_here(read.offset);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> Generator::get_state() const {
   auto made = at::detail::empty_cpu({16}, at::kByte);
   std::memcpy(made.data_ptr(), &state_->seed, 8);
-  std::memcpy(static_cast<char*>(made.data_ptr()) + 8, &state_->offset, 8);
+  Graph* graph = captures().of(Device::current());
+  uint64_t offset = graph ? graph->drawn[state_] : state_->offset;
+  std::memcpy(static_cast<char*>(made.data_ptr()) + 8, &offset, 8);
   return made.getIntrusivePtr();
 }
 

@@ -20,10 +20,12 @@ struct Generator final : c10::GeneratorImpl {
 
   // Returns the CPU's generator for one draw of `count` numbers, and advances this one.
   at::Generator draw(int64_t count);
+  const std::shared_ptr<State>& shared_state() const { return state_; }
 
-  void set_current_seed(uint64_t seed) override { *state_ = {seed, 0}; }
+  // While a stream is captured, the state on its thread is that of the capture: the offset counts from the graph's beginning.
+  void set_current_seed(uint64_t seed) override;
   void set_offset(uint64_t offset) override;
-  uint64_t get_offset() const override { return state_->offset; }
+  uint64_t get_offset() const override;
   uint64_t current_seed() const override { return state_->seed; }
   uint64_t seed() override;
   void set_state(const c10::TensorImpl& state) override;
@@ -33,8 +35,13 @@ struct Generator final : c10::GeneratorImpl {
 
  private:
   Generator* clone_impl() const override;
+  void set_offset_here(uint64_t offset);
   std::shared_ptr<State> state_;  // shared with generators that were obtained "graphsafe"
 };
+
+// Returns the CPU's generator for the draw that this state comes to, and by how much a draw of `count` numbers advances it.
+at::Generator numbers_at(const GeneratorState& state);
+uint64_t offset_of(int64_t count);
 
 // Returns the generator of a device; negative: of the current device.
 const at::Generator& default_generator(int64_t index = -1);

@@ -4,6 +4,7 @@
 
 #include "allocator.h"
 #include "callsite.h"
+#include "capture.h"
 #include "gpu_trace.h"
 
 namespace simgpu {
@@ -117,10 +118,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<double>(last.known - first.known) / 1e6;
   }
 
+  bool isStreamCapturing(const c10::Stream& one) const OVERRIDE_SINCE_13 {
+    Lock lock;
+    return captures().of(one.id()) != nullptr;
+  }
   bool queryStream(const c10::Stream& one) const override {
     if (device().foreign(one.device_index())) return true;
     int64_t site = call_site();
     Lock lock;
+    captures().refuse_synchronize(one.id());
     return device().query(device().record(one.id()), site);
   }
   void synchronizeStream(const c10::Stream& one) const override {

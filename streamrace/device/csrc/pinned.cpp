@@ -1,12 +1,13 @@
 // Pinned memory of the host, allocated like at::CachingHostAllocator: sizes are powers of two, and a block is handed out
-// again once the streams whose copies used it have reached their position at its free. Also handles memory of the
+// again once the streams whose copies used it have reached their position at its free. What is allocated in the capture of a
+// CUDA graph is of the graph's pool (ATen/core/CachingHostAllocator.h). Also handles memory of the
 // program that cudaHostRegister pinned (CUDA Runtime API, "Memory Management").
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "allocator.h"
+#include "capture.h"
 #include "dry.h"
 #include "recorder.h"
 #include "probes.h"
@@ -14,7 +15,10 @@
 namespace simgpu {
 namespace {
 
-struct Free {
+using PinnedKey = std::pair<int64_t, size_t>;  // the pool, and the size
+
+struct PinnedHeld {  // freed, but streams may still use it
+  PinnedKey key;
   char* data;
   std::vector<Instant> until;
   bool passed() {
@@ -24,7 +28,8 @@ struct Free {
 
 struct Pinned {
   std::map<const char*, Block*> used;
-  std::map<size_t, std::vector<Free>> free;  // by size
+  std::vector<PinnedHeld> held;
+  std::map<PinnedKey, std::vector<char*>> free;  // the last one is handed out first
 };
 Pinned& pinned() {
   static auto* one = new Pinned;
@@ -37,6 +42,14 @@ size_t rounded(size_t nbytes) {
   return size;
 }
 
+void look_at_pinned() {
+  std::vector<PinnedHeld> still;
+  for (auto& one : pinned().held)
+    if (one.passed()) pinned().free[one.key].push_back(one.data);
+    else still.push_back(std::move(one));
+  pinned().held = std::move(still);
+}
+
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t nbytes) override {
     if (nbytes == 0) return {nullptr, nullptr, &free_pinned, c10::kCPU};
@@ -45,11 +58,12 @@ struct PinnedAllocator final : c10::Allocator {
     Lock lock;
     size_t size = rounded(nbytes);
     char* data = nullptr;
-    auto& free = pinned().free[size];
-    auto place = std::find_if(free.begin(), free.end(), [](Free& one) { return one.passed(); });
-    if (place != free.end()) {
-      data = place->data;
-      free.erase(place);
+    int64_t pool = captures().pool_of(Device::current());
+    look_at_pinned();
+    auto& free = pinned().free[{pool, size}];
+    if (!free.empty()) {
+      data = free.back();
+      free.pop_back();
       timeline().catch_up();  // its new owner may read it at once
     } else {
       bool hollow = dry().on && !dry().fits(static_cast<int64_t>(size));
@@ -57,6 +71,7 @@ struct PinnedAllocator final : c10::Allocator {
       if (!hollow) std::memset(data, 0xFF, size);
     }
     Block* block = make_block(nbytes, data, kHost, site);
+    block->pool = pool;
     hand_out(*block, site);
     recorder().pinned(*block);
     pinned().used[data] = block;
@@ -74,15 +89,18 @@ static void forget(Block* block) {
   probes().dropped(block->number);
   dry().dropped(block->number);
   pinned().used.erase(block->data);
+  block_freed(*block);
   delete block;
 }
 
 void free_pinned(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
-  Free free{block->data, {}};
-  for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
-  pinned().free[rounded(block->nbytes)].push_back(std::move(free));
+  if (block->pool && block->captured) return;  // the graphs' copies use it: it is never handed out again
+  PinnedHeld held{{block->pool, rounded(block->nbytes)}, block->data, {}};
+  for (int64_t stream : block->recorded) held.until.push_back(timeline().position(stream));
+  if (held.until.empty()) pinned().free[held.key].push_back(held.data);
+  else pinned().held.push_back(std::move(held));
   forget(block);
 }
 
@@ -99,7 +117,26 @@ Block* pinned_block_of(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.has_storage() ? pinned_block_of(tensor.storage().data()) : nullptr;
 }
 
+void each_pinned_block(const std::function<void(Block&)>& look) {
+  for (auto& [data, block] : pinned().used) look(*block);
+}
+
+bool is_pinned_memory(const char* data) {
+  if (pinned_block_of(data)) return true;
+  auto has = [data](const PinnedKey& key, const char* begin) { return data >= begin && data < begin + key.second; };
+  for (auto& one : pinned().held)
+    if (has(one.key, one.data)) return true;
+  for (auto& [key, all] : pinned().free)
+    for (char* begin : all)
+      if (has(key, begin)) return true;
+  return false;
+}
+
 void record_event(const at::Tensor& host, Block& block, int64_t stream) {
+  if (captures().of(stream)) {  // nothing runs yet: the program must keep memory from outside of the graph for the replays
+    block.captured = true;
+    return;
+  }
   recorder().used(block, stream);
   if (block.registered) {  // no allocator keeps it until then: the program must not unregister it too early
     if (std::find(block.recorded.begin(), block.recorded.end(), stream) == block.recorded.end()) block.recorded.push_back(stream);

@@ -101,12 +101,12 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
 }
 
 int64_t Trace::layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims) {
-  if (!on) return 0;
   std::vector<int64_t> key{itemsize};
   for (auto& [size, stride] : dims) key.insert(key.end(), {size, stride});
   auto [place, fresh] = layouts_.try_emplace(key, static_cast<int64_t>(layouts_.size()) + 1);
   if (fresh) {
     keys_.push_back(&place->first);
+    if (!on) return place->second;  // of a captured launch, which may be replayed while something is traced
     words_.push_back(static_cast<int64_t>(WordKind::kLayout));
     words_.push_back(static_cast<int64_t>(key.size()) + 1);
     words_.push_back(place->second);

@@ -34,6 +34,12 @@
 #define OVERRIDE_SINCE_11
 #endif
 
+#if STREAMRACE_TORCH_SINCE(13)
+#define OVERRIDE_SINCE_13 override
+#else
+#define OVERRIDE_SINCE_13
+#endif
+
 #if !STREAMRACE_TORCH_SINCE(9)
 namespace c10 {
 #if !STREAMRACE_TORCH_SINCE(7)

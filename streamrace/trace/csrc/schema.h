@@ -11,10 +11,10 @@ inline constexpr int64_t kHost = 65;
 enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };
 inline constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met"};
 enum class WordKind : int64_t {
-  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup
+  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup, kPoolPart, kGraphPart, kReplay, kDangling
 };
 enum Code {
-  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kKernelFault, kCodes
+  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kKernelFault, kPoolPart, kGraphPart, kReplay, kDangling, kKeptOutput, kCodes
 };
 
 // The positions of each record's fields, their values, and what reads these from a file's bytes.
@@ -47,6 +47,11 @@ struct Export { enum : int { block, how, stack, time, fields }; struct Values { 
 struct Asked { enum : int { operation, file, line, function, stream, block, fields }; struct Values { std::string_view operation; std::string_view file; int64_t line; std::string_view function; int64_t stream; int64_t block = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.operation = from.text(); it.file = from.text(); it.line = from.integer(); it.function = from.text(); it.stream = from.integer(); if (count > 5) it.block = from.integer(); return it; } };
 struct Onward { enum : int { part, operations, op, fields }; struct Values { int64_t part; int64_t operations; int64_t op; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.part = from.integer(); it.operations = from.integer(); it.op = from.integer(); return it; } };
 struct KernelFault { enum : int { op, kind, verb, first, second, programs, fields }; struct Values { int64_t op; std::string_view kind; std::string_view verb; std::string_view first; std::string_view second; std::string_view programs; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 6, fields); Values it; it.op = from.integer(); it.kind = from.text(); it.verb = from.text(); it.first = from.raw(); it.second = from.raw(); it.programs = from.raw(); return it; } };
+struct PoolPart { enum : int { part, block, lo, hi, stack, fields }; struct Values { int64_t part; int64_t block; int64_t lo; int64_t hi; int64_t stack; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 5, fields); Values it; it.part = from.integer(); it.block = from.integer(); it.lo = from.integer(); it.hi = from.integer(); it.stack = from.integer(); return it; } };
+struct GraphPart { enum : int { graph, launch, access, part, fields }; struct Values { int64_t graph; int64_t launch; int64_t access; int64_t part; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.graph = from.integer(); it.launch = from.integer(); it.access = from.integer(); it.part = from.integer(); return it; } };
+struct Replay { enum : int { graph, op, launches, stack, fields }; struct Values { int64_t graph; int64_t op; int64_t launches; int64_t stack; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.graph = from.integer(); it.op = from.integer(); it.launches = from.integer(); it.stack = from.integer(); return it; } };
+struct Dangling { enum : int { op, kernel, stack, block, lo, hi, owner, writes, fields }; struct Values { int64_t op; std::string_view kernel; int64_t stack; int64_t block; int64_t lo; int64_t hi; int64_t owner; bool writes; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 8, fields); Values it; it.op = from.integer(); it.kernel = from.text(); it.stack = from.integer(); it.block = from.integer(); it.lo = from.integer(); it.hi = from.integer(); it.owner = from.integer(); it.writes = from.truth(); return it; } };
+struct KeptOutput { enum : int { part, fields }; struct Values { int64_t part; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.part = from.integer(); return it; } };
 
 // Writes the record of these words; false if it takes more than its words.
 template <typename To>
@@ -63,6 +68,10 @@ bool pack(To& to, WordKind kind, const int64_t* words) {
     case WordKind::kHostStep: to.record(kHostStep, 4, words + 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
     case WordKind::kReuse: to.record(kReuse, 7, words + 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
     case WordKind::kExport: to.record(kExport, 4, words + 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kPoolPart: to.record(kPoolPart, 5, words + 5).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
+    case WordKind::kGraphPart: to.record(kGraphPart, 4, words + 4).number(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kReplay: to.record(kReplay, 4, words + 4).number(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kDangling: to.record(kDangling, 8, words + 8).number(words[0]).name(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).number(words[6]).truth(words[7]); return true;
     default: return false;
   }
 }
