@@ -90,7 +90,7 @@ class _Rank:
         self.present: dict[int, dict[int, PoolPart]] = {}  # by block, by first byte: what is allocated there now
         self.unwritten: dict[int, Shadow] = {}  # by part
         self.written: dict[int, _Ranges] = {}  # by block
-        self.captured: dict[tuple[int, int], dict[int, int]] = {}  # by graph and launch: the parts of its accesses
+        self.captured: dict[tuple[int, int], list[PoolPart]] = {}  # by graph and launch: what it uses
         self.replay = Replay(0, 0, 0, 0)
         self.kept: set[int] = set()  # parts
 
@@ -120,7 +120,8 @@ class GraphMemoryUse(Detector):
             elif isinstance(record, PoolPart):
                 self._allocate(state, record)
             elif isinstance(record, GraphPart):
-                state.captured.setdefault((record.graph, record.launch), {})[record.access] = record.part
+                if record.part in state.parts:
+                    state.captured.setdefault((record.graph, record.launch), []).append(state.parts[record.part])
             elif isinstance(record, Replay):
                 state.replay = record
             elif isinstance(record, KeptOutput):
@@ -144,14 +145,14 @@ class GraphMemoryUse(Detector):
     def _work(self, rank: int, state: _Rank, record: Launch | Collective) -> None:
         launch = record.op - state.replay.op
         replayed = 0 <= launch < state.replay.launches
-        known = state.captured.get((state.replay.graph, launch), {}) if replayed else None
+        known = state.captured.get((state.replay.graph, launch), ()) if replayed else None
         for write, accesses in ((False, record.reads), (True, record.writes)):
-            for at, access in enumerate(accesses):
+            for access in accesses:
                 block, lo, hi, layout = access
                 if block not in state.present:
                     continue
-                number = known.get(-1 - at if write else at) if known is not None else None
-                part = state.parts[number] if number is not None else _at(state.present[block], lo)
+                there = state.present[block].values() if known is None else known
+                part = next((part for part in there if part.block == block and part.lo <= lo < part.hi), None)
                 if part is None:
                     continue
                 touched = runs(lo, hi, layout)
@@ -219,7 +220,3 @@ class GraphMemoryUse(Detector):
             self._found[key] = before.again(ranks)
         else:
             self._found[key] = GraphMemory(kind, access, kernel, stack, allocated, nbytes, other, other_stack, 1, ranks)
-
-
-def _at(present: dict[int, PoolPart], lo: int) -> PoolPart | None:
-    return next((part for part in present.values() if part.lo <= lo < part.hi), None)

@@ -72,9 +72,7 @@ def launch(
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
     some = (at_start is not None or at_end is not None) and not valueless()
-    effects = ticket(at_end, at_start) if some else -1
-    if _capture and some and functions().capturing(stream):
-        _capture[0].tickets.add(effects)
+    effects = _ticket_on(stream, at_end, at_start) if some else -1
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():
         number: int = torch.ops.simgpu.issue(
@@ -91,7 +89,8 @@ def launch_late(kernel: str, *, stream: int, duration: int, bounds: Sequence[Ten
     once the effect has run. Return its number in the trace.
     """
     with torch._C._AutoDispatchBelowAutograd():
-        number: int = torch.ops.simgpu.issue_late(list(bounds), kernel, stream, duration, ticket(effect))
+        ticket = _ticket_on(stream, effect)
+        number: int = torch.ops.simgpu.issue_late(list(bounds), kernel, stream, duration, ticket)
     return number
 
 
@@ -116,6 +115,14 @@ def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
     """Return the number by which the C++ part runs these effects once each, the one at the end last."""
     number = next(_tickets)
     _effects[number] = (at_start, at_end)
+    return number
+
+
+def _ticket_on(stream: int, at_end: Effect | None, at_start: Effect | None = None) -> int:
+    """Return the number of these effects; if a CUDA graph captures the stream, each replay runs them."""
+    number = ticket(at_end, at_start)
+    if _capture and functions().capturing(stream):
+        _capture[0].tickets.add(number)
     return number
 
 

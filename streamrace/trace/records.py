@@ -167,14 +167,10 @@ class PoolPart(NamedTuple):
 
 
 class GraphPart(NamedTuple):
-    """An access of launch number ``launch`` of a captured ``graph`` is to allocation ``part`` of a pool.
-
-    ``access``: its position among the launch's reads; of a write, -1 minus its position among the writes.
-    """
+    """Launch number ``launch`` of a captured ``graph`` uses allocation ``part`` of a pool."""
 
     graph: int
     launch: int
-    access: int
     part: int
 
 

@@ -84,7 +84,7 @@ FIELDS: dict[WordKind, tuple[type[Any], str]] = {
     WordKind.REUSE: (Reuse, "number number number number number number truth"),
     WordKind.EXPORT: (Export, "number name number number"),
     WordKind.POOL_PART: (PoolPart, "number number number number number"),
-    WordKind.GRAPH_PART: (GraphPart, "number number number number"),
+    WordKind.GRAPH_PART: (GraphPart, "number number number"),
     WordKind.REPLAY: (Replay, "number number number number"),
     WordKind.DANGLING: (Dangling, "number name number number number number number truth"),
 }

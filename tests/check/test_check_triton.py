@@ -229,3 +229,59 @@ def test_a_program_without_triton_imports_nothing_of_it(check: Checking) -> None
         print("imported", [name for name in sys.modules if name.partition(".")[0] == "triton"])
     """)
     assert "imported []" in check("train.py").out
+
+
+GRAPH = """
+    x, out = torch.zeros(1024, device="cuda"), torch.empty(1024, device="cuda")
+
+    def work():
+        scale[(4,)](x, out, 2.0, BLOCK=256)  # captured
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    for step in range(3):
+        WAIT
+        with torch.cuda.stream(side):
+            x.fill_(step)
+        torch.cuda.current_stream().wait_stream(side)
+        graph.replay()  # replayed
+        print("sum", out.sum().item())
+"""
+
+
+def test_a_kernel_in_a_cuda_graph_runs_at_each_replay_and_takes_part_in_its_races(check: Checking) -> None:
+    text = program(GRAPH, WAIT="side.wait_stream(torch.cuda.current_stream())")
+    right = check(check.script(text))
+    assert right.status == 0, right.out + right.err
+    assert [line for line in right.out.splitlines() if line.startswith("sum")] == [
+        "sum 0.0",
+        "sum 2048.0",
+        "sum 4096.0",
+    ]
+    text = program(GRAPH.replace('print("sum", out.sum().item())', "pass"), WAIT="pass")
+    wrong = check("--overwrite", check.script(text))
+    assert wrong.status == 1, wrong.out + wrong.err
+    assert pairs(wrong.findings) == {("triton::scale", "aten::fill_")}
+    (race,) = wrong.findings["races"]
+    places = [(frame["line"], frame["function"].endswith("(captured)")) for frame in race["first"]["stack"][:2]]
+    lines = [int(line_of(text, words).partition(":")[2]) for words in ("# captured", "# replayed")]
+    assert places == [(lines[0], True), (lines[1], False)]
+
+
+def test_memory_of_a_pool_that_a_kernel_writes_is_its_tensors(check: Checking) -> None:
+    body = """
+        x = torch.ones(1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            temporary = x * 3
+            total = temporary.sum()
+            del temporary
+            out = torch.empty(1024, device="cuda")  # has its memory
+            scale[(4,)](x, out, 2.0, BLOCK=256)
+        graph.replay()
+        print("sum", out.sum().item())
+    """
+    done = check(check.script(program(body)))
+    assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err
+    assert "sum 2048.0" in done.out

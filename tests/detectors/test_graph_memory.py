@@ -42,7 +42,7 @@ def told(*records: TraceRecord) -> list[tuple[str, int, int]]:
 
 def capture(*launches: tuple[int, bool, int, int]) -> tuple[list[GraphPart], list[Launch]]:
     """A graph with these launches: the part, whether it is written, and the bytes."""
-    parts = [GraphPart(1, number, -1 if write else 0, part) for number, (part, write, *_) in enumerate(launches)]
+    parts = [GraphPart(1, number, part) for number, (part, *_) in enumerate(launches)]
     accesses = [
         ((), (Access(POOL, lo, hi),)) if write else ((Access(POOL, lo, hi),), ()) for _, write, lo, hi in launches
     ]

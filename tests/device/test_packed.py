@@ -101,7 +101,7 @@ def test_words_become_records() -> None:
         (WordKind.REUSE, [1, 2, 3, 4, 5, 6, 1], Reuse(1, 2, 3, 4, 5, 6, last=True)),
         (WordKind.EXPORT, [1, NAMED, 2, 3], Export(1, text, 2, 3)),
         (WordKind.POOL_PART, [1, 2, 3, 4, 5], PoolPart(1, 2, 3, 4, 5)),
-        (WordKind.GRAPH_PART, [1, 2, -1, 4], GraphPart(1, 2, -1, 4)),
+        (WordKind.GRAPH_PART, [1, 2, 3], GraphPart(1, 2, 3)),
         (WordKind.REPLAY, [1, 2, 3, 4], Replay(1, 2, 3, 4)),
         (WordKind.DANGLING, [1, NAMED, 2, 3, 4, 5, -1, 1], Dangling(1, text, 2, 3, 4, 5, -1, writes=True)),
         (

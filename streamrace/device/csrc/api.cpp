@@ -89,7 +89,7 @@ int64_t issue_late(at::TensorList bounds, c10::string_view kernel, int64_t strea
   accesses.late = true;
   for (const auto& one : bounds)
     if (Block* block = block_of(one.storage().unsafeGetStorageImpl()))
-      accesses.reads.push_back({block->number, 0, static_cast<int64_t>(block->nbytes), 0});
+      accesses.reads.push_back({block->number, block->shift, block->shift + static_cast<int64_t>(block->nbytes), 0});
   device().launch(stream, name_id(std::string(kernel)), accesses, duration, python(ticket, 1), site);
   return trace().ops;
 }

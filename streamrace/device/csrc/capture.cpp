@@ -108,14 +108,12 @@ int64_t Captures::end(int64_t number) {
     if (stream != graph.origin) graph.hidden[stream] = device().hidden_stream();
   for (auto& node : graph.nodes) {
     if (node.kind != Node::kLaunch) continue;
-    auto note = [&](const std::vector<Place>& places, bool writes) {
-      for (size_t i = 0; i < places.size(); ++i) {
-        users_.emplace(places[i].access.block, number);
-        auto access = static_cast<int64_t>(i);
-        if (places[i].part >= 0) trace().note(WordKind::kGraphPart, {number, graph.launches, writes ? -1 - access : access, places[i].part});
+    std::set<int64_t> parts;
+    for (auto* places : {&node.reads, &node.writes})
+      for (auto& place : *places) {
+        users_.emplace(place.access.block, number);
+        if (place.part >= 0 && parts.insert(place.part).second) trace().note(WordKind::kGraphPart, {number, graph.launches, place.part});
       }
-    };
-    note(node.reads, false), note(node.writes, true);
     ++graph.launches;
   }
   return graph.launches;
@@ -148,6 +146,7 @@ void Captures::launch(Graph& graph, Node node, const Accesses& accesses) {
       to.push_back({access, data, part});
     }
   };
+  node.late = accesses.late;
   places(accesses.reads, node.reads);
   places(accesses.writes, node.writes);
   node.draws = std::exchange(draws_, {});
@@ -214,7 +213,7 @@ std::vector<Access> Captures::present(const Graph& graph, const Node& node, bool
     bool whole = owners->size() == 1 && owners->front().hi - owners->front().lo == access.hi - access.lo;
     if (whole) owners->front().layout = access.layout;
     made[i] = owners->front();
-    made.insert(made.end(), owners->begin() + 1, owners->end());  // behind: accesses keep their positions
+    made.insert(made.end(), owners->begin() + 1, owners->end());
   }
   return made;
 }
@@ -252,7 +251,7 @@ int64_t Captures::replay(int64_t number, int64_t from, int64_t collective, int64
     } else if (node.rendezvous && static_cast<int64_t>(i) != from) {
       return static_cast<int64_t>(i);
     } else {
-      Accesses accesses{present(graph, node, false, here), present(graph, node, true, here)};
+      Accesses accesses{present(graph, node, false, here), present(graph, node, true, here), node.late};
       if (node.rendezvous) {
         Rendezvous met = *node.rendezvous;
         if (met.issuer >= 0 && (met.issuer == graph.origin || graph.hidden.count(met.issuer))) met.issuer = stream_of(met.issuer);

@@ -37,6 +37,7 @@ struct Node {
   int64_t stream;  // that was captured
   int64_t kernel = 0, nominal = 0, site = 0;
   std::vector<Place> reads, writes;
+  bool late = false;  // these are bounds: each replay reports what it accesses
   Effect effect;
   std::vector<Draw> draws;
   std::shared_ptr<Rendezvous> rendezvous;  // of a collective
