@@ -25,20 +25,8 @@ from typing import NamedTuple
 from streamrace.detectors.base import Detector, GraphMemory
 from streamrace.detectors.order.races import site
 from streamrace.detectors.values.uninitialised import Range, Shadow, keeps_contents, runs
-from streamrace.trace.records import (
-    Access,
-    Alloc,
-    Collective,
-    Dangling,
-    Frame,
-    GraphPart,
-    KeptOutput,
-    Launch,
-    PoolPart,
-    Replay,
-    Stack,
-    TraceRecord,
-)
+from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, PoolPart, Replay
+from streamrace.trace.records import Access, Alloc, Collective, Frame, Launch, Stack, TraceRecord
 
 _READ = frozenset({Launch, Collective, Stack, Alloc, PoolPart, GraphPart, Replay, Dangling, KeptOutput})
 

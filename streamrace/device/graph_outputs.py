@@ -18,7 +18,7 @@ import torch
 
 from streamrace.device import tracing
 from streamrace.device.sanitizer import unseen
-from streamrace.trace.records import KeptOutput
+from streamrace.trace.graph_records import KeptOutput
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MORE = 2  # references from two replays: one is what a program has that assigns the result to a name

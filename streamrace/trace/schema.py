@@ -13,21 +13,18 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from streamrace.trace.graph_records import Dangling, GraphPart, PoolPart, Replay
 from streamrace.trace.records import (
     Access,
     Alloc,
     Collective,
-    Dangling,
     Export,
     Free,
-    GraphPart,
     HostStep,
     HostWait,
     Launch,
-    PoolPart,
     Record,
     RecordStream,
-    Replay,
     Reuse,
     TraceRecord,
     Wait,

@@ -6,19 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrace.detectors.values.graph_memory import GraphMemoryUse
-from streamrace.trace.records import (
-    Access,
-    Alloc,
-    Dangling,
-    Frame,
-    GraphPart,
-    KeptOutput,
-    Launch,
-    PoolPart,
-    Replay,
-    Stack,
-    TraceRecord,
-)
+from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, PoolPart, Replay
+from streamrace.trace.records import Access, Alloc, Frame, Launch, Stack, TraceRecord
 from tests.examples import examples
 
 POOL, SIZE = 1, 48

@@ -17,7 +17,8 @@ from judged import story
 from torch.nn.functional import mse_loss
 from world import pairs, races, together
 
-from streamrace.trace.records import Dangling, Launch, Replay, StreamName
+from streamrace.trace.graph_records import Dangling, Replay
+from streamrace.trace.records import Launch, StreamName
 
 
 def captured(work: Callable[[], Any], **how: Any) -> tuple[torch.cuda.CUDAGraph, Any]:

@@ -11,22 +11,8 @@ import torch
 from streamrace.device import library, tracing
 from streamrace.device.tracing import Tracer
 from streamrace.trace.encoding import Packed, decode, encode
-from streamrace.trace.records import (
-    Alloc,
-    Collective,
-    Dangling,
-    Export,
-    Free,
-    GraphPart,
-    HostStep,
-    HostWait,
-    Launch,
-    PoolPart,
-    Record,
-    Replay,
-    Reuse,
-    Wait,
-)
+from streamrace.trace.graph_records import Dangling, GraphPart, PoolPart, Replay
+from streamrace.trace.records import Alloc, Collective, Export, Free, HostStep, HostWait, Launch, Record, Reuse, Wait
 from streamrace.trace.schema import CODES, FIELDS, HOST, WordKind
 
 PACKED = {
