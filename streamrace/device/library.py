@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "failed": (None, (c_char_p,)),
     "report": (None, (c_int, c_void_p, c_int64)),
     "reporting": (c_int64, ()),
+    "block_at": (c_int, (c_int64, POINTER(c_int64))),
     "effects": (None, (_Effect,)),
     "exchange": (None, (_Post, _Receive, _Promise)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),

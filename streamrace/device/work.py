@@ -7,6 +7,7 @@ each other their arrivals through an :class:`Exchange`.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
@@ -99,6 +100,15 @@ def report(reads: np.ndarray, writes: np.ndarray) -> None:
     for written, ranges in ((0, reads), (1, writes)):
         words = np.ascontiguousarray(ranges, dtype=np.int64)
         functions().report(written, words.ctypes.data, len(words))
+
+
+def block_at(address: int) -> tuple[int, int, int, int] | None:
+    """Return the block that has the byte at an address now; None if none has it.
+
+    As its first address, its end, its number, and where it begins in the trace's block of this number.
+    """
+    found = (ctypes.c_int64 * 4)()
+    return (found[0], found[1], found[2], found[3]) if functions().block_at(address, found) else None
 
 
 def valueless() -> bool:

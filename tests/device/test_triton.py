@@ -120,6 +120,25 @@ def test_an_access_outside_of_all_arguments_is_left_out_and_told() -> None:
     assert fault.second[0].endswith("triton_kernels.py") and fault.programs == (0, 0, 0, 0, 0, 0)
 
 
+def test_memory_whose_address_is_passed_as_a_number_is_accessed_and_recorded() -> None:
+    """As grouped products of matrices do, whose operands' addresses lie in a tensor."""
+    from triton_kernels import from_numbers
+
+    with story() as told:
+        x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+        addresses = torch.tensor([x.data_ptr() + 8, y.data_ptr()], device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        from_numbers[(2,)](addresses, BLOCK=4)
+        with torch.cuda.stream(side):
+            y.add_(1)
+        torch.cuda.synchronize()
+        assert x.tolist() == [0.0] * 2 + [1.0] * 4 + [0.0] * 2 and y.tolist()[4:] == [1.0] * 4
+    assert set(told.pairs) == {("triton::from_numbers", "aten::add")}, told.pairs
+    launch = next(one for one in told.launches if one.kernel == "triton::from_numbers")
+    assert sorted(ranges(launch.writes)) == [(0, 16), (8, 24)]
+
+
 def test_a_store_far_away_does_not_end_the_process() -> None:
     from triton_kernels import wild
 
@@ -152,14 +171,9 @@ def test_a_wait_for_a_program_that_has_not_run_is_told_and_one_for_an_earlier_pr
 
 
 def test_what_the_interpreter_cannot_run_is_refused_by_name_and_line() -> None:
-    from triton_kernels import assembles, double_in_place, from_numbers
+    from triton_kernels import assembles, double_in_place
 
     x = torch.zeros(4, device="cuda")
-    from_numbers[(1,)](torch.tensor([x.data_ptr()], device="cuda"), BLOCK=4)
-    with pytest.raises(
-        RuntimeError, match="an access to memory whose address was passed as a number .* 'from_numbers'"
-    ):
-        torch.cuda.synchronize()
     assembles[(1,)](x, BLOCK=4)
     where = r"the Triton kernel 'assembles' \(triton_kernels.py:\d+\)"
     with pytest.raises(

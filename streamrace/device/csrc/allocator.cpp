@@ -523,6 +523,14 @@ std::pair<const char*, int64_t> whereabouts(const Access& access) {
   return {data, chunk && chunk->block ? chunk->block->part : -1};
 }
 
+Block* block_at(const char* data) {
+  Segment* segment = segment_of(data);
+  if (!segment) return pinned_block_of(data);
+  Chunk* chunk = chunk_of(*segment, data);
+  Block* block = chunk ? chunk->block : nullptr;
+  return block && data < block->data + block->nbytes ? block : nullptr;
+}
+
 std::optional<std::vector<Access>> owners_of(const char* data, int64_t nbytes) {
   std::vector<Access> made;
   auto add = [&](const Block& block) {

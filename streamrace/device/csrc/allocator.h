@@ -64,6 +64,7 @@ void watch_pinned_memory();  // watches the host's own accesses to it, from now 
 void follow_blocks();
 void block_freed(const Block& block);
 std::pair<const char*, int64_t> whereabouts(const Access& access);  // its address, and the part of a pool it belongs to
+Block* block_at(const char* data);  // that has this byte now; null if none has
 // Returns the accesses to the blocks that have these bytes now; none if the memory was given back.
 std::optional<std::vector<Access>> owners_of(const char* data, int64_t nbytes);
 void use_pool(int64_t pool, int64_t by);  // counts the graphs of a pool, whose memory is kept for them

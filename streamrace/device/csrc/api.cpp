@@ -391,6 +391,14 @@ void simgpu_report(int writes, const int64_t* ranges, int64_t count) {
   Lock lock;
   trace().report(writes != 0, ranges, count);
 }
+int simgpu_block_at(int64_t address, int64_t* found) {  // its first byte and end, its number, and where it begins in the trace's block
+  Lock lock;
+  Block* block = block_at(reinterpret_cast<const char*>(address));
+  if (!block) return 0;
+  auto begin = reinterpret_cast<int64_t>(block->data);
+  found[0] = begin, found[1] = begin + static_cast<int64_t>(block->nbytes), found[2] = block->number, found[3] = block->shift;
+  return 1;
+}
 int64_t simgpu_reporting() {
   Lock lock;
   return trace().reporting();

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamrace.device import refusals
+from streamrace.device import refusals, work
 from streamrace.device.triton.judging import LaunchJudge, Site, StoredValues
-from streamrace.device.triton.memory import Array, LaunchMemory
+from streamrace.device.triton.memory import Array, LaunchMemory, StorageSpan
 
 PATIENCE = 5000
 """Loads and atomic operations of few addresses that a program may repeat while it changes nothing."""
@@ -90,18 +90,25 @@ class GridExecution:
         self, elements: Elements, *, reads: bool, writes: bool, atomic: bool = False, stored: StoredValues | None = None
     ) -> Array | None:
         inside = self.memory.access(elements.addresses, elements.size, reads=reads, writes=writes)
+        if inside is not None and self.made_of_numbers and self._find(elements.addresses[~inside]):
+            inside = self.memory.access(elements.addresses, elements.size, reads=reads, writes=writes)
         if inside is not None:
             self._outside(elements, inside, "write" if writes else "read")
         if self.judge is not None:
             self.judge.access(*elements, site(), reads=reads, writes=writes, atomic=atomic, stored=stored)
         return inside
 
+    def _find(self, addresses: Array) -> bool:
+        """Find the blocks that have these addresses, which the kernel made of numbers. Return False for none."""
+        found = False
+        while addresses.size and (block := work.block_at(int(addresses[0]))) is not None:
+            found = True
+            start, end, number, shift = block
+            self.memory.add(StorageSpan(start, end, number, shift))
+            addresses = addresses[(addresses < start) | (addresses >= end)]
+        return found
+
     def _outside(self, elements: Elements, inside: Array, verb: str) -> None:
-        if self.made_of_numbers:
-            self.refuse(
-                "an access to memory whose address was passed as a number",
-                "pass the tensors themselves as arguments of the kernel",
-            )
         if self.judge is not None:
             self.judge.outside(site(), verb)
         elif (there := site()) not in self._warned:

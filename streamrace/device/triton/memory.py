@@ -70,6 +70,14 @@ class LaunchMemory:
         self._read = [_Runs() for _ in self._spans]
         self._written = [_Runs() for _ in self._spans]
 
+    def add(self, span: StorageSpan) -> None:
+        """Add memory that the launch reaches by an address which it was given as a number."""
+        at = bisect_right(self._starts, span.start)
+        self._spans.insert(at, span)
+        self._starts.insert(at, span.start)
+        self._read.insert(at, _Runs())
+        self._written.insert(at, _Runs())
+
     def access(self, addresses: Array, size: int, *, reads: bool, writes: bool) -> Array | None:
         """Note an access to elements of ``size`` bytes. Return which of them are inside; None: all are."""
         lowest, highest = int(addresses.min()), int(addresses.max()) + size
