@@ -6,7 +6,8 @@ import re
 
 from streamrace.trace.records import HOST_STREAM
 
-_UNNAMED = re.compile(r"stream \d+(?:, made where (stream \d+) was)?")
+_NUMBER = r"(?:cuda:\d+ )?stream \d+"  # with its device if the process uses several
+_UNNAMED = re.compile(rf"{_NUMBER}(?:, made where ({_NUMBER}) was)?")
 
 
 def stream_named(name: str, *, quoted: bool = True) -> str:

@@ -35,7 +35,6 @@ class CheckOptions(ProgramOptions):
 
     dry: bool = flags.option("--dry", is_flag=True, help=HELP["dry"])
     nodes: int | None = flags.option("--nodes", type=click.IntRange(1), help=HELP["nodes"])
-    gpus: int | None = flags.option("--gpus", type=click.IntRange(1), help=HELP["gpus"])
     hardware: str = flags.option("--hardware", default="", help=HELP["hardware"])
     network: float | None = flags.option("--network", type=float, help=HELP["network"])
     record: bool = flags.option("--record", is_flag=True, help=HELP["record"])

@@ -33,6 +33,7 @@ class ScriptOptions:
         callback=lambda _context, _parameter, name: compile_option(name),
         help=HELP["compile"],
     )
+    gpus: int | None = flags.option("--gpus", type=click.IntRange(1), help=HELP["gpus"])
     program: tuple[str, ...] = flags.argument(nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
     name: str | None
     runs: Path
@@ -66,7 +67,7 @@ class ProgramOptions(ScriptOptions):
         options = LaunchOptions(
             Program(program.name, words, module=self.module),
             self.ranks or 0, dry, Timing.parse(self.token or "t1"), slowed(self.slow), seed=True,
-            scale_limits=self.scale_limits, compile=self.compile, **more,
+            scale_limits=self.scale_limits, compile=self.compile, gpus=1 if dry else self.gpus or 1, **more,
         )  # fmt: skip
         _ = program.folder
         return options
@@ -83,6 +84,7 @@ class ProgramOptions(ScriptOptions):
             packages=in_place(self.packages),
             scale_limits=self.scale_limits,
             compiling=self.compile,
+            gpus=launch.gpus,
         )
 
 

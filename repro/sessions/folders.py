@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from streamrace.device.options import EAGER
+from streamrace.device.options import EAGER, GPUS
 from streamrace.device.scripts import WrongUse
 from streamrace.reports.data import whole
 from streamrace.repro.sessions import staging
@@ -42,6 +42,7 @@ def request(
     packages: Mapping[str, str] = MappingProxyType({}),
     scale_limits: bool = False,
     compiling: str = EAGER,
+    gpus: int = GPUS,
 ) -> dict[str, Any]:
     """Return the request as a run's folder stores it. ``nodes``: of a dry run.
 
@@ -57,6 +58,7 @@ def request(
         **({"packages": dict(packages)} if packages else {}),
         **({"scale_limits": True} if scale_limits else {}),
         **({"compile": compiling} if compiling != EAGER else {}),
+        **({"gpus": gpus} if gpus != GPUS else {}),
     }
 
 

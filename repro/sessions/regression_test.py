@@ -79,6 +79,8 @@ class AskedTest:
                 f"{chosen.folder} had --scale-limits, and a test has no such option: give the program's own "
                 "configuration the limits that the verdict names, and check it again"
             )
+        if request.get("gpus"):
+            raise WrongUse(f"{chosen.folder} had --gpus {request['gpus']}, and a test has one GPU for each rank")
         if request.get("compile"):
             raise WrongUse(
                 f"{chosen.folder} had --compile {request['compile']}, and a test has no such option: its compiled "

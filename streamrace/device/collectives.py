@@ -162,6 +162,12 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only the wait of a barrier blocks the host."""
         _kept.discard(self)
+        if self._stream is not None:
+            with streams.on(self._stream.device):
+                return self._wait()
+        return self._wait()
+
+    def _wait(self) -> bool:
         current = streams.current()
         if (self._event is not None or self._blocks) and not overridden("work.wait", current):
             if self._event is not None:
@@ -188,14 +194,16 @@ class Work(dist.Work):
 
     def get_future(self) -> Any:
         """Return torch's own future: waiting for it makes the current stream wait, as with NCCL's future."""
-        future: Any = torch.futures.Future(devices=[torch.device("cuda", functions().index())])
+        here = self._stream.device if self._stream is not None else torch.device("cuda", functions().index())
+        future: Any = torch.futures.Future(devices=[here])
         if self._event is None:
             future.set_result(self._result)
             return future
         # One extra stream per stream of collectives: its waits add no order, as the collectives there end in turn.
         assert self._stream is not None
         if self._stream.stream_id not in _behind:
-            _behind[self._stream.stream_id] = streams.hidden("nccl future")
+            with streams.on(here):
+                _behind[self._stream.stream_id] = streams.hidden("nccl future")
         behind: Any = _behind[self._stream.stream_id]
         behind.wait_event(self._event)
         with torch.cuda.stream(behind):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from streamrace.device.hardware.kernels import DTYPES, Signature
+from streamrace.device.hardware.kernels import DTYPES, PEER, Signature
 from streamrace.device.library import Factor, KernelCost, functions
 
 _MATRIX_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
@@ -49,6 +49,8 @@ class Costs:
 
     def kernel(self, call: Signature) -> float:
         """Return the time of a kernel, without stretches."""
+        if call.name == PEER:
+            return max(self.kernel_ns, call.nbytes / self.link_bytes_per_ns)
         return max(self.kernel_ns, flops(call.name, call.shapes) / self.flops_per_ns, call.nbytes / self.bytes_per_ns)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:

@@ -99,8 +99,8 @@ class _Runtime(ModuleType):
     def __init__(self) -> None:
         super().__init__("torch._C._cudart")
 
-    def cudaMemGetInfo(self, _: int) -> tuple[int, int]:  # noqa: N802
-        free, total = torch._C._accelerator_getMemoryInfo(torch._C._accelerator_getDeviceIndex())
+    def cudaMemGetInfo(self, index: int) -> tuple[int, int]:  # noqa: N802
+        free, total = torch._C._accelerator_getMemoryInfo(index)
         return free, total
 
     def cudaProfilerStart(self) -> int:  # noqa: N802
@@ -178,7 +178,7 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
         "_cuda_getCurrentRawStream": lambda index: c._accelerator_getStream(index).stream_id,
-        "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
+        "_cuda_getDefaultStream": lambda index: (functions().default_stream(index), index, _CUDA),
         "_cuda_setStream": _set_stream,
         "_cuda_synchronize": _synchronize,
         "_cuda_canDeviceAccessPeer": lambda device, peer: True,
@@ -248,7 +248,9 @@ def install(*, count: int = 1) -> None:
     torch.version.cuda = VERSION
     _profiler()
     cuda.nvtx._nvtx = c._nvtx
-    cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
+    cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(
+        cuda._utils._get_device_index(device, optional=True)
+    )
     os.register_at_fork(after_in_child=_forked)
 
 

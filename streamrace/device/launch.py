@@ -37,12 +37,12 @@ from streamrace.trace.records import TraceRecord
 UNWRITTEN = "the trace cannot be written: "  # the beginning of the sentence with the reason
 
 
-def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
+def start(*, devices: int = 1, index: int = 0, deferred: bool = True, several: int = 1) -> None:
     """Give this process a simulated GPU. torch must not be imported yet. Do nothing the second time.
 
     ``devices``: the value of ``torch.cuda.device_count()``; the process uses number ``index`` until it calls
-    ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
-    Raise RuntimeError or :class:`streamrace.compiling.BuildError`.
+    ``torch.cuda.set_device``, and at most ``several``. Without ``deferred`` each launch is waited for at once, as with
+    CUDA_LAUNCH_BLOCKING=1. Raise RuntimeError or :class:`streamrace.compiling.BuildError`.
     """
     from streamrace.device import cache_entries, library, overlay, substitute
 
@@ -53,6 +53,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     cache_entries.hold()
     f = library.load()
     f.devices(devices, index, 0)
+    f.several(several)
     f.deferred(deferred)
     from streamrace.device import sanitizer
 
@@ -60,6 +61,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from streamrace.device import (
         adapters,
         c10d,
+        comm,
         compiled,
         costs,
         cuda,
@@ -68,7 +70,6 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
         graphs,
         host,
         imports,
-        one_gpu,
         processor,
         refusals,
         rnn,
@@ -83,7 +84,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     processor.settle()
     versions.install()
     cuda.install(count=devices)
-    for part in (storage, spawn, tensor_types, one_gpu):
+    for part in (storage, spawn, tensor_types, comm):
         part.install()
     costs.use(costs.Costs())
     for part in (
@@ -115,8 +116,14 @@ def run(options: LaunchOptions) -> int:
     """
     program, dry = options.program, options.dry
     _ = program.folder
-    devices = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
-    start(devices=devices, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    local = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    devices = dry.local if dry else local * options.gpus
+    start(devices=devices, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1", several=options.gpus)
+    if options.gpus > 1:
+        from streamrace.device import cuda, library
+
+        library.functions().several(options.gpus)  # the process may have had its device before
+        cuda.see(devices)
     if dry:
         from streamrace.device.dry import install
 
@@ -314,6 +321,7 @@ def _read(parser: _Parser, arguments: list[str], *, seed: bool) -> LaunchOptions
         seed=seed,
         scale_limits=parsed.scale_limits,
         compile=parsed.compile,
+        gpus=1 if parsed.dry else parsed.gpus or 1,
     )
     if parsed.trace and (options.ranks or options.record or launched()):
         parsed.trace.mkdir(parents=True, exist_ok=True)

@@ -37,19 +37,19 @@ def total() -> int:
 
 def unlimited() -> None:
     """Let a program use more memory than the device has."""
-    functions().memory(total(), _ALL)
+    functions().memory(-1, total(), _ALL)
 
 
 def torch_functions() -> dict[str, Any]:
     """Return functions of ``torch._C`` about memory that a CUDA build has."""
     c: Any = torch._C
     size = total()
-    fraction = [1.0]
+    fraction: dict[int, float] = {}
     observers: list[Callable[[int, int, int, int], object]] = []
 
-    def limit(allowed: float, _: int) -> None:
-        fraction[0] = allowed
-        functions().memory(size, int(size * allowed))
+    def limit(allowed: float, index: int) -> None:
+        fraction[index] = allowed
+        functions().memory(index, size, int(size * allowed))
 
     def watched(observer: Callable[[int, int, int, int], object]) -> None:
         def notify(*figures: int) -> None:
@@ -60,13 +60,13 @@ def torch_functions() -> dict[str, Any]:
         f = functions()
         f.out_of_memory(f.callback("out_of_memory", OutOfMemory, notify))
 
-    limit(1.0, 0)
+    limit(1.0, -1)
     return {
         "_cuda_memoryStats": c._accelerator_getDeviceStats,
         "_cuda_resetPeakMemoryStats": c._accelerator_resetPeakStats,
         "_cuda_resetAccumulatedMemoryStats": c._accelerator_resetAccumulatedStats,
         "_cuda_emptyCache": lambda *_: c._accelerator_emptyCache(),
         "_cuda_setMemoryFraction": limit,
-        "_cuda_getMemoryFraction": lambda _: fraction[0],
+        "_cuda_getMemoryFraction": lambda index: fraction.get(index, 1.0),
         "_cuda_attach_out_of_memory_observer": watched,
     }

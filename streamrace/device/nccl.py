@@ -14,7 +14,6 @@ and relies on buffers there. As in NCCL, a message's tag is ignored.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -25,11 +24,11 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from streamrace.device import collectives, streams, tracing, versions, work
+from streamrace.device import collectives, streams, versions
 from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
+from streamrace.device.communicators import Communicators
 from streamrace.device.reductions import Reduction
-from streamrace.trace.records import Group
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -55,12 +54,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.options = options
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
-        self._name = options.group_name
-        self._group = self._declare("", self._ranks)
-        self.link = f"nccl {','.join(map(str, self._ranks))}"
-        self._stream: streams.Stream | None = None
-        self._numbers: dict[int, int] = {}
-        self._directions: dict[int, streams.Stream] = {}
+        urgent = options.is_high_priority_stream
+        self._communicators = Communicators(options.group_name, self._ranks, urgent=urgent)
+        self.rename = self._communicators.rename
         self._batch: Batch | None = None
         self._carrier, self._gloo, registered = self._meet(store)
         # torch keeps a group's name with its backends. No backend is registered for the device: torch refuses the
@@ -263,34 +259,33 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:
         batch, self._batch = self._batch or Batch(), None
-        return batch.run(self._own_stream)
+        with streams.on(device):
+            return batch.run(self._communicators.stream)
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
         if src == dst:
             _refuse("a rank that sends to itself")
         check(*tensors)
-        pair = (self._ranks[src], self._ranks[dst])
-        group = self._declare(f":{src}>{dst}", pair, self._ranks)
-        if group not in self._directions:
-            self._directions[group] = streams.hidden(f"nccl {pair[0]}>{pair[1]}")
-        stream = self._directions[group]
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
+        with streams.on(tensors[0].device):
+            pair, group, link, stream = self._communicators.direction(src, dst)
 
-        def launch(behind: torch.Stream) -> torch.Stream:
-            stream.come_behind(behind)
-            job = CollectiveCall(
-                kernel, reads, writes, move, pair, group, self._next(group),
-                root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
-                next_number=lambda: self._next(group),
-            )  # fmt: skip
-            self._give(job, stream)
-            return stream
+            def launch(behind: torch.Stream) -> torch.Stream:
+                stream.come_behind(behind)
+                number = self._communicators.next_number(group)
+                job = CollectiveCall(
+                    kernel, reads, writes, move, pair, group, number,
+                    root=pair[0], link=link, origin=self._ranks,
+                    next_number=lambda: self._communicators.next_number(group),
+                )  # fmt: skip
+                self._give(job, stream)
+                return stream
 
-        if self._batch is not None:
-            self._batch.add(launch, reads, writes, asynchronous=True)
-            return Work(None, tensors, ())
-        launch(streams.current())
-        return Work(stream.record_event(), tensors, tensors, stream=stream)
+            if self._batch is not None:
+                self._batch.add(launch, reads, writes, asynchronous=True)
+                return Work(None, tensors, ())
+            launch(streams.current())
+            return Work(stream.record_event(), tensors, tensors, stream=stream)
 
     # -- issuing work ---------------------------------------------------------------------------
 
@@ -301,57 +296,33 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     ) -> Work:  # fmt: skip
         check(*reads, *writes)
         reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
-        job = CollectiveCall(
-            kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
-            root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
-            reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
-            next_number=lambda: self._next(self._group),
-        )  # fmt: skip
-        current, at_once = streams.current(), versions.on_current_stream(opts)
         tensors = [*reads, *writes]
+        with streams.on(tensors[0].device):
+            group = self._communicators.here()
+            job = CollectiveCall(
+                kernel, reads, writes, move, self._ranks, group, self._communicators.next_number(group),
+                root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self._communicators.link,
+                reduction=reduction, scale=scale, splits=splits, op=sums.name if sums is not None else "",
+                next_number=lambda: self._communicators.next_number(group),
+            )  # fmt: skip
+            current, at_once = streams.current(), versions.on_current_stream(opts)
 
-        def launch(stream: torch.Stream) -> torch.Stream:
-            self._give(job, stream)
-            if not at_once:
-                versions.record(opts, tensors, stream)
-            return stream
+            def launch(stream: torch.Stream) -> torch.Stream:
+                self._give(job, stream)
+                if not at_once:
+                    versions.record(opts, tensors, stream)
+                return stream
 
-        if self._batch is not None:
-            self._batch.add(launch, reads, writes, asynchronous=not at_once)
-            return Work(None, result, ())
-        if at_once:
-            launch(current)
-            return Work(None, result, ())
-        stream = self._own_stream()
-        stream.come_behind(current)
-        launch(stream)
-        return Work(stream.record_event(), result, tensors, stream=stream)
-
-    def _own_stream(self) -> streams.Stream:
-        """Return the group's stream, taken from torch's pool on first use, like a communicator's."""
-        if self._stream is None:
-            self._stream = streams.Stream(streams.current().device, -1 if self.options.is_high_priority_stream else 0)
-            tracing.streams.setdefault(self._stream.stream_id, self.link)
-        return self._stream
-
-    def rename(self, name: str) -> None:
-        """Rename the group: reports show its stream, and a timing stretches its link, by this name."""
-        self.link = name
-        if self._stream is not None:
-            self._stream.rename(name)
-
-    def _declare(self, suffix: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
-        """Return the number of a group, the same on all its ranks."""
-        number = zlib.crc32(f"{self._name}:{self._ranks}{suffix}".encode()) & 0x7FFFFFFF
-        tracing.groups.setdefault(number, Group(number, ranks, origin))
-        return number
-
-    def _next(self, group: int) -> int:
-        """Return the number of the group's next collective. One that a CUDA graph captures has none yet."""
-        if work.capturing():
-            return collectives.CAPTURED
-        self._numbers[group] = self._numbers.get(group, 0) + 1
-        return self._numbers[group]
+            if self._batch is not None:
+                self._batch.add(launch, reads, writes, asynchronous=not at_once)
+                return Work(None, result, ())
+            if at_once:
+                launch(current)
+                return Work(None, result, ())
+            stream = self._communicators.stream()
+            stream.come_behind(current)
+            launch(stream)
+            return Work(stream.record_event(), result, tensors, stream=stream)
 
     def _host_group(self, tensors: Sequence[Tensor]) -> Any:
         """Return gloo if the tensors are the host's and the group has a backend for them, else None."""
@@ -393,10 +364,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     @property
     def uid(self) -> int:
-        return self._group
+        return self._communicators.group
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        self._own_stream()
+        self._communicators.stream()
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False

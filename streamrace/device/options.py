@@ -13,14 +13,15 @@ from streamrace.device.timing import Timing
 from streamrace.device.tokens import Stretch, TokenError
 from streamrace.trace.files import file_of
 
-NODES = GPUS = 1  # defaults of a dry run
+NODES = GPUS = 1  # defaults of a dry run; GPUS also of each process
+MOST_GPUS = 64
 EAGER, AOT_EAGER = "eager", "aot_eager"  # values of --compile
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
     "ranks": "Start this many ranks of the script, each with a simulated GPU.",
     "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors without values.",
     "nodes": f"Dry run: number of nodes. [default: {NODES}]",
-    "gpus": f"Dry run: GPUs (and ranks) per node. [default: {GPUS}]",
+    "gpus": f"Simulated GPUs that a process uses. Dry run: GPUs (and ranks) per node. [default: {GPUS}]",
     "hardware": "Dry run: a hardware profile, or a .toml file. [default: a plain model]",
     "network": "Dry run with --hardware: Gbit/s between nodes.",
     "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code "
@@ -45,7 +46,7 @@ class LaunchOptions:
     (:mod:`streamrace.device.overrides`). ``seed``: random generators that the program does not seed are seeded, and the
     file ``seeded`` lists them (:mod:`streamrace.device.seeds`). ``scale_limits``: a library's limits are scaled to the
     model (:mod:`streamrace.device.limits`). ``compile``: the way in which compiled functions run
-    (:mod:`streamrace.device.compiled`).
+    (:mod:`streamrace.device.compiled`). ``gpus``: devices that each process may use.
     ``output``: gets all that the forked ranks print, which is folded on the screen then
     (:mod:`streamrace.device.ranks.output`).
     """
@@ -64,6 +65,7 @@ class LaunchOptions:
     seeded: Path | None = None
     scale_limits: bool = False
     compile: str = EAGER
+    gpus: int = GPUS
     output: Path | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +73,10 @@ class LaunchOptions:
             raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
         if self.dry and (self.ranks or launched()):
             raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
+        if self.gpus > MOST_GPUS:
+            raise WrongUse(f"--gpus {self.gpus}: a process uses at most {MOST_GPUS} simulated GPUs")
+        if self.gpus != GPUS and self.record:
+            raise WrongUse("--record takes one GPU for each process: leave --gpus or --record out")
         if self.ranks and launched():
             raise WrongUse(
                 "--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out"
@@ -81,6 +87,7 @@ class LaunchOptions:
         """Return the words after ``streamrace device`` that run the program on one rank."""
         scaled = ["--scale-limits"] if self.scale_limits else []
         scaled += ["--compile", self.compile] if self.compile != EAGER else []
+        scaled += ["--gpus", str(self.gpus)] if self.gpus != GPUS else []
         return [*scaled, *(["-m"] if self.program.module else []), self.program.name, *self.program.arguments]
 
     def file(self, rank: int) -> Path | None:
@@ -118,8 +125,8 @@ def whole_timing(timing: Timing, slow: Mapping[str, float]) -> Timing | None:
 def dry_world(nodes: int | None, gpus: int | None, hardware: str, network: float | None, *, dry: bool) -> World | None:
     """Return the world of a dry run; None if the run is not dry. Raise :class:`WrongUse` or ProfileError."""
     if not dry:
-        if nodes or gpus or hardware or network:
-            raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
+        if nodes or hardware or network:
+            raise WrongUse("--nodes, --hardware and --network are a dry run's: add --dry, or say --ranks")
         return None
     try:
         world = World((nodes or NODES) * (gpus or GPUS), gpus or GPUS, hardware, network)

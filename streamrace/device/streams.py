@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        return -1 if _POOL < self.stream_id <= 2 * _POOL else 0
+        return -1 if _POOL < tracing.place_of_stream(self.stream_id)[1] <= 2 * _POOL else 0
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -83,8 +84,16 @@ class Stream(torch.Stream):
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make ``device`` the current one in a ``with``, if the process uses several."""
+    return torch.cuda.device(device) if functions().most() > 1 else nullcontext()
+
+
 def current() -> torch.Stream:
-    """Return this thread's stream on the process's device, which may differ from torch's current device."""
+    """Return this thread's stream on the device that the process uses.
+
+    It may differ from torch's current device, unless the process uses several.
+    """
     f = functions()
     return torch.Stream.__new__(Stream, stream_id=f.current_stream(), device_index=f.index(), device_type=_CUDA)
 

@@ -40,7 +40,7 @@ _sites: list[CallSites] = []
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
 _made: dict[int, str] = {}  # streams that the program created, and where
-_first: dict[tuple[Frame, ...], int] = {}  # by call stack: the first stream that was created there
+_first: dict[tuple[int, tuple[Frame, ...]], int] = {}  # by device and call stack: the first stream created there
 _like: dict[int, int] = {}  # by stream: the first stream that was created at the same place
 _marks: dict[int, TraceRecord] = {}  # records created here, until the C++ part reports their position
 _numbers = itertools.count()
@@ -66,7 +66,7 @@ def note_stream(stream: int) -> None:
     """Note a stream that the program creates: the trace names it even if it gets no work."""
     if _sites and stream not in _made and (frames := _sites[0].calls()):
         _made[stream] = wording.frame(frames[0], path=True)
-        _like[stream] = _first.setdefault(frames, stream)
+        _like[stream] = _first.setdefault((place_of_stream(stream)[0], frames), stream)
 
 
 def note_work(stream: int) -> None:
@@ -101,14 +101,27 @@ def name_stream(stream: int, name: str) -> None:
 
 def name_of_stream(stream: int) -> str:
     """Return the name by which reports show the stream."""
-    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
+    if known := streams.get(stream):
+        return known
+    if stream == HOST:
+        return HOST_STREAM
+    device, place = place_of_stream(stream)
+    name = "default" if place == 0 else f"stream {place if place > 0 else stream}"
+    return f"cuda:{device} {name}" if functions().most() > 1 else name
+
+
+def place_of_stream(stream: int) -> tuple[int, int]:
+    """Return the device of a stream, and its number there: 0 for the default stream, -1 for a hidden one."""
+    pair = (ctypes.c_int64 * 2)()
+    functions().stream_place(stream, pair)
+    return pair[0], pair[1]
 
 
 def _told(stream: int) -> str:
     """Return a stream's name for a trace. It mentions the first stream created at the same place, to group races."""
     like = _like.get(stream, stream)
     same = like != stream and not streams.keys() & {like, stream}
-    return f"{name_of_stream(stream)}, made where stream {like} was" if same else name_of_stream(stream)
+    return f"{name_of_stream(stream)}, made where {name_of_stream(like)} was" if same else name_of_stream(stream)
 
 
 class Tracer:

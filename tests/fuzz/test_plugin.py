@@ -377,3 +377,25 @@ def test_a_test_fails_where_what_it_sees_depends_on_memory_that_nobody_wrote(gpu
     assert "sum (test_user.py:" in told and "all of the 256 bytes allocated at test_user.py:" in told
     assert "uninitialised: memory that nobody wrote reaches the value result" in told
     assert "bytes 128 to 256 of the 256 bytes" in told
+
+
+def test_a_test_that_uses_two_devices_has_its_races_between_them(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=2, gpus=2)
+        @pytest.mark.parametrize("wait", [True, False])
+        def test_handed_on(wait):
+            far = torch.zeros(64, device="cuda:1")
+            side = torch.cuda.Stream(1)
+            side.wait_stream(torch.cuda.current_stream(1))
+            far.copy_(torch.ones(64, device="cuda:0"))
+            if wait:
+                side.wait_stream(torch.cuda.current_stream(1))
+            with torch.cuda.stream(side):
+                watch("total", far.sum())
+        """,
+    )
+    told = gpu.run(passed=1, failed=1)
+    assert "first  write by cudaMemcpyAsync PtoP on stream 'cuda:0 default'" in told
+    assert "second read by aten::sum on cuda:1 stream 1" in told
+    assert "total: 0.0 instead of 64.0" in told

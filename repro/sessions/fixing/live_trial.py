@@ -21,7 +21,7 @@ from streamrace.detectors.files import records_of
 from streamrace.detectors.identity import identity
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.device import naming, overlay
-from streamrace.device.options import EAGER
+from streamrace.device.options import EAGER, GPUS, MOST_GPUS
 from streamrace.device.scripts import WrongUse
 from streamrace.replay.retiming import end_of
 from streamrace.reports.data.findings import Findings
@@ -61,6 +61,7 @@ class AskedAgain(BaseModel):
     dry_on_nodes: int = 0
     scale_limits: bool = False
     compile: Literal["eager", "aot_eager"] = "eager"
+    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = GPUS
 
     @cached_property
     def words(self) -> list[str]:
@@ -76,6 +77,7 @@ class AskedAgain(BaseModel):
         words += ["--timing", self.timing] if self.timing else []
         words += ["--scale-limits"] if self.scale_limits else []
         words += ["--compile", self.compile] if self.compile != EAGER else []
+        words += ["--gpus", str(self.gpus)] if self.gpus != GPUS else []
         module = self.words[:1] == ["-m"]
         return [*words, *(["-m"] if module else []), "--", *self.words[module:]]
 

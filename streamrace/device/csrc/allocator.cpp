@@ -22,7 +22,9 @@ namespace simgpu {
 
 void (*out_of_memory)(int64_t, int64_t, int64_t, int64_t) = nullptr;
 
+struct Memory;
 struct Segment {
+  Memory* memory;
   int64_t number;  // a later chunk has higher addresses on the device
   char* data;
   size_t size;
@@ -63,9 +65,21 @@ struct Held {  // freed, but a stream that record_stream named may still use it
   std::vector<Instant> until;
 };
 
-struct State {
+}  // namespace
+
+// The memory of one device.
+struct Memory {
   std::map<std::tuple<int64_t, int64_t, bool>, Pool> pools;  // by pool, by stream, and whether small
   std::vector<Held> held;
+  int64_t total = INT64_MAX, allowed = INT64_MAX;
+  c10::CachingDeviceAllocator::DeviceStats stats;
+};
+
+namespace {
+
+struct State {
+  std::map<int, Memory> memories;  // by device
+  int64_t total = INT64_MAX, allowed = INT64_MAX;  // of each
   std::vector<Chunk*> captured;  // held until the capture ends
   std::map<const char*, Segment*> segments;
   std::map<int64_t, int64_t> graphs;                // by pool: the graphs that use it
@@ -73,15 +87,18 @@ struct State {
   bool followed = false;
   int64_t parts = 0;
   int64_t blocks = 0, segments_made = 0;
-  int64_t total = INT64_MAX, allowed = INT64_MAX;
-  c10::CachingDeviceAllocator::DeviceStats stats;
 };
 State& state() {
   static auto* one = new State;
   return *one;
 }
 
-auto& stats() { return state().stats; }
+Memory& memory_of(int index) {  // a process with one device has one memory, whatever the device is called
+  auto [place, fresh] = state().memories.try_emplace(device().several() ? index : 0);
+  if (fresh) place->second.total = state().total, place->second.allowed = state().allowed;
+  return place->second;
+}
+auto& stats_of(const Chunk& chunk) { return chunk.segment->memory->stats; }
 
 void count(c10::CachingAllocator::StatArray& stat, const Chunk& chunk, size_t by, bool less = false) {
   using c10::CachingAllocator::StatType;
@@ -93,7 +110,7 @@ void count(c10::CachingAllocator::StatArray& stat, const Chunk& chunk, size_t by
 
 int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].current; }
 
-Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.segment->pool, chunk.stream, is_small(chunk)}]; }
+Pool& pool_of(const Chunk& chunk) { return chunk.segment->memory->pools[{chunk.segment->pool, chunk.stream, is_small(chunk)}]; }
 
 void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
   if (other->before == into) {
@@ -110,8 +127,8 @@ void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
 }
 
 void give_back(Chunk* chunk) {
-  count(stats().active, *chunk, 1, true);
-  count(stats().active_bytes, *chunk, chunk->size, true);
+  count(stats_of(*chunk).active, *chunk, 1, true);
+  count(stats_of(*chunk).active_bytes, *chunk, chunk->size, true);
   chunk->free = true;
   for (Chunk* other : {chunk->before, chunk->behind}) {
     if (!other || !other->free) continue;
@@ -121,8 +138,8 @@ void give_back(Chunk* chunk) {
   pool_of(*chunk).insert(chunk);
 }
 
-void look_at_held() {
-  auto& held = state().held;
+void look_at_held(Memory& memory) {
+  auto& held = memory.held;
   auto passed = [](Held& one) {
     return std::all_of(one.until.begin(), one.until.end(), [](Instant& until) { return timeline().passed(until); });
   };
@@ -153,8 +170,8 @@ void drop_whole(Segment& segment) {
 
 // Gives free segments back. Pending work may use them: their memory is released once all of it is done.
 // (cudaFree waits for the device; CUDA does not promise this, so it is no order here.)
-void empty_cache() {
-  for (auto& [key, pool] : state().pools) {
+void empty_cache(Memory& memory) {
+  for (auto& [key, pool] : memory.pools) {
     if (auto used = state().graphs.find(std::get<0>(key)); used != state().graphs.end() && used->second > 0) continue;
     for (auto place = pool.begin(); place != pool.end();) {
       Chunk* chunk = *place;
@@ -163,9 +180,9 @@ void empty_cache() {
         continue;
       }
       place = pool.erase(place);
-      count(stats().reserved_bytes, *chunk, chunk->segment->size, true);
-      count(stats().segment, *chunk, 1, true);
-      ++stats().num_device_free;
+      count(memory.stats.reserved_bytes, *chunk, chunk->segment->size, true);
+      count(memory.stats.segment, *chunk, 1, true);
+      ++memory.stats.num_device_free;
       if (chunk->segment->whole) drop_whole(*chunk->segment);
       take_away(chunk->data, chunk->size);
       state().segments.erase(chunk->data);
@@ -195,29 +212,29 @@ std::string readable(int64_t nbytes) {
 
 // Reserves new memory of the device. If there is none left, cached memory is given back, after the streams for which
 // record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
-Chunk* reserve(size_t whole, int64_t stream, int64_t pool, int64_t site) {
-  auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
+Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64_t site) {
+  auto fits = [&] { return sum(memory.stats.reserved_bytes) <= memory.allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
-    ++stats().num_alloc_retries, ++stats().num_sync_all_streams;
-    for (auto& held : std::exchange(state().held, {})) {
+    ++memory.stats.num_alloc_retries, ++memory.stats.num_sync_all_streams;
+    for (auto& held : std::exchange(memory.held, {})) {
       for (auto& until : held.until) timeline().synchronize(until);
       give_back(held.chunk);
     }
-    empty_cache();
+    empty_cache(memory);
   }
   if (!fits()) {
-    ++stats().num_ooms;
-    auto reserved = sum(stats().reserved_bytes), allocated = sum(stats().allocated_bytes), free = std::max(state().total - reserved, int64_t{0});
-    if (out_of_memory) out_of_memory(device().index, static_cast<int64_t>(whole), state().total, free);
+    ++memory.stats.num_ooms;
+    auto reserved = sum(memory.stats.reserved_bytes), allocated = sum(memory.stats.allocated_bytes), free = std::max(memory.total - reserved, int64_t{0});
+    if (out_of_memory) out_of_memory(device().used_index(), static_cast<int64_t>(whole), memory.total, free);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", readable(static_cast<int64_t>(whole)),
-                     ". GPU ", device().index, " has a total capacity of ", readable(state().total), " of which ", readable(free), " is free. ",
+                     ". GPU ", device().used_index(), " has a total capacity of ", readable(memory.total), " of which ", readable(free), " is free. ",
                      "Including non-PyTorch memory, this process has ", readable(reserved), " memory in use. ",
-                     state().allowed < state().total ? readable(state().allowed) + " allowed; " : "", "Of the allocated memory ", readable(allocated),
+                     memory.allowed < memory.total ? readable(memory.allowed) + " allowed; " : "", "Of the allocated memory ", readable(allocated),
                      " is allocated by PyTorch, and ", readable(reserved - allocated), " is reserved by PyTorch but unallocated."
                      " (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
   }
   char* data = dry().on ? addresses(whole) : memory_of_host(whole);
-  auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments_made, data, whole, data}};
+  auto* chunk = new Chunk{data, whole, stream, new Segment{&memory, ++state().segments_made, data, whole, data}};
   auto* segment = chunk->segment;
   segment->first = chunk;
   segment->pool = pool;
@@ -226,16 +243,16 @@ Chunk* reserve(size_t whole, int64_t stream, int64_t pool, int64_t site) {
     segment->whole = make_block(whole, data, stream, site);
     unwritten().made(segment->whole->number, data, static_cast<int64_t>(whole));
   }
-  count(stats().reserved_bytes, *chunk, whole);
-  count(stats().segment, *chunk, 1);
-  ++stats().num_device_alloc;
+  count(memory.stats.reserved_bytes, *chunk, whole);
+  count(memory.stats.segment, *chunk, 1);
+  ++memory.stats.num_device_alloc;
   return chunk;
 }
 
-Chunk* find(size_t size, int64_t stream, int64_t site) {
+Chunk* find(Memory& memory, size_t size, int64_t stream, int64_t site) {
   bool small = size <= kSmall;
   int64_t of = captures().pool_of(stream);
-  Pool& pool = state().pools[{of, stream, small}];
+  Pool& pool = memory.pools[{of, stream, small}];
   Chunk wanted{nullptr, size, stream, nullptr};
   auto place = pool.lower_bound(&wanted);
   Chunk* chunk;
@@ -245,7 +262,7 @@ Chunk* find(size_t size, int64_t stream, int64_t site) {
   } else {
     size_t round = 2 << 20;
     size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
-    chunk = reserve(whole, stream, of, site);
+    chunk = reserve(memory, whole, stream, of, site);
   }
   size_t rest = chunk->size - size;
   if (small ? rest >= kRound : rest > kSmall) {
@@ -269,15 +286,15 @@ void free_block(void* context) {
     let_go(*block);
     forget_block(*block);
   }
-  count(stats().allocation, *chunk, 1, true);
-  count(stats().allocated_bytes, *chunk, chunk->size, true);
-  count(stats().requested_bytes, *chunk, block->nbytes, true);
+  count(stats_of(*chunk).allocation, *chunk, 1, true);
+  count(stats_of(*chunk).allocated_bytes, *chunk, chunk->size, true);
+  count(stats_of(*chunk).requested_bytes, *chunk, block->nbytes, true);
   std::vector<Instant> until;
   // Of a captured stream the position is that of its eager work: no capture hands such memory out again.
   for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
   if (until.empty()) give_back(chunk);
   else if (chunk->segment->whole && captures().pool_of(chunk->stream) == chunk->segment->pool) state().captured.push_back(chunk);
-  else state().held.push_back({chunk, std::move(until)});
+  else chunk->segment->memory->held.push_back({chunk, std::move(until)});
   delete block;
 }
 
@@ -299,13 +316,14 @@ Block* make_part(size_t nbytes, const Chunk& chunk, int64_t site) {
 
 struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
-    if (nbytes > 0 && !device().bound()) device().bind(device().chosen());
-    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().bound() ? device().index : device().chosen()));
+    if (nbytes > 0 && (!device().bound() || device().several())) device().bind(device().chosen());
+    c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().bound() ? device().used_index() : device().chosen()));
     if (nbytes == 0) return {nullptr, nullptr, &free_block, here};
     int64_t site = Allocating::site();
     Lock lock;
-    look_at_held();
-    Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current(), site);
+    auto& memory = memory_of(device().used_index());
+    look_at_held(memory);
+    Chunk* chunk = find(memory, (nbytes + kRound - 1) / kRound * kRound, Device::current(), site);
     char *end = chunk->data + chunk->size, *& used = chunk->segment->used;
     if (end > used && !dry().on) {
       std::memset(std::max(used, chunk->data), 0xFF, static_cast<size_t>(end - std::max(used, chunk->data)));
@@ -318,9 +336,9 @@ struct DeviceAllocator final : c10::DeviceAllocator {
       unwritten().made(block->number, chunk->data, static_cast<int64_t>(nbytes));
       hand_out(*block, site);
     }
-    for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
-    for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
-    count(stats().requested_bytes, *chunk, nbytes);
+    for (auto* stat : {&memory.stats.allocation, &memory.stats.active}) count(*stat, *chunk, 1);
+    for (auto* stat : {&memory.stats.allocated_bytes, &memory.stats.active_bytes}) count(*stat, *chunk, chunk->size);
+    count(memory.stats.requested_bytes, *chunk, nbytes);
     tell(&Told::trace_gpu_memory_allocation, reinterpret_cast<uintptr_t>(block->data));
     return {block->data, block, &free_block, here};
   }
@@ -331,18 +349,21 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {
     Lock lock;
-    look_at_held();
-    empty_cache();
+    for (auto& [index, memory] : state().memories) {
+      look_at_held(memory);
+      empty_cache(memory);
+    }
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     Lock lock;
-    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), stream.id());
+    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), stream.id() == 0 ? device().default_stream(stream.device_index()) : stream.id());
   }
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex of) override {
     Lock lock;
-    auto all = stats();
+    auto& memory = memory_of(of);
+    auto all = memory.stats;
     all.max_split_size = -1;
-    for (auto& [key, pool] : state().pools)
+    for (auto& [key, pool] : memory.pools)
       for (Chunk* chunk : pool)
         if (chunk->before || chunk->behind) {
           count(all.inactive_split, *chunk, 1);
@@ -350,15 +371,15 @@ struct DeviceAllocator final : c10::DeviceAllocator {
         }
     return all;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
-  void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) OVERRIDE_SINCE_10 { return memory_info(); }
+  void resetAccumulatedStats(c10::DeviceIndex of) override { each(of, [](auto& stat) { stat.reset_accumulated(); }); }
+  void resetPeakStats(c10::DeviceIndex of) override { each(of, [](auto& stat) { stat.reset_peak(); }); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex of) OVERRIDE_SINCE_10 { return memory_info(of); }
 
  private:
   template <typename Do>
-  void each(Do work) {
+  void each(c10::DeviceIndex of, Do work) {
     Lock lock;
-    auto& all = stats();
+    auto& all = memory_of(of).stats;
     for (auto* stats : {&all.allocation, &all.segment, &all.active, &all.allocated_bytes, &all.reserved_bytes, &all.active_bytes,
                         &all.requested_bytes})
       for (auto& stat : *stats) work(stat);
@@ -367,12 +388,27 @@ struct DeviceAllocator final : c10::DeviceAllocator {
 
 }  // namespace
 
-void size_memory(int64_t total, int64_t allowed) { state().total = total, state().allowed = allowed; }
+static Segment* segment_of(const char* data);
 
-std::pair<size_t, size_t> memory_info() {
+void size_memory(int index, int64_t total, int64_t allowed) {
+  if (index < 0) state().total = total, state().allowed = allowed;
+  else memory_of(index);
+  for (auto& [of, memory] : state().memories)
+    if (index < 0 || &memory == &memory_of(index)) memory.total = total, memory.allowed = allowed;
+}
+
+int device_of_memory(const void* data) {
+  Segment* segment = device().several() ? segment_of(static_cast<const char*>(data)) : nullptr;
+  for (auto& [index, memory] : state().memories)
+    if (segment && segment->memory == &memory) return index;
+  return device().index;
+}
+
+std::pair<size_t, size_t> memory_info(int index) {
   Lock lock;
-  auto left = state().total - sum(stats().reserved_bytes);  // negative if more is allowed than exists
-  return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(state().total)};
+  auto& memory = memory_of(index);
+  auto left = memory.total - sum(memory.stats.reserved_bytes);  // negative if more is allowed than exists
+  return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(memory.total)};
 }
 
 int64_t& Allocating::here() {
@@ -461,6 +497,7 @@ void record_stream(Block& block, int64_t stream) {
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
   size_t held = storage->nbytes();
   if (nbytes == held) return;
+  OnDevice on(storage->device().index());
   auto fresh = device_allocator()->allocate(nbytes);
   if (size_t common = std::min(held, nbytes)) {
     static const int64_t kernel = name_id("cudaMemcpyAsync DtoD");

@@ -86,8 +86,9 @@ class Allocating {
 
 // The device's memory, and the part that a program may use: larger requests are refused as CUDA refuses them.
 extern void (*out_of_memory)(int64_t device, int64_t wanted, int64_t total, int64_t free);  // called before the error
-void size_memory(int64_t total, int64_t allowed);
-std::pair<size_t, size_t> memory_info();  // free bytes, and all bytes
+void size_memory(int index, int64_t total, int64_t allowed);  // of a device; negative: of each
+std::pair<size_t, size_t> memory_info(int index);             // free bytes, and all bytes
+int device_of_memory(const void* data);
 
 // Memory that passes from block to block (reuse.cpp).
 void let_go(const Block& block);                   // records the free of the block

@@ -110,6 +110,7 @@ void look(const at::Tensor& tensor, c10::string_view name) {
   Lock lock;
   Accesses accesses;
   place_of(tensor, false, accesses);
+  OnDevice on(tensor.device().index());
   device().launch(Device::current(), name_id(std::string(name)), accesses, 2000, nullptr, site);
   device().synchronize(Device::current(), How::kRead, site);
 }
@@ -258,7 +259,7 @@ int64_t simgpu_tail() {  // when all work given to the device is done, as far as
 int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
-int simgpu_index() { return device().index; }
+int simgpu_index() { return device().used_index(); }
 int simgpu_chosen() { return device().chosen(); }
 int simgpu_set_index(int index) {  // -1: there is a problem
   return static_cast<int>(told([index] {
@@ -359,6 +360,21 @@ void simgpu_graph_stream(int64_t graph, int64_t position, int64_t* found) {
   found[0] = place < all.size() ? all[place].first : 0;
   found[1] = place < all.size() ? all[place].second : 0;
 }
+void simgpu_several(int most) {  // the number of devices that the process may use
+  Lock lock;
+  device().most = most;
+}
+int simgpu_most() { return device().most; }
+// Writes the device of a stream, and its place there (Device::place_of).
+void simgpu_stream_place(int64_t stream, int64_t* found) {
+  Lock lock;
+  auto [index, place] = device().place_of(stream);
+  found[0] = index, found[1] = place;
+}
+int64_t simgpu_default_stream(int index) {
+  Lock lock;
+  return device().default_stream(index);
+}
 int64_t simgpu_hidden_stream() {
   Lock lock;
   return device().hidden_stream();
@@ -455,9 +471,9 @@ const char* simgpu_dry_dissent() {
 }
 
 void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }
-void simgpu_memory(int64_t total, int64_t allowed) {
+void simgpu_memory(int index, int64_t total, int64_t allowed) {
   Lock lock;
-  size_memory(total, allowed);
+  size_memory(index, total, allowed);
 }
 void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { out_of_memory = told; }
 
@@ -465,8 +481,8 @@ void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { ou
 // three pools with four numbers each, then free and total bytes.
 const int64_t* simgpu_memory_told() {
   static std::vector<int64_t> told;
-  auto all = device_allocator()->getDeviceStats(0);
-  auto [free, total] = memory_info();
+  auto all = device_allocator()->getDeviceStats(static_cast<c10::DeviceIndex>(device().used_index()));
+  auto [free, total] = memory_info(device().used_index());
   told.clear();
   for (auto* stat : {&all.allocation, &all.segment, &all.active, &all.inactive_split, &all.allocated_bytes, &all.reserved_bytes,
                      &all.active_bytes, &all.inactive_split_bytes, &all.requested_bytes})
@@ -476,8 +492,8 @@ const int64_t* simgpu_memory_told() {
 }
 void simgpu_memory_do(int what) {
   if (what == 0) device_allocator()->emptyCache();
-  if (what == 1) device_allocator()->resetPeakStats(0);
-  if (what == 2) device_allocator()->resetAccumulatedStats(0);
+  if (what == 1) device_allocator()->resetPeakStats(static_cast<c10::DeviceIndex>(device().used_index()));
+  if (what == 2) device_allocator()->resetAccumulatedStats(static_cast<c10::DeviceIndex>(device().used_index()));
 }
 
 }  // extern "C"

@@ -229,6 +229,7 @@ static Effect with_draws(Effect effect, int64_t op, std::vector<std::pair<at::Ge
 
 int64_t Captures::replay(int64_t number, int64_t from, int64_t collective, int64_t site) {
   Graph& graph = at(number);
+  OnDevice on(device().place_of(graph.origin).first);
   int64_t current = Device::current();
   TORCH_CHECK(!of(current), "streamrace: a CUDA graph within the capture of another one (a child graph) cannot be simulated: "
                             "capture its operators themselves");

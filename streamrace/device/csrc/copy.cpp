@@ -73,17 +73,38 @@ void arrive_hollow(const Tensor& to) {
   Tensor(to).zero_();
 }
 
+// A copy between two devices runs on the source's current stream, which waits for the destination's before it; the
+// destination's waits for it (Copy.cu, copy_device_to_device). Each waits as the program's own wait would.
+Tensor& copy_to_peer(Tensor& self, const Tensor& source, int64_t stream, int64_t site) {
+  static const int64_t name = name_id("cudaMemcpyAsync PtoP");
+  int64_t theirs = device().current(self.device().index());
+  device().wait(stream, device().record(theirs), site);
+  Accesses accesses;
+  Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
+  if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});
+  auto copy = [from, to, dtype = dtype()]() mutable {
+    Executing quiet(dtype);
+    to.copy_(from);
+  };
+  device().launch(stream, name, accesses, cost(name_of(name), self), dry().on ? Effect() : device().guarded(name, std::move(copy)), site);
+  if (dry().on) copied(accesses, from, to);
+  device().wait(theirs, device().record(stream), site);
+  return self;
+}
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
   int64_t site = call_site_of(self, source);
   Lock lock;
   Accesses accesses;
+  OnDevice on(device().several() ? (source.is_cuda() ? source : self).device().index() : -1);
   int64_t stream = Device::current();
-  TORCH_CHECK(self.device() == source.device() || !captures().of(stream) || pinned_block_of(self.is_cpu() ? self : source),  // Copy.cu
+  TORCH_CHECK(self.is_cuda() == source.is_cuda() || !captures().of(stream) || pinned_block_of(self.is_cpu() ? self : source),  // Copy.cu
               "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
               "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
   static const int64_t within = name_id("aten::copy_"), up = name_id("cudaMemcpyAsync HtoD"), down = name_id("cudaMemcpyAsync DtoH");
+  if (self.is_cuda() && source.is_cuda() && self.device() != source.device()) return copy_to_peer(self, source, stream, site);
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});

@@ -17,14 +17,23 @@ Device& device() {
   return *one;
 }
 
+static thread_local std::vector<int64_t> current_streams(1);  // by GPU; -1: its default stream
+
 int64_t& Device::current() {
-  thread_local int64_t stream = 0;
-  return stream;
+  return device().several() ? device().current(device().chosen()) : current_streams[0];
 }
 
-static thread_local int chosen_device = -1;  // a new thread has the process's device
+int64_t& Device::current(int of) {
+  if (!several()) return current_streams[0];
+  auto place = static_cast<size_t>(gpu(of));
+  if (current_streams.size() <= place) current_streams.resize(place + 1, -1);
+  if (current_streams[place] < 0) current_streams[place] = default_stream(of);
+  return current_streams[place];
+}
 
-int Device::chosen() const { return chosen_device < 0 ? index : chosen_device; }
+static thread_local int chosen_device = -1;  // a new thread has the process's device; if there are several, the first
+
+int Device::chosen() const { return chosen_device >= 0 ? chosen_device : several() ? 0 : index; }
 
 void Device::choose(int wanted) {
   chosen_device = wanted;
@@ -32,11 +41,49 @@ void Device::choose(int wanted) {
 }
 
 void Device::bind(int wanted) {
-  TORCH_CHECK(!foreign(wanted), "streamrace: this process uses cuda:", index, ", and a process has one simulated GPU: cuda:", wanted,
-              " belongs to another rank. Run one process for each GPU, and choose its own with torch.cuda.set_device before anything else.");
-  if (!bound_ && index != wanted) current() = 0;  // it was a stream of another device
+  TORCH_CHECK(!foreign(wanted), "streamrace: this process uses cuda:", index, ", and a process has ", several() ? "as many simulated GPUs as --gpus says" : "one simulated GPU",
+              ": cuda:", wanted, " belongs to another rank. Run one process for each GPU, and choose its own with torch.cuda.set_device before anything else; "
+              "or let a process have several (--gpus).");
+  if (!bound_ && index != wanted) current_streams[0] = 0;  // it was a stream of another device
+  if (!bound_) index = wanted;
   bound_ = true;
-  index = wanted;
+  if (several()) gpus_[static_cast<size_t>(gpu(wanted))].used = true;
+}
+
+int64_t Device::gpu(int wanted) {
+  for (size_t place = 0; place < gpus_.size(); ++place)
+    if (gpus_[place].index == wanted) return static_cast<int64_t>(place);
+  gpus_.push_back({wanted});
+  return static_cast<int64_t>(gpus_.size()) - 1;
+}
+
+int64_t Device::number(int64_t gpu, int64_t place) {
+  places_.emplace_back(gpu, place);
+  return kHost + static_cast<int64_t>(places_.size());
+}
+
+int64_t Device::hidden_stream() { return number(several() ? gpu(chosen()) : 0, -1); }
+
+int64_t Device::default_stream(int of) {
+  if (!several()) return 0;
+  int64_t here = gpu(of);
+  auto& known = gpus_[static_cast<size_t>(here)].numbers[0];
+  if (here > 0 && known == 0) known = number(here, 0);
+  return known;
+}
+
+std::pair<int, int64_t> Device::place_of(int64_t stream) const {
+  auto [gpu, place] = stream <= kHost ? std::pair{int64_t{0}, stream} : places_.at(static_cast<size_t>(stream - kHost - 1));
+  return {several() && !gpus_.empty() ? gpus_[static_cast<size_t>(gpu)].index : index, place};
+}
+
+OnDevice::OnDevice(int index) {
+  if (index < 0 || !device().several() || index == device().chosen()) return;
+  before_ = std::exchange(chosen_device, index);
+}
+
+OnDevice::~OnDevice() {
+  if (before_ != -2) chosen_device = before_;
 }
 
 void Device::see(int count_, int index_) {
@@ -46,11 +93,17 @@ void Device::see(int count_, int index_) {
   chosen_device = -1;
 }
 
-int64_t Device::next_stream(bool high_priority) {
-  if (taken_[0] + taken_[1] == 0)  // torch creates all of them on the first request
+int64_t Device::next_stream(int of, bool high_priority) {
+  int64_t here = several() ? gpu(of) : 0;
+  if (gpus_.empty()) gpus_.push_back({index});
+  auto& one = gpus_[static_cast<size_t>(here)];
+  if (here == 0 && one.taken[0] + one.taken[1] == 0)  // torch creates all of them on the first request
     for (int64_t stream = 1; stream < kHost; ++stream) tell(&Told::trace_gpu_stream_creation, stream);
-  int64_t number = taken_[high_priority]++ % kPool;
-  return 1 + (high_priority ? kPool : 0) + number;
+  int64_t place = 1 + (high_priority ? kPool : 0) + one.taken[high_priority]++ % kPool;
+  if (here == 0) return place;
+  auto& known = one.numbers[static_cast<size_t>(place)];
+  if (known == 0) known = number(here, place);
+  return known;
 }
 
 void Device::name(int64_t stream) {
@@ -109,11 +162,12 @@ void Device::synchronize(int64_t stream, How how, int64_t site) {
   host_wait(record(stream), how, site);
 }
 
-void Device::synchronize(int64_t site) {
+void Device::synchronize(int64_t site, int of) {
   captures().refuse_synchronize();
   tell(&Told::trace_gpu_device_synchronization);
   for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
-    if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
+    if (several() && of >= 0 && place_of(stream).first != of) continue;
+    else if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
       host_wait(record(stream), How::kSynchronize, site);
 }
 

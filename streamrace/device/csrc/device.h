@@ -2,6 +2,8 @@
 // (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution").
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <string>
 
 #include "lock.h"
@@ -47,33 +49,55 @@ struct Costs {
   double (*factor)(const char* name, int64_t stream) = nullptr;  // stretch of this timing on the stream; 0: it costs nothing
 };
 
+// One of the GPUs that the process uses. In the trace all streams have numbers of one sequence: those of the first GPU are
+// torch's own, those of the others come behind the host's.
+struct Gpu {
+  int index;
+  bool used = false;                             // its memory is used, or it is given work
+  int64_t taken[2] = {0, 0};                 // of torch's pools
+  std::array<int64_t, 1 + 2 * kPool> numbers{};  // by the stream's place in the GPU; 0: it has none yet (of the first: unused)
+};
+
 class Device {
  public:
   Costs costs;
   bool deferred = true;  // false: each launch is waited for at once, without an order in the trace
-  int count = 1;         // number of visible devices; a process uses one of them
-  int index = 0;         // the device in use, or the one that would be used now
+  int count = 1;         // number of visible devices
+  int most = 1;          // of them a process uses at most so many
+  int index = 0;         // the first device in use, or the one that would be used now
   int64_t blocked = 0;   // nanoseconds for which the host was blocked
   int64_t flops = 0;     // floating point operations that were issued
   bool answers = true;   // false: every query reports unfinished work
 
-  // The current device is each thread's own, as with CUDA, and it may be any. The first device whose memory is used, or
-  // which is given work, is bound to the process; from then on other devices are refused.
+  // The current device is each thread's own, as with CUDA, and it may be any. A device whose memory is used, or which is
+  // given work, is bound to the process; once there are `most` of them, other devices are refused.
   int chosen() const;
   void choose(int index);
   void bind(int index);
   bool bound() const { return bound_; }
-  bool foreign(int index) const { return bound_ && index != this->index; }  // such a device is never used
+  bool several() const { return most > 1; }
+  bool foreign(int index) const {  // such a device is never used
+    if (!several()) return bound_ && index != this->index;
+    auto used = std::count_if(gpus_.begin(), gpus_.end(), [](const Gpu& one) { return one.used; });
+    return used >= most && !uses(index);
+  }
+  bool uses(int index) const {
+    return std::any_of(gpus_.begin(), gpus_.end(), [index](const Gpu& one) { return one.used && one.index == index; });
+  }
+  int used_index() const { return several() ? chosen() : index; }  // of the device that this thread uses
 
-  static int64_t& current();  // this thread's stream, of the device in use
-  int64_t next_stream(bool high_priority);
-  int64_t hidden_stream() { return kHost + ++hidden_; }  // one that no program can get
+  static int64_t& current();  // this thread's stream, of the device that it uses
+  int64_t& current(int index);  // the same, of this device
+  int64_t next_stream(int index, bool high_priority);
+  int64_t hidden_stream();    // one that no program can get
+  int64_t default_stream(int index);
+  std::pair<int, int64_t> place_of(int64_t stream) const;  // its device, and its place there (0: the default; -1: hidden)
 
   Marker record(int64_t stream);
   void wait(int64_t stream, const Marker& marker, int64_t site);
   void host_wait(const Marker& marker, How how, int64_t site);
   bool query(const Marker& marker, int64_t site);
-  void synchronize(int64_t site);  // all streams
+  void synchronize(int64_t site, int index = -1);  // all streams of this device; negative: of every device
   void synchronize(int64_t stream, How how, int64_t site);  // all work given to this stream
   // Lets the host wait without an order on which a program may rely: for one stream, or (negative) for all work.
   void meet(int64_t stream);
@@ -100,11 +124,26 @@ class Device {
 
  private:
   std::map<std::pair<int64_t, int64_t>, double> factors_;
-  int64_t taken_[2] = {0, 0}, hidden_ = 0;
+  std::vector<Gpu> gpus_;  // that the process asked for, in this order
+  std::vector<std::pair<int64_t, int64_t>> places_;  // of the streams behind the host's: GPU, place (-1: hidden)
   std::string error_;
   bool used_ = false, bound_ = false;
   void name(int64_t stream);
   std::vector<bool> named_;
+  int64_t gpu(int index);  // its position
+  int64_t number(int64_t gpu, int64_t place);
+};
+
+// In its scope this device is the thread's current one; nothing changes if the process uses one device, or for a negative index.
+class OnDevice {
+ public:
+  explicit OnDevice(int index);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = -2;
 };
 
 Device& device();

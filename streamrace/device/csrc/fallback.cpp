@@ -170,7 +170,7 @@ struct Call {
       return alias(given, *pinned);
     }
     TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices),
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().index,
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().used_index(),
                 " and ", given.device(), "! (", name_of(op.name), ")");
     if (number) return given;
     Executing quiet(c10::get_default_dtype_as_scalartype());
@@ -282,7 +282,7 @@ bool execute_either(const c10::OperatorHandle& handle, const Operator& op, Stack
 // Random numbers are drawn at the time of issue, as with CUDA's Philox offset.
 at::Generator numbers_of(const Operator& op, const Stack& stack, int64_t count) {
   if (!op.random) return {};
-  at::Generator given = op.generator >= 0 && stack[op.generator].isGenerator() ? stack[op.generator].toGenerator() : default_generator(device().index);
+  at::Generator given = op.generator >= 0 && stack[op.generator].isGenerator() ? stack[op.generator].toGenerator() : default_generator(device().used_index());
   TORCH_CHECK(given.device().is_cuda(), "Expected a 'cuda' device type for generator but found '", given.device().type(), "'");
   return static_cast<Generator*>(given.unsafeGetGeneratorImpl())->draw(count);
 }
@@ -554,6 +554,25 @@ Signature& signature_of(Call& call) {
 
 }  // namespace
 
+// Returns the device on which an operator runs, by its tensors or, without one, by its argument; -1: it has none.
+static int device_of(const Operator& op, const Stack& given) {
+  int found = -1;
+  auto see = [&](const Tensor& one) {
+    if (!one.defined() || !one.is_cuda()) return;
+    if (found < 0) found = one.device().index();
+    TORCH_CHECK(found == one.device().index(), "Expected all tensors to be on the same device, but found at least two devices, cuda:", found,
+                " and ", one.device(), "! (", name_of(op.name), ")");
+  };
+  each_tensor(given, see);
+  for (auto& value : given)
+    if (value.isOptionalTensorList())
+      for (const std::optional<Tensor>& one : value.toOptionalTensorList())
+        if (one) see(*one);
+  for (auto& value : given)
+    if (found < 0 && value.isDevice() && value.toDevice().is_cuda()) found = value.toDevice().index();
+  return found;
+}
+
 static bool wants_gradient(const c10::OperatorHandle& handle, const Stack& stack) {
   bool any = false;
   Stack arguments(stack.end() - static_cast<int64_t>(handle.schema().arguments().size()), stack.end());
@@ -572,6 +591,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   for (int source : op.returns)
     TORCH_CHECK(source != Operator::kView, "streamrace: the view ", handle.operator_name(), " is not known to the simulated GPU");
 
+  OnDevice on(device().several() ? device_of(op, given) : -1);
   auto capture = [&] {
     Call call(handle, op);
     call.hides = !op.hidden.empty() && (op.hidden_when < 0 || given[op.hidden_when].toBool());

@@ -50,19 +50,21 @@ uint64_t offset_of(int64_t count) {
 }
 
 at::Generator Generator::draw(int64_t count) {
-  if (Graph* graph = captures().of(Device::current())) return captures().draw(*graph, state_, count);
+  if (Graph* graph = captured()) return captures().draw(*graph, state_, count);
   auto made = numbers_at(*state_);
   state_->offset += offset_of(count);
   return made;
 }
 
 void Generator::set_current_seed(uint64_t seed) {
-  if (captures().of(Device::current())) {
+  if (captured()) {
     TORCH_CHECK(seed == state_->seed, "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the original seed.");
     return;
   }
   *state_ = {seed, 0};
 }
+
+Graph* Generator::captured() const { return captures().of(simgpu::device().current(device_.index())); }
 
 static void refuse_in_capture(const char* call) {
   TORCH_CHECK(!captures().of(Device::current()), "Cannot call CUDAGeneratorImpl::", call, " during CUDA graph capture. If you need this call to be captured, please file an issue.");
@@ -75,7 +77,7 @@ void Generator::set_offset(uint64_t offset) {
 
 void Generator::set_offset_here(uint64_t offset) {
   TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4");
-  Graph* graph = captures().of(Device::current());
+  Graph* graph = captured();
   (graph ? graph->drawn[state_] : state_->offset) = offset;
 }
 
@@ -104,7 +106,7 @@ void Generator::set_state(const c10::TensorImpl& given) {
 c10::intrusive_ptr<c10::TensorImpl> Generator::get_state() const {
   auto made = at::detail::empty_cpu({16}, at::kByte);
   std::memcpy(made.data_ptr(), &state_->seed, 8);
-  Graph* graph = captures().of(Device::current());
+  Graph* graph = captured();
   uint64_t offset = graph ? graph->drawn[state_] : state_->offset;
   std::memcpy(static_cast<char*>(made.data_ptr()) + 8, &offset, 8);
   return made.getIntrusivePtr();

@@ -10,6 +10,8 @@
 
 namespace simgpu {
 
+struct Graph;
+
 struct GeneratorState {
   uint64_t seed = c10::default_rng_seed_val, offset = 0;
 };
@@ -36,6 +38,7 @@ struct Generator final : c10::GeneratorImpl {
  private:
   Generator* clone_impl() const override;
   void set_offset_here(uint64_t offset);
+  Graph* captured() const;  // of which its draws are part
   std::shared_ptr<State> state_;  // shared with generators that were obtained "graphsafe"
 };
 

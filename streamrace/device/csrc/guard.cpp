@@ -31,7 +31,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().chosen())}; }
   void setDevice(c10::Device to) const override {
-    TORCH_CHECK(to.index() < device().count, "CUDA error: invalid device ordinal");
+    TORCH_CHECK(to.index() < device().count, "CUDA error: invalid device ordinal (streamrace: there ", device().count == 1 ? "is 1 simulated GPU" : c10::str("are ", device().count, " simulated GPUs"),
+                "; --gpus gives a process more)");
     uncheckedSetDevice(to);
   }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
@@ -41,22 +42,30 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   // A device that this process does not use has only its default stream.
   c10::Stream stream(c10::Device of, int64_t number) const {
-    if (of.index() < 0) of = getDevice();
     return c10::Stream(c10::Stream::UNSAFE, of, device().foreign(of.index()) ? 0 : number);
   }
-  c10::Stream getStream(c10::Device of) const noexcept override { return stream(of, Device::current()); }
-  c10::Stream getDefaultStream(c10::Device of) const override { return stream(of, 0); }
+  c10::Device named(c10::Device of) const { return of.index() < 0 ? getDevice() : of; }
+  // The device's number of a stream: torch makes default streams itself, with number 0 on each device.
+  int64_t number(const c10::Stream& one) const { return one.id() == 0 ? device().default_stream(one.device_index()) : one.id(); }
+  c10::Stream getStream(c10::Device of) const noexcept override {
+    of = named(of);
+    return stream(of, device().foreign(of.index()) ? 0 : device().current(of.index()));
+  }
+  c10::Stream getDefaultStream(c10::Device of) const override {
+    of = named(of);
+    return stream(of, device().foreign(of.index()) ? 0 : device().default_stream(of.index()));
+  }
   c10::Stream fresh(c10::Device of, bool high) const {
     Lock lock;
-    if (of.index() < 0) of = getDevice();
+    of = named(of);
     check(of.index());
-    return stream(of, device().next_stream(high));
+    return stream(of, device().next_stream(of.index(), high));
   }
   c10::Stream getStreamFromGlobalPool(c10::Device of, bool high) const override { return fresh(of, high); }
   c10::Stream getNewStream(c10::Device of, int priority) const override { return fresh(of, priority < 0); }
   c10::Stream exchangeStream(c10::Stream to) const noexcept override {
     c10::Stream before = getStream(to.device());
-    if (!device().foreign(to.device_index())) Device::current() = to.id();
+    if (!device().foreign(to.device_index())) device().current(to.device_index()) = number(to);
     return before;
   }
   void check(c10::DeviceIndex of) const {
@@ -72,17 +81,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     auto address = reinterpret_cast<uintptr_t>(*event);
     if (fresh) tell(&Told::trace_gpu_event_creation, address);
     auto* one = static_cast<Event*>(*event);
-    one->marker = device().record(on.id());
+    one->marker = device().record(number(on));
     one->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-    tell(&Told::trace_gpu_event_record, address, on.id());
+    tell(&Told::trace_gpu_event_record, address, number(on));
   }
   void block(void* event, const c10::Stream& on) const override {
-    if (!event || overridden(true, on.id())) return;  // never recorded: no wait
+    if (!event || overridden(true, number(on))) return;  // never recorded: no wait
     int64_t site = call_site();
     Lock lock;
     check(on.device_index());
-    device().wait(on.id(), static_cast<Event*>(event)->marker, site);
-    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), on.id());
+    device().wait(number(on), static_cast<Event*>(event)->marker, site);
+    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), number(on));
   }
   bool queryEvent(void* event) const override {
     if (!event) return true;
@@ -100,7 +109,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   // Called by torch's futures for the streams on which their callbacks run.
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
     Lock lock;
-    if (Block* block = block_of(data)) record_stream(*block, on.id());
+    if (Block* block = block_of(data)) record_stream(*block, number(on));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (!event) return;
@@ -126,20 +135,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (device().foreign(one.device_index())) return true;
     int64_t site = call_site();
     Lock lock;
-    captures().refuse_synchronize(one.id());
-    return device().query(device().record(one.id()), site);
+    captures().refuse_synchronize(number(one));
+    return device().query(device().record(number(one)), site);
   }
   void synchronizeStream(const c10::Stream& one) const override {
     if (device().foreign(one.device_index())) return;
     int64_t site = call_site();
     Lock lock;
-    device().synchronize(one.id(), How::kSynchronize, site);
+    device().synchronize(number(one), How::kSynchronize, site);
   }
   void synchronizeDevice(const c10::DeviceIndex of) const OVERRIDE_SINCE_6 {
     if (device().foreign(of)) return;
     int64_t site = call_site();
     Lock lock;
-    device().synchronize(site);
+    device().synchronize(site, of);
   }
 };
 

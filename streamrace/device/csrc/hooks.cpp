@@ -22,7 +22,7 @@ class CUDAHooks final : public CUDAHooksInterface {
   bool hasCUDART() const override { return true; }
   bool isBuilt() const OVERRIDE_SINCE_7 { return true; }
   bool isAvailable() const OVERRIDE_SINCE_7 { return true; }
-  bool hasPrimaryContext(DeviceIndex index) const override { return index == simgpu::device().index; }
+  bool hasPrimaryContext(DeviceIndex index) const override { return index == simgpu::device().index || simgpu::device().uses(index); }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(simgpu::device().count); }
   int getNumGPUs() const override { return simgpu::device().count; }
   DeviceIndex current_device() const override { return getCurrentDevice(); }
@@ -36,7 +36,10 @@ class CUDAHooks final : public CUDAHooksInterface {
   Generator getNewGenerator(DeviceIndex index) const OVERRIDE_SINCE_6 {
     return make_generator<simgpu::Generator>(int64_t{index < 0 ? getCurrentDevice() : index});
   }
-  Device getDeviceFromPtr(void*) const override { return {kCUDA, static_cast<DeviceIndex>(simgpu::device().index)}; }
+  Device getDeviceFromPtr(void* data) const override {
+    simgpu::Lock lock;
+    return {kCUDA, static_cast<DeviceIndex>(simgpu::device_of_memory(data))};
+  }
   bool isPinnedPtr(const void* data) const override {
     simgpu::Lock lock;
     return simgpu::pinned_block_of(data) != nullptr;
@@ -47,7 +50,7 @@ class CUDAHooks final : public CUDAHooksInterface {
   void deviceSynchronize(DeviceIndex index) const override {
     int64_t site = simgpu::call_site();
     simgpu::Lock lock;
-    if (!simgpu::device().foreign(index)) simgpu::device().synchronize(site);
+    if (!simgpu::device().foreign(index)) simgpu::device().synchronize(site, index);
   }
 };
 

@@ -25,7 +25,7 @@ const c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 // Makes the device the current one, which the allocator uses.
 void check(c10::OptionalDeviceGuard& guard, optional<c10::Device> wanted, optional<c10::Layout> layout, optional<bool> pinned) {
   if (wanted && wanted->index() >= 0) guard.reset_device(*wanted);
-  if (device().bound()) device().bind(device().chosen());
+  if (device().bound() || device().several()) device().bind(device().chosen());
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "streamrace: the simulated GPU has dense tensors only, not ", *layout);
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
 }
@@ -88,7 +88,7 @@ Tensor& set_nothing(Tensor& self) {
 
 void record_stream_(Tensor& self, c10::Stream stream) {
   Lock lock;
-  if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, stream.id());
+  if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, stream.id() == 0 ? device().default_stream(stream.device_index()) : stream.id());
 }
 
 // A view's backward pass may be real work (an expand's is a sum), which gets the view's line.

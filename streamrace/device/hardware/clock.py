@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from streamrace.device.hardware.kernels import Kernels, Signature
+from streamrace.device.hardware.kernels import PEER, Kernels, Signature
 from streamrace.device.hardware.network import NcclTimes, PlacedRanks
 from streamrace.device.hardware.profile import Profile
 
@@ -110,6 +110,8 @@ class Clock:
         self._kernels = Kernels.of(profile) if timing.scale == Scale() else None
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
         self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
+        self._peer_ns = profile.intra_node_latency_us * 1000
+        self._peer_bytes_per_ns = profile.fabric.gpu if profile.fabric else profile.intra_node_gbits_per_s / 8
         self._random = random.Random(f"{timing.seed}/{rank}")
         self._stretches: dict[tuple[str, str], float] = {}
         self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
@@ -127,6 +129,8 @@ class Clock:
         Uses the ``signature`` if the profile names a GPU whose kernels are known. Otherwise one efficiency serves for
         all kernels, also for a small model that represents a large one, whose shapes are different.
         """
+        if name == PEER:
+            return round(self._peer_ns + nbytes / self._peer_bytes_per_ns)
         if self._kernels is not None and signature is not None:
             return round(self._kernels.nanoseconds(signature))
         return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))

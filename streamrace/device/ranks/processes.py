@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamrace.device import cuda
+from streamrace.device.library import functions
 from streamrace.device.ranks.launcher import launch
 from streamrace.device.ranks.output import FOLDED, OutputPump
 from streamrace.device.ranks.ports import free_port
@@ -43,7 +44,7 @@ def run(world: int, target: Callable[[int], None], output: Path | None = None) -
         }
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        cuda.see(world)
+        cuda.see(world * functions().most())
         gc.collect()  # makes the time of the next collection independent of the parent
         target(rank)
 

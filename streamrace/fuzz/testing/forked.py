@@ -97,6 +97,7 @@ class Forks:
     def __init__(self, body: Body, options: Options, folder: Path, tell: Describe) -> None:
         self._body = body
         self._ranks = ranks = options.ranks
+        self._gpus = options.gpus
         self._seed = options.seed
         profile = hardware.load_profile(options.profile) if options.profile else None
         self._hardware = None if profile is None else hardware.HardwareTiming(profile, (0,) * ranks)
@@ -172,6 +173,9 @@ class Forks:
         print_to(folder / "printed")
         if unwritten is not None:
             begin(unwritten.poisoned, copies=unwritten.copies)
+        if self._gpus > 1:
+            functions().several(self._gpus)
+            cuda.see(self._gpus)
         if self._ranks == 1:
             return self._rank(0, timing, folder, at_once)
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from streamrace.device.hardware import ProfileError, load_profile
+from streamrace.device.options import GPUS, MOST_GPUS
 from streamrace.fuzz.testing.bodies import Problem
 
 _MOST_RANKS = 64
@@ -18,7 +19,8 @@ class Options:
 
     ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware
     (default: the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the
-    timings, and of torch, random and numpy before each run; ``uninitialised``: whether a value that nobody wrote fails.
+    timings, and of torch, random and numpy before each run; ``uninitialised``: whether a value that nobody wrote fails;
+    ``gpus``: devices of each process.
     """
 
     examples: int = 50
@@ -27,6 +29,7 @@ class Options:
     benign: str = "fail"
     seed: int = 0
     uninitialised: str = "fail"
+    gpus: int = GPUS
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Options:
@@ -36,7 +39,10 @@ class Options:
             if name not in names:
                 raise Problem(f"stream_race has no option {name!r}: there is {', '.join(names)}")
         options = cls(**values)
-        for name, least, most in (("examples", 1, 10**6), ("ranks", 1, _MOST_RANKS), ("seed", 0, 10**15)):
+        for name, least, most in (
+            *(("examples", 1, 10**6), ("ranks", 1, _MOST_RANKS)),
+            *(("seed", 0, 10**15), ("gpus", 1, MOST_GPUS)),
+        ):
             value = getattr(options, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise Problem(f"stream_race: {name} is a number from {least} to {most}, not {value!r}")

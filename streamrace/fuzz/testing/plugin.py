@@ -76,8 +76,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(examples=50, ranks=1, profile='', benign='fail', seed=0, uninitialised='fail'): run the test under "
-        "many timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
+        f"{_MARK}(examples=50, ranks=1, profile='', benign='fail', seed=0, uninitialised='fail', gpus=1): run the test "
+        "under many timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
         "depends on timing, or on memory that nothing wrote",
     )
     text = config.getoption("stream_timing")

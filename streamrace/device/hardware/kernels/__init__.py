@@ -6,10 +6,11 @@ Every figure has its source in ``streamrace/device/hardware/facts.toml``, sectio
 from pathlib import Path
 
 from streamrace.device.hardware.kernels.gpu import GPUS, Gpu
+from streamrace.device.hardware.kernels.memory import PEER
 from streamrace.device.hardware.kernels.model import Kernels
 from streamrace.device.hardware.kernels.signature import DTYPES, Shape, Signature
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 """Published measurements, with which :mod:`streamrace.studies.kernels` compares the model."""
 
-__all__ = ["DTYPES", "GPUS", "PUBLISHED", "Gpu", "Kernels", "Shape", "Signature"]
+__all__ = ["DTYPES", "GPUS", "PEER", "PUBLISHED", "Gpu", "Kernels", "Shape", "Signature"]

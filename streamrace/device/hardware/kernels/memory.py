@@ -14,6 +14,7 @@ from streamrace.device.hardware.kernels.gpu import Gpu
 from streamrace.device.hardware.kernels.signature import SIZES, Signature
 
 UP, DOWN = "cudaMemcpyAsync HtoD", "cudaMemcpyAsync DtoH"
+PEER = "cudaMemcpyAsync PtoP"  # from one device to another of the process
 PAGEABLE = " pageable"
 """Suffix of a copy's name if the host's memory is not pinned."""
 

@@ -1,7 +1,8 @@
-"""Moves tensors between the GPUs of one process, which has one here: for ``torch.nn.DataParallel`` on a single GPU.
+"""Moves tensors between the GPUs of one process: for ``torch.nn.DataParallel``.
 
 Reimplements torch's functions (``torch/csrc/cuda/comm.cpp``): the same copies in the same order. Each copy names its
-device, so a second device is refused where it is named.
+device, so a device that the process does not have (``--gpus``) is refused where it is named. Sums of gradients are
+added up by torch's own functions, where a GPU would call NCCL for one process.
 """
 
 from __future__ import annotations
@@ -67,5 +68,7 @@ def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Ten
 def install() -> None:
     """Install the functions of ``torch._C`` for this that a CUDA build has."""
     c: Any = torch._C
+    nccl: Any = torch.cuda.nccl
+    nccl.is_available = lambda _: False
     c._broadcast, c._broadcast_out, c._broadcast_coalesced = _broadcast, _broadcast_out, _broadcast_coalesced
     c._scatter, c._scatter_out, c._gather, c._gather_out = _scatter, _scatter_out, _gather, _gather_out
