@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from streamrace.device.options import EAGER
+from streamrace.device.options import EAGER, GPUS
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ScriptOptions
 
@@ -58,12 +58,8 @@ def bisect(options: BisectOptions) -> None:
     console = Terminal()
     words = ["--ranks", str(ranks)] if ranks else []
     words += ["--compile", options.compile] if options.compile != EAGER else []
-    words += (
-        ["--scale-limits"] * options.scale_limits
-        + ["--gpus", str(options.gpus)] * bool(options.gpus)
-        + ["-m"] * options.module
-        + [*options.program]
-    )
+    words += ["--gpus", str(options.gpus)] if options.gpus != GPUS else []
+    words += ["--scale-limits"] * options.scale_limits + ["-m"] * options.module + [*options.program]
     query = {"package": package, "from": oldest, "to": newest, "with": list(options.others), "program": " ".join(words)}
     folder = folders.marked(
         options.runs / (options.name or f"bisect-{package}-{datetime.now():%Y%m%d-%H%M%S}"),

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from streamrace.device.dry import World
-from streamrace.device.options import AOT_EAGER, EAGER, HELP, LaunchOptions, compile_option
+from streamrace.device.options import AOT_EAGER, EAGER, GPUS, HELP, LaunchOptions, compile_option
 from streamrace.device.scripts import Program, WrongUse
 from streamrace.device.timing import Timing
 from streamrace.repro.commands import flags
@@ -33,7 +33,7 @@ class ScriptOptions:
         callback=lambda _context, _parameter, name: compile_option(name),
         help=HELP["compile"],
     )
-    gpus: int | None = flags.option("--gpus", type=click.IntRange(1), help=HELP["gpus"])
+    gpus: int = flags.option("--gpus", type=click.IntRange(1), default=GPUS, help=HELP["gpus"])
     program: tuple[str, ...] = flags.argument(nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
     name: str | None
     runs: Path
@@ -67,7 +67,7 @@ class ProgramOptions(ScriptOptions):
         options = LaunchOptions(
             Program(program.name, words, module=self.module),
             self.ranks or 0, dry, Timing.parse(self.token or "t1"), slowed(self.slow), seed=True,
-            scale_limits=self.scale_limits, compile=self.compile, gpus=1 if dry else self.gpus or 1, **more,
+            scale_limits=self.scale_limits, compile=self.compile, gpus=GPUS if dry else self.gpus, **more,
         )  # fmt: skip
         _ = program.folder
         return options
