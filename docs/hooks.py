@@ -1,8 +1,9 @@
 """What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
 
 A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
-TEXT -->`` where a picture does. ``commands.md``, ``concepts/trace.md``, ``examples.md``, ``contributing.md``,
-``changes.md`` and ``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
+TEXT -->`` where a picture does. ``commands.md``, ``concepts/trace.md``, ``concepts/refusals.md``, ``examples.md``,
+``contributing.md``, ``changes.md`` and ``results/benchmarks.md`` are not in ``docs/``: they are made here, so that
+nothing is written twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs imports this file by its path, from wherever it is started
 
-from docs import tables  # noqa: E402
+from docs import refusals, tables  # noqa: E402
 
 _MARK = re.compile(r"<!-- (table|figure): (.+?) -->")
 COPIED = {
@@ -39,6 +40,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
     made["commands.md"] = "\n".join(commands())
     made["concepts/trace.md"] = "\n".join(trace())
+    made["concepts/refusals.md"] = "\n".join(refusals.page())
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     return files

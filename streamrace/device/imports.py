@@ -25,7 +25,7 @@ from streamrace.device.triton import absent, interpreted, presence
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
 _ON_THE_HOST = "compute it with torch's own operators"
-_INSTEAD = {
+INSTEAD = {
     "flash_attn": _ATTENTION,
     "flash_attn_interface": _ATTENTION,
     "xformers": _ATTENTION,
@@ -42,6 +42,7 @@ _INSTEAD = {
     "tensorrt": "run the model as it is",
     "nvidia.dali": "use torch.utils.data.DataLoader",
 }
+"""Libraries of CUDA kernels that are refused by name, and what to do instead."""
 # Libraries that need a GPU, as prefixes of the names of shared libraries.
 _OF_CUDA = ("libcud", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnv", "libnccl",
             "libtorch_cuda", "libc10_cuda", "libtorch_hip", "libc10_hip")  # fmt: skip
@@ -111,7 +112,7 @@ def needed(file: str) -> list[str]:
 
 
 def _sentence(subject: str, library: str) -> str:
-    return f"streamrace: {subject} cannot run on a simulated GPU: {_INSTEAD.get(library, _ON_THE_HOST)}"
+    return f"streamrace: {subject} cannot run on a simulated GPU: {INSTEAD.get(library, _ON_THE_HOST)}"
 
 
 class _First(importlib.abc.MetaPathFinder):
@@ -147,7 +148,7 @@ class _Last(importlib.abc.MetaPathFinder):
     """A finder for modules that all other finders have missed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if name in _INSTEAD and _imported():
+        if name in INSTEAD and _imported():
             raise ModuleNotFoundError(
                 f"No module named '{name}'. " + _sentence(f"'{name}' is a library of CUDA kernels and", name), name=name
             )

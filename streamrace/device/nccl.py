@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from streamrace.device.batch import Batch
 from streamrace.device.collectives import CollectiveCall, Work, check
 from streamrace.device.communicators import Communicators
 from streamrace.device.reductions import Reduction
+from streamrace.device.refusals import refusal
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -137,7 +138,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if gloo := self._host_group(inputs):
             return gloo.allgather(outputs, inputs, opts)
         if len({tensor.numel() for tensor in outputs[0]}) > 1:
-            _refuse("an all_gather of parts of different sizes", "broadcast each")
+            refusal("an all_gather of parts of different sizes", "broadcast each")()
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return self._carrier.allgather([[_bytes(t) for t in outs]], [_bytes(ins[0])], c10d.AllgatherOptions())
@@ -164,7 +165,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if gloo := self._host_group(outputs):
             return gloo.reduce_scatter(outputs, inputs, opts)
         if len({tensor.numel() for tensor in inputs[0]}) > 1:
-            _refuse("a reduce_scatter of parts of different sizes")
+            refusal(
+                "a reduce_scatter of parts of different sizes", "all-reduce the parts together, and take one's own"
+            )()
         sums = Reduction(opts.reduceOp, outputs[0].dtype)
 
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
@@ -252,7 +255,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         if gloo := self._host_group(tensors):
             return gloo.recv_anysource(tensors, tag)
-        _refuse("a receive from any rank", "NCCL has none either")
+        refusal("a receive from any rank", "NCCL has none either")()
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._batch = Batch()
@@ -264,7 +267,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
         if src == dst:
-            _refuse("a rank that sends to itself")
+            refusal("a rank that sends to itself", "copy the tensor")()
         check(*tensors)
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
         with streams.on(tensors[0].device):
@@ -389,7 +392,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         pass
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        _refuse("monitored_barrier", "NCCL has none either")
+        refusal("monitored_barrier", "NCCL has none either")()
 
 
 def _gloo(store: dist.Store, rank: int, size: int, options: _Options) -> Any:
@@ -415,7 +418,3 @@ def _together(works: list[Any]) -> Any:
         last._result = [tensor for work in works for tensor in work._result]
         last._held = [tensor for work in works for tensor in work._held]
     return last
-
-
-def _refuse(subject: str, why: str = "") -> NoReturn:
-    raise RuntimeError(f"streamrace: {subject} cannot be simulated" + (f": {why}" if why else ""))

@@ -43,8 +43,7 @@ _IPC = (
 _SENSORS = ("what NVIDIA's management library measures of a GPU", "torch.cuda.memory_allocated is simulated")
 _CONTEXT = ("a green context", "use torch.cuda.Stream()")
 
-# Functions of torch._C that a build with CUDA has.
-_OF_TORCH: dict[str, tuple[str, str]] = {
+FUNCTIONS: dict[str, tuple[str, str]] = {
     "_cuda_beginAllocateToPool": _POOL,
     "_cuda_beginAllocateCurrentThreadToPool": _POOL,
     "_cuda_endAllocateToPool": _POOL,
@@ -89,6 +88,7 @@ _OF_TORCH: dict[str, tuple[str, str]] = {
         for name in ("unique_id", "init_rank", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
     },
 }  # fmt: skip
+"""Functions of ``torch._C`` that a build with CUDA has: what each asks for, and what to do instead."""
 _OFF = ("_cuda_tunableop_is_enabled", "_cuda_tunableop_tuning_is_enabled", "_cuda_record_untuned_is_enabled",
         "_cuda_isHistoryEnabled")  # fmt: skip
 
@@ -97,7 +97,7 @@ def install() -> None:
     """Install the refusals in place of functions that a CUDA build has."""
     c: Any = torch._C
     cuda: Any = torch.cuda
-    for name, sentence in _OF_TORCH.items():
+    for name, sentence in FUNCTIONS.items():
         setattr(c, name, refusal(*sentence))
     for name in _OFF:
         setattr(c, name, lambda: False)
@@ -148,12 +148,9 @@ def _other_libraries() -> None:
 def extensions(module: ModuleType) -> None:
     """Refuse CUDA sources in ``torch.utils.cpp_extension``. Sources in C++ alone are compiled as usual."""
     cpp: Any = module
-    sentence = (
-        "needs CUDA's compiler and a GPU: install the library without its CUDA kernels, or use torch's own operators"
+    instead = (
+        "it needs CUDA's compiler and a GPU: install the library without its CUDA kernels, or use torch's own operators"
     )
-
-    def refuse(subject: str) -> NoReturn:
-        raise RuntimeError(f"streamrace: {subject} cannot be simulated: it {sentence}")
 
     def guard(name: str) -> None:
         plain = getattr(cpp, name)
@@ -165,7 +162,7 @@ def extensions(module: ModuleType) -> None:
             sources = bound.get("sources", ())
             files = [sources] if isinstance(sources, str) else list(sources)
             if bound.get("with_cuda") or bound.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
-                refuse(f"the CUDA extension '{bound['name']}' (torch.utils.cpp_extension.{name})")
+                refusal(f"the CUDA extension '{bound['name']}' (torch.utils.cpp_extension.{name})", instead)()
             return plain(*arguments, **keywords)
 
         setattr(cpp, name, call)
@@ -173,7 +170,7 @@ def extensions(module: ModuleType) -> None:
     cpp.CUDA_HOME = None  # nothing is compiled for this GPU, even if a CUDA compiler is installed
     guard("load")
     guard("load_inline")
-    cpp.CUDAExtension = lambda name, *_, **__: refuse(f"the CUDA extension '{name}' (CUDAExtension)")
+    cpp.CUDAExtension = lambda name, *_, **__: refusal(f"the CUDA extension '{name}' (CUDAExtension)", instead)()
 
 
 def bitsandbytes(module: ModuleType) -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 from judged import story
 
+from docs import refusals
+
 
 def device() -> torch.Tensor:
     return torch.ones(4, device="cuda")
@@ -64,7 +66,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a kernel compiled at run time (NVRTC": lambda: torch.cuda._compile_kernel("__global__ void f() {}", "f"),
     "a CUDA tensor in another process (CUDA IPC)": sent_to_another_process,
     "events between processes": lambda: torch.cuda.Event(interprocess=True),
-    "aten::cudnn_convolution has no kernel": cudnn_alone,
+    "the operator aten::cudnn_convolution cannot be simulated: it has no kernel": cudnn_alone,
     "the backend 'mpi'": lambda: torch.distributed.init_process_group("mpi"),
     "a memory pool of one's own": torch.cuda.MemPool,
     "another allocator": lambda: torch.cuda.memory.CUDAPluggableAllocator("mine.so", "allocate", "free"),
@@ -81,6 +83,26 @@ def test_each_is_one_sentence_with_its_name_and_what_to_do() -> None:
         assert said.startswith(f"streamrace: {what}"), said
         assert ": " in said.removeprefix("streamrace: "), said
         assert "\n" not in said
+
+
+def test_each_is_on_the_page_of_what_is_refused() -> None:
+    listed = [(one.subject, one.instead) for one in refusals.of_calls()] + [*refusals.of_functions().values()]
+    patterns = [
+        "".join(".*" if part == "…" else re.escape(part) for part in re.split("(…)", subject)) for subject, _ in listed
+    ]
+    for ask in REFUSED.values():
+        with pytest.raises((RuntimeError, AttributeError)) as told:
+            ask()
+        assert any(re.match(rf"streamrace: {pattern},? cannot ", str(told.value)) for pattern in patterns), told.value
+
+
+def test_every_file_that_refuses_is_on_the_page() -> None:
+    named = {file for one in refusals.of_calls() for file in one.files}
+    says = re.compile(r"^(?!\s*(?:#|//|def )).*(?:\brefusal\(|cannot be simulated)", re.MULTILINE)
+    files = [file for end in ("py", "cpp", "h") for file in sorted(refusals.PRODUCT.rglob(f"*.{end}"))]
+    refusing = {file.relative_to(refusals.PRODUCT.parent).as_posix() for file in files if says.search(file.read_text())}
+    assert len(named) > 15
+    assert refusing - named == {"streamrace/device/options.py"}  # which only describes the option
 
 
 def test_nothing_that_torchs_python_calls_or_imports_of_cuda_is_simply_not_there() -> None:

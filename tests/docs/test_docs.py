@@ -82,7 +82,12 @@ def test_the_readme_is_read_in_some_minutes() -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=relative)
 def test_every_link_to_a_file_leads_to_one(path: Path) -> None:
-    made = {DOCS / "commands.md", DOCS / "concepts/trace.md", *(DOCS / page for page in COPIED)}
+    made = {
+        DOCS / "commands.md",
+        DOCS / "concepts/trace.md",
+        DOCS / "concepts/refusals.md",
+        *(DOCS / page for page in COPIED),
+    }
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
     places = {(path.parent / link).resolve() for link in links if not re.match(r"https?:|mailto:", link)}
     assert not {place for place in places - made if not place.exists()}

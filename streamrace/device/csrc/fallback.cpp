@@ -45,7 +45,7 @@ Executing::~Executing() {
 }
 
 at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) {
-  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_quantized(), "streamrace: the simulated GPU has dense tensors only");
+  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_quantized(), "streamrace: a sparse or quantized tensor cannot be simulated: the simulated GPU has dense tensors only, so keep it on the CPU");
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   Block* block = block_of(storage);
   if (!block) {
@@ -96,8 +96,8 @@ struct KeyHash {
   }
 };
 
-const char* const kDense = ": the simulated GPU has dense tensors only, not sparse, quantized or strided nested ones (nested tensors: "
-                           "layout=torch.jagged; the others: use the CPU)";
+const char* const kDense = " of a sparse, quantized or strided nested tensor cannot be simulated: the simulated GPU has dense tensors only "
+                           "(nested tensors: layout=torch.jagged; the others: use the CPU)";
 
 Spec spec_of(const Tensor& tensor, const Operator& op) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(), "streamrace: ", name_of(op.name), kDense);
@@ -587,7 +587,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   size_t count = op.written.size();
   Stack given(std::make_move_iterator(stack->end() - static_cast<int64_t>(count)), std::make_move_iterator(stack->end()));
   stack->erase(stack->end() - static_cast<int64_t>(count), stack->end());
-  TORCH_CHECK_NOT_IMPLEMENTED(op.known, "streamrace: ", handle.operator_name(), " has no kernel for the CPU, by which it could be simulated: use an operator that both devices have");
+  TORCH_CHECK_NOT_IMPLEMENTED(op.known, "streamrace: the operator ", handle.operator_name(), " cannot be simulated: it has no kernel for the CPU: use an operator that both devices have");
   for (int source : op.returns)
     TORCH_CHECK(source != Operator::kView, "streamrace: the view ", handle.operator_name(), " is not known to the simulated GPU");
 

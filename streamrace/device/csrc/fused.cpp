@@ -68,8 +68,8 @@ void check_flash(const Tensor& query, const Tensor& key, double dropout, bool ca
   without_dropout(dropout);
   TORCH_CHECK(query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16, "FlashAttention only support fp16 and bf16 data type");
   TORCH_CHECK(query.size(1) % key.size(1) == 0, "Number of heads in key/value must divide number of heads in query");
-  TORCH_CHECK_NOT_IMPLEMENTED(!causal || query.size(2) == key.size(2), "streamrace: flash attention with is_causal and as many queries as keys only: give it a mask "
-                              "through scaled_dot_product_attention");
+  TORCH_CHECK_NOT_IMPLEMENTED(!causal || query.size(2) == key.size(2), "streamrace: flash attention with is_causal and fewer or more queries than keys cannot be simulated: "
+                              "give it a mask through scaled_dot_product_attention");
 }
 
 void check_efficient(const Tensor& query, double dropout) {

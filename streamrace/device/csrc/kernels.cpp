@@ -26,7 +26,7 @@ const c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 void check(c10::OptionalDeviceGuard& guard, optional<c10::Device> wanted, optional<c10::Layout> layout, optional<bool> pinned) {
   if (wanted && wanted->index() >= 0) guard.reset_device(*wanted);
   if (device().bound() || device().several()) device().bind(device().chosen());
-  TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "streamrace: the simulated GPU has dense tensors only, not ", *layout);
+  TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "streamrace: a tensor of the layout ", *layout, " cannot be simulated: the simulated GPU has dense tensors only, so keep it on the CPU");
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
 }
 

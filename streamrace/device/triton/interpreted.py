@@ -12,6 +12,8 @@ from streamrace.device.refusals import refusal
 
 _PASSING = ("jit", "autotuner", "interpreter")  # modules whose frames only pass a launch on
 
+_INTERPRETED = "kernels run by Triton's interpreter: use @triton.jit, without TRITON_INTERPRET=0"
+
 
 def install(triton: ModuleType) -> None:
     """Have kernels run by Triton's interpreter as work of the simulated GPU."""
@@ -40,8 +42,8 @@ def install(triton: ModuleType) -> None:
     for module in (language.extra.cuda, language.extra.cuda.libdevice):
         interpreter._patch_builtin(module, made, scope)
     autotuner.Autotuner._bench = _bench
-    jit.JITFunction.run = _compiled("this Triton kernel, compiled")
-    _set(triton, "compile", _compiled("triton.compile"))
+    jit.JITFunction.run = refusal("this Triton kernel, compiled", _INTERPRETED)
+    _set(triton, "compile", refusal("triton.compile", _INTERPRETED))
     importlib.import_module("triton.runtime").driver.set_active(driver.Driver())
 
 
@@ -70,10 +72,6 @@ def _bench(_: Any, *__: Any, config: Any, **___: Any) -> list[float]:
     from streamrace.device.triton.driver import SECONDS
 
     return [float("inf")] * len(SECONDS) if (config.num_ctas or 1) > 1 else list(SECONDS)
-
-
-def _compiled(subject: str) -> Any:
-    return refusal(subject, "kernels run by Triton's interpreter: use @triton.jit, without TRITON_INTERPRET=0")
 
 
 def _set(module: ModuleType, name: str, value: Any) -> None:
