@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -74,42 +75,50 @@ def _detector(say: Say) -> list[Figure]:
     ]
 
 
-def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure]]:
-    """Return a function that imports the module when it is measured: torch and DeepSpeed take seconds to import."""
+@dataclass(frozen=True)
+class Row:
+    """A row that a module of benchmarks measures. It is imported then: torch and DeepSpeed take seconds to import."""
 
-    def measure(say: Say) -> list[Figure]:
-        found: list[Figure] = getattr(import_module(f"benchmarks.{name}"), function)(say)
+    module: str
+    function: str = "measure"
+
+    def __call__(self, say: Say) -> list[Figure]:
+        return self.find()(say)
+
+    def find(self) -> Callable[[Say], list[Figure]]:
+        """Import and return the function that measures."""
+        found: Callable[[Say], list[Figure]] = getattr(import_module(f"benchmarks.{self.module}"), self.function)
         return found
-
-    return measure
 
 
 ROWS: dict[str, Callable[[Say], list[Figure]]] = {
-    "command": _module("command"),
-    "check": _module("check"),
-    "ending": _module("ending"),
-    "step": _module("step"),
-    "memory": _module("memory"),
-    "long": _module("long"),
-    "release": _module("release"),
-    "catalogue": _module("catalogue"),
+    "command": Row("command"),
+    "check": Row("check"),
+    "ending": Row("ending"),
+    "step": Row("step"),
+    "memory": Row("memory"),
+    "long": Row("long"),
+    "release": Row("release"),
+    "catalogue": Row("catalogue"),
     "detector": _detector,
-    "judged": _module("judged"),
-    "unwritten": _module("unwritten"),
-    "instructions": _module("counted"),
-    "replay": _module("replay"),
-    "fuzz": _module("fuzz"),
-    "search": _module("search"),
-    "dry": _module("dry"),
-    "rehearsed": _module("rehearsed"),
-    "many": _module("dry", "measure_many"),
-    "sweep": _module("dry", "measure_sweep"),
-    "page": _module("page"),
-    "rings": _module("rings"),
-    "sharding": _module("sharding"),
-    "device": _module("device"),
-    "watch": _module("watch"),
-    "watch-zero3": _module("watch", "measure_zero3"),
+    "judged": Row("judging_time"),
+    "unwritten": Row("uninitialised"),
+    "instructions": Row("instruction_counts"),
+    "replay": Row("replay"),
+    "fuzz": Row("fuzz"),
+    "search": Row("search"),
+    "dry": Row("dry"),
+    "rehearsed": Row("dry_program"),
+    "many": Row("dry", "measure_many"),
+    "sweep": Row("dry", "measure_sweep"),
+    "page": Row("page"),
+    "rings": Row("rings"),
+    "sharding": Row("sharding"),
+    "device": Row("device"),
+    "graphs": Row("graphs"),
+    "triton": Row("triton"),
+    "watch": Row("watch"),
+    "watch-zero3": Row("watch", "measure_zero3"),
 }
 
 

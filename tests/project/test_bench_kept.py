@@ -37,6 +37,11 @@ def test_the_page_that_is_committed_is_what_its_data_say(tmp_path: Path) -> None
     assert page.read_text() == (committed / "results.md").read_text()
 
 
+def test_every_row_has_a_function_that_measures_it() -> None:
+    for name, row in bench.ROWS.items():
+        assert callable(row.find() if isinstance(row, bench.Row) else row), name
+
+
 def test_a_row_that_cannot_be_measured_loses_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
