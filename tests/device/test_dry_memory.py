@@ -60,7 +60,7 @@ def out_of_memory() -> str:
 def test_memory_ends_at_the_same_byte_with_the_same_sentence(tmp_path: Path) -> None:
     from streamrace.device.library import functions
 
-    functions().memory(300 << 20, 300 << 20)
+    functions().memory(-1, 300 << 20, 300 << 20)  # of every device
     child = os.fork()  # of a process that has not used the device
     if child == 0:
         (tmp_path / "live").write_text(out_of_memory())
