@@ -139,11 +139,14 @@ class Event(torch.Event, metaclass=_Events):
 
 
 def install() -> None:
-    """Add to ``torch.Event`` the attributes of ``torch.cuda.Event``: a number in place of CUDA's pointer.
+    """Give ``torch.Event`` the attributes of ``torch.cuda.Event``: a number in place of CUDA's pointer, and its device.
 
-    The number is 0 before the event is recorded. Attributes of a compiled type can only be set in its dictionary.
+    The number is 0 and the device None before the event is recorded. Attributes of a compiled type can only be set
+    in its dictionary.
     """
     (attributes,) = gc.get_referents(torch.Event.__dict__)
     attributes["cuda_event"] = property(lambda event: event.event_id)
+    device: Any = attributes["device"]
+    attributes["device"] = property(lambda event: found if (found := device.__get__(event)).index is not None else None)
     attributes["_as_parameter_"] = property(lambda event: ctypes.c_void_p(event.event_id))
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Event))

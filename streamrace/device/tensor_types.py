@@ -25,8 +25,9 @@ class _TensorType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
 
-    def __call__(cls, *args: Any, device: Any = "cuda") -> torch.Tensor:
+    def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
         """Create a tensor like the host's type of that name: from sizes, a sequence or a tensor."""
+        device = "cuda" if device is None else device
         if len(args) == 1 and isinstance(args[0], cls):
             tensor: torch.Tensor = args[0].alias()
             return tensor

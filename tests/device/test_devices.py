@@ -222,3 +222,18 @@ def test_one_device_is_numbered_and_named_as_ever() -> None:
             torch.ones(1, device="cuda")
         torch.ones(1, device="cuda")
     assert {name.name for name in told.of(StreamName) if isinstance(name, StreamName)} == {"default", "stream 1"}
+
+
+def test_an_event_is_of_the_device_that_recorded_it_first() -> None:
+    two()
+    event, other = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    assert event.device is None
+    with torch.cuda.device(1):
+        event.record()
+    assert event.device == torch.device("cuda:1")
+    with pytest.raises(RuntimeError, match="Event device 1 does not match recording stream's device 0"):
+        event.record(torch.cuda.current_stream(0))
+    other.record(torch.cuda.current_stream(0))
+    torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        other.elapsed_time(event)

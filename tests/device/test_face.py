@@ -121,6 +121,7 @@ def test_tensor_types_make_tensors_of_the_device() -> None:
     assert isinstance(made, torch.cuda.FloatTensor) and not isinstance(made, torch.cuda.HalfTensor)  # type: ignore[attr-defined]
     assert not isinstance(torch.ones(2), torch.cuda.FloatTensor)  # type: ignore[attr-defined]
     assert torch.cuda.LongTensor(2, 3).shape == (2, 3)  # type: ignore[attr-defined]
+    assert torch.cuda.FloatTensor(1, device=None).is_cuda  # type: ignore[attr-defined]
     assert torch.ones(2).type(torch.cuda.HalfTensor).type() == "torch.cuda.HalfTensor"  # type: ignore[attr-defined]
     try:
         torch.set_default_tensor_type("torch.cuda.DoubleTensor")

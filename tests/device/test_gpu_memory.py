@@ -110,6 +110,23 @@ def test_statistics_count_rounded_bytes() -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
+def test_empty_cache_waits_for_the_streams_of_record_stream_and_counts_it() -> None:
+    side = torch.cuda.Stream()
+    a = torch.ones(1 << 20, device="cuda")
+    waits = torch.cuda.memory_stats()["num_sync_all_streams"]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        a.add_(1)
+    a.record_stream(side)
+    del a
+    assert not side.query()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert side.query()
+    assert torch.cuda.memory_stats()["num_sync_all_streams"] == waits + 1
+
+
 _MIB = 1 << 20
 
 

@@ -210,16 +210,22 @@ std::string readable(int64_t nbytes) {
   return text + std::string(units[unit]);
 }
 
-// Reserves new memory of the device. If there is none left, cached memory is given back, after the streams for which
-// record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
+// Waits for the streams for which record_stream keeps memory (CUDACachingAllocator's synchronize_and_free_events). No
+// program may rely on that, so it is no order.
+void wait_for_held(Memory& memory) {
+  ++memory.stats.num_sync_all_streams;
+  for (auto& held : std::exchange(memory.held, {})) {
+    for (auto& until : held.until) timeline().synchronize(until);
+    give_back(held.chunk);
+  }
+}
+
+// Reserves new memory of the device. If there is none left, cached memory is given back.
 Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64_t site) {
   auto fits = [&] { return sum(memory.stats.reserved_bytes) <= memory.allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
-    ++memory.stats.num_alloc_retries, ++memory.stats.num_sync_all_streams;
-    for (auto& held : std::exchange(memory.held, {})) {
-      for (auto& until : held.until) timeline().synchronize(until);
-      give_back(held.chunk);
-    }
+    ++memory.stats.num_alloc_retries;
+    wait_for_held(memory);
     empty_cache(memory);
   }
   if (!fits()) {
@@ -350,7 +356,8 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t) override {
     Lock lock;
     for (auto& [index, memory] : state().memories) {
-      look_at_held(memory);
+      if (captures().any()) look_at_held(memory);  // release_cached_blocks does not wait during a capture
+      else wait_for_held(memory);
       empty_cache(memory);
     }
   }

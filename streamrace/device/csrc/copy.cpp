@@ -92,9 +92,16 @@ Tensor& copy_to_peer(Tensor& self, const Tensor& source, int64_t stream, int64_t
   return self;
 }
 
+// Raises torch's error for a source that cannot be broadcast to the destination (TensorIterator.cpp, compute_shape).
+void check_shapes(const Tensor& self, const Tensor& source) {
+  if (self.sizes() == source.sizes()) return;
+  auto shape = at::infer_size(self.sizes(), source.sizes());
+  TORCH_CHECK(self.sizes() == shape, "output with shape ", self.sizes(), " doesn't match the broadcast shape ", at::IntArrayRef(shape));
+}
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
-  check(self), check(source);
-  if (self.numel() == 0) return self;
+  check(self), check(source), check_shapes(self, source);
+  if (self.numel() == 0 || self.is_same(source)) return self;
   int64_t site = call_site_of(self, source);
   Lock lock;
   Accesses accesses;

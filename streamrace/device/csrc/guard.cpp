@@ -18,6 +18,7 @@ bool overridden(bool waits, int64_t stream) { return event_overridden && python_
 
 struct Event {
   Marker marker;
+  c10::DeviceIndex of = 0;  // the device that recorded it first
   bool timed = false;
 };
 
@@ -77,10 +78,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock;
     check(on.device_index());
     bool fresh = !*event;
-    if (fresh) *event = new Event;
+    if (fresh) *event = new Event{{}, on.device_index()};
     auto address = reinterpret_cast<uintptr_t>(*event);
     if (fresh) tell(&Told::trace_gpu_event_creation, address);
     auto* one = static_cast<Event*>(*event);
+    TORCH_CHECK(one->of == on.device_index(), "Event device ", int{one->of}, " does not match recording stream's device ", int{on.device_index()}, ".");
     one->marker = device().record(number(on));
     one->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
     tell(&Told::trace_gpu_event_record, address, number(on));
@@ -120,6 +122,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
     Lock lock;
     TORCH_CHECK(from && to, "Both events must be recorded before calculating elapsed time.");
+    TORCH_CHECK(static_cast<Event*>(from)->of == static_cast<Event*>(to)->of, "CUDA error: invalid resource handle (the events are of two devices)");
     auto &first = static_cast<Event*>(from)->marker.instant, &last = static_cast<Event*>(to)->marker.instant;
     TORCH_CHECK(timeline().passed(first) && timeline().passed(last),
                 "CUDA error: device not ready (synchronize the events before asking for the time between them)");
