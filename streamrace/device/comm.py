@@ -139,10 +139,11 @@ def _on_devices(tensors: Sequence[Tensor], kind: str) -> None:
 
 def _stream(streams: Sequence[Any] | None, index: int, device: int) -> Any:
     stream = streams[index] if streams is not None and index < len(streams) else None
+    was = device if stream is None else stream.device_index
     _check(
-        stream is None or stream.device_index == device,
-        f"Expected the device associated with the stream at index {index} (was {getattr(stream, 'device_index', '')}) to "
-        f"match the device supplied at that index (expected {device})",
+        was == device,
+        f"Expected the device associated with the stream at index {index} (was {was}) to match the device supplied at "
+        f"that index (expected {device})",
     )
     return stream
 
