@@ -105,9 +105,9 @@ class GraphMemory:
     count: int
     ranks: tuple[int, ...]
 
-    def again(self, ranks: tuple[int, ...]) -> GraphMemory:
-        """Return the finding with one more access."""
-        return replace(self, count=self.count + 1, ranks=ranks)
+    def again(self, later: GraphMemory, ranks: tuple[int, ...]) -> GraphMemory:
+        """Return the finding with one more access, and that as the example if it first has somebody else's memory."""
+        return replace(later if later.other and not self.other else self, count=self.count + 1, ranks=ranks)
 
     def sentence(self) -> str:
         """Return a clause for the user that describes the access and its cure, without a full stop."""

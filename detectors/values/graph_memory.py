@@ -204,7 +204,5 @@ class GraphMemoryUse(Detector):
         key = kind, access, kernel, site(stack), site(allocated)
         before = self._found.get(key)
         ranks = tuple(sorted({*(before.ranks if before else ()), rank}))
-        if before is not None:
-            self._found[key] = before.again(ranks)
-        else:
-            self._found[key] = GraphMemory(kind, access, kernel, stack, allocated, nbytes, other, other_stack, 1, ranks)
+        found = GraphMemory(kind, access, kernel, stack, allocated, nbytes, other, other_stack, 1, ranks)
+        self._found[key] = found if before is None else before.again(found, ranks)

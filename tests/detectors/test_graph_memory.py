@@ -93,6 +93,9 @@ def test_a_dangling_access_is_told_with_both_owners() -> None:
         "tensor as long as the graph"
     )
     assert "freed after the capture. Nothing has it now. Keep" in written.sentence()
+    later = dangling._replace(op=11, writes=True)
+    detector.feed(0, [later])  # somebody else has it by then
+    assert "The memory is now that of the tensor allocated at train.py:2" in detector.findings()[1].sentence()
 
 
 def test_a_kept_result_is_told_where_it_is_read_after_the_replays() -> None:
