@@ -429,6 +429,8 @@ class Oracle:
 
     def _tell(self, host: _Host, number: int, line: Line) -> None:
         match line.what, *line.args:
+            case "copy", _, target, source if target == source and not target.part:
+                pass  # a tensor copied to itself is no launch (Copy.cpp, copy_impl); two views of it are
             case "copy" | "add" | "scale", stream, target, *sources:
                 to = self._cells(host, target)
                 taken = self._cells(host, sources[0]) if sources else to
