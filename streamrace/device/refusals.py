@@ -41,6 +41,7 @@ _IPC = (
     "send tensor.cpu(); between ranks use torch.distributed; let a DataLoader's workers return tensors of the host",
 )
 _SENSORS = ("what NVIDIA's management library measures of a GPU", "torch.cuda.memory_allocated is simulated")
+STREAM_OF_A_LIBRARY = ("a stream of another library (ExternalStream)", "use torch.cuda.Stream()")
 _CONTEXT = ("a green context", "use torch.cuda.Stream()")
 
 FUNCTIONS: dict[str, tuple[str, str]] = {
@@ -66,7 +67,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "_cuda_allocationTraceback": _SNAPSHOT,
     "_cuda_setMemoryMetadata": _SNAPSHOT,
     "_cuda_getMemoryMetadata": _SNAPSHOT,
-    "_cuda_getStreamFromExternal": ("a stream of another library", "use torch.cuda.Stream()"),
+    "_cuda_getStreamFromExternal": STREAM_OF_A_LIBRARY,
     "_cuda_getCurrentBlasHandle": _HANDLE,
     "_cuda_getCurrentSolverHandle": _HANDLE,
     **{f"_cuda_{action}Cublas{lt}WorkspaceSize": _WORKSPACE for action in ("get", "set") for lt in ("", "Lt")},

@@ -12,10 +12,10 @@ import torch
 from streamrace.device import tracing
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
+from streamrace.device.refusals import STREAM_OF_A_LIBRARY, refusal
 
 _CUDA = 1  # c10::DeviceType
 _POOL = 32  # csrc/device.h
-_EXTERNAL = "streamrace: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
 
 class Stream(torch.Stream):
@@ -25,7 +25,7 @@ class Stream(torch.Stream):
         if "stream_id" in kwargs:
             return super().__new__(cls, **kwargs)
         if "stream_ptr" in kwargs:
-            raise RuntimeError(_EXTERNAL)
+            refusal(*STREAM_OF_A_LIBRARY)()
         index = torch.cuda._utils._get_device_index(device, optional=True)
         stream = super().__new__(cls, device=torch.device("cuda", index), priority=priority)
         tracing.note_stream(stream.stream_id)
@@ -109,7 +109,7 @@ class ExternalStream(Stream):
     """Refused: the simulated GPU has no streams of other libraries."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
-        raise RuntimeError(_EXTERNAL)
+        refusal(*STREAM_OF_A_LIBRARY)()
 
 
 class _Events(type(torch.Event)):  # type: ignore[misc]
@@ -127,14 +127,9 @@ class Event(torch.Event, metaclass=_Events):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> torch.Event:
         if external:
-            raise RuntimeError(
-                "streamrace: an event that is a node of a CUDA graph (external=True) cannot be simulated: record it "
-                "outside of the graph"
-            )
+            refusal("an event that is a node of a CUDA graph (external=True)", "record it outside of the graph")()
         if interprocess:
-            raise RuntimeError(
-                "streamrace: events between processes (CUDA IPC) cannot be simulated: use torch.distributed"
-            )
+            refusal("events between processes (CUDA IPC)", "use torch.distributed")()
         return torch.Event("cuda", enable_timing=enable_timing, blocking=blocking)
 
 

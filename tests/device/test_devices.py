@@ -237,3 +237,16 @@ def test_an_event_is_of_the_device_that_recorded_it_first() -> None:
     torch.cuda.synchronize(0), torch.cuda.synchronize(1)
     with pytest.raises(RuntimeError, match="invalid resource handle"):
         other.elapsed_time(event)
+
+
+def test_a_default_stream_that_joins_a_capture_is_captured_on_its_device_alone() -> None:
+    two()
+    with torch.cuda.device(1):
+        side, main, graph = torch.cuda.Stream(), torch.cuda.default_stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            main.wait_stream(side)
+            assert main.is_capturing()
+            # as C++ makes them
+            own = [torch.Stream(stream_id=0, device_index=index, device_type=1) for index in (0, 1)]
+            assert [stream.is_capturing() for stream in own] == [False, True]
+            side.wait_stream(main)

@@ -85,7 +85,7 @@ def test_the_licence_is_the_one_that_is_named() -> None:
 
 
 def test_every_package_that_is_imported_is_in_an_extra() -> None:
-    known = brought("all") | OF_OTHERS | set(PACKAGES) | set(sys.stdlib_module_names)
+    known = brought("all") | brought("triton") | OF_OTHERS | set(PACKAGES) | set(sys.stdlib_module_names)
     unknown = set()
     for path in sorted(path for path in tracked() if path.suffix == ".py" and not is_program(path)):
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):

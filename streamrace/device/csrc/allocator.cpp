@@ -210,14 +210,19 @@ std::string readable(int64_t nbytes) {
   return text + std::string(units[unit]);
 }
 
-// Waits for the streams for which record_stream keeps memory (CUDACachingAllocator's synchronize_and_free_events). No
-// program may rely on that, so it is no order.
-void wait_for_held(Memory& memory) {
+// Gives cached memory back (CUDACachingAllocator's release_cached_blocks). No capture going on, the host first waits for
+// the streams for which record_stream keeps memory. No program may rely on that, so it is no order.
+void release_cached(Memory& memory) {
+  if (captures().any()) {
+    look_at_held(memory);
+    return empty_cache(memory);
+  }
   ++memory.stats.num_sync_all_streams;
   for (auto& held : std::exchange(memory.held, {})) {
     for (auto& until : held.until) timeline().synchronize(until);
     give_back(held.chunk);
   }
+  empty_cache(memory);
 }
 
 // Reserves new memory of the device. If there is none left, cached memory is given back.
@@ -225,8 +230,7 @@ Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64
   auto fits = [&] { return sum(memory.stats.reserved_bytes) <= memory.allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
     ++memory.stats.num_alloc_retries;
-    wait_for_held(memory);
-    empty_cache(memory);
+    release_cached(memory);
   }
   if (!fits()) {
     ++memory.stats.num_ooms;
@@ -355,15 +359,11 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {
     Lock lock;
-    for (auto& [index, memory] : state().memories) {
-      if (captures().any()) look_at_held(memory);  // release_cached_blocks does not wait during a capture
-      else wait_for_held(memory);
-      empty_cache(memory);
-    }
+    for (auto& [index, memory] : state().memories) release_cached(memory);
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     Lock lock;
-    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), stream.id() == 0 ? device().default_stream(stream.device_index()) : stream.id());
+    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), device().number_of(stream));
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex of) override {
     Lock lock;

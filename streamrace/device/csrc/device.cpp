@@ -165,10 +165,11 @@ void Device::synchronize(int64_t stream, How how, int64_t site) {
 void Device::synchronize(int64_t site, int of) {
   captures().refuse_synchronize();
   tell(&Told::trace_gpu_device_synchronization);
-  for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
+  for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream) {
     if (several() && of >= 0 && place_of(stream).first != of) continue;
-    else if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
+    if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
       host_wait(record(stream), How::kSynchronize, site);
+  }
 }
 
 WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect,

@@ -2,6 +2,8 @@
 // (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution").
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -91,6 +93,8 @@ class Device {
   int64_t next_stream(int index, bool high_priority);
   int64_t hidden_stream();    // one that no program can get
   int64_t default_stream(int index);
+  // Our number of torch's stream: torch makes default streams itself, with number 0 on each device.
+  int64_t number_of(const c10::Stream& one) { return one.id() == 0 ? default_stream(one.device_index()) : one.id(); }
   std::pair<int, int64_t> place_of(int64_t stream) const;  // its device, and its place there (0: the default; -1: hidden)
 
   Marker record(int64_t stream);

@@ -46,8 +46,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, of, device().foreign(of.index()) ? 0 : number);
   }
   c10::Device named(c10::Device of) const { return of.index() < 0 ? getDevice() : of; }
-  // The device's number of a stream: torch makes default streams itself, with number 0 on each device.
-  int64_t number(const c10::Stream& one) const { return one.id() == 0 ? device().default_stream(one.device_index()) : one.id(); }
   c10::Stream getStream(c10::Device of) const noexcept override {
     of = named(of);
     return stream(of, device().foreign(of.index()) ? 0 : device().current(of.index()));
@@ -66,7 +64,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device of, int priority) const override { return fresh(of, priority < 0); }
   c10::Stream exchangeStream(c10::Stream to) const noexcept override {
     c10::Stream before = getStream(to.device());
-    if (!device().foreign(to.device_index())) device().current(to.device_index()) = number(to);
+    if (!device().foreign(to.device_index())) device().current(to.device_index()) = device().number_of(to);
     return before;
   }
   void check(c10::DeviceIndex of) const {
@@ -83,17 +81,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (fresh) tell(&Told::trace_gpu_event_creation, address);
     auto* one = static_cast<Event*>(*event);
     TORCH_CHECK(one->of == on.device_index(), "Event device ", int{one->of}, " does not match recording stream's device ", int{on.device_index()}, ".");
-    one->marker = device().record(number(on));
+    one->marker = device().record(device().number_of(on));
     one->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-    tell(&Told::trace_gpu_event_record, address, number(on));
+    tell(&Told::trace_gpu_event_record, address, device().number_of(on));
   }
   void block(void* event, const c10::Stream& on) const override {
-    if (!event || overridden(true, number(on))) return;  // never recorded: no wait
+    if (!event || overridden(true, device().number_of(on))) return;  // never recorded: no wait
     int64_t site = call_site();
     Lock lock;
     check(on.device_index());
-    device().wait(number(on), static_cast<Event*>(event)->marker, site);
-    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), number(on));
+    device().wait(device().number_of(on), static_cast<Event*>(event)->marker, site);
+    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), device().number_of(on));
   }
   bool queryEvent(void* event) const override {
     if (!event) return true;
@@ -111,7 +109,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   // Called by torch's futures for the streams on which their callbacks run.
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
     Lock lock;
-    if (Block* block = block_of(data)) record_stream(*block, number(on));
+    if (Block* block = block_of(data)) record_stream(*block, device().number_of(on));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (!event) return;
@@ -132,20 +130,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   bool isStreamCapturing(const c10::Stream& one) const OVERRIDE_SINCE_13 {
     Lock lock;
-    return captures().of(one.id()) != nullptr;
+    return captures().of(device().number_of(one)) != nullptr;
   }
   bool queryStream(const c10::Stream& one) const override {
     if (device().foreign(one.device_index())) return true;
     int64_t site = call_site();
     Lock lock;
-    captures().refuse_synchronize(number(one));
-    return device().query(device().record(number(one)), site);
+    captures().refuse_synchronize(device().number_of(one));
+    return device().query(device().record(device().number_of(one)), site);
   }
   void synchronizeStream(const c10::Stream& one) const override {
     if (device().foreign(one.device_index())) return;
     int64_t site = call_site();
     Lock lock;
-    device().synchronize(number(one), How::kSynchronize, site);
+    device().synchronize(device().number_of(one), How::kSynchronize, site);
   }
   void synchronizeDevice(const c10::DeviceIndex of) const OVERRIDE_SINCE_6 {
     if (device().foreign(of)) return;

@@ -88,7 +88,7 @@ Tensor& set_nothing(Tensor& self) {
 
 void record_stream_(Tensor& self, c10::Stream stream) {
   Lock lock;
-  if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, stream.id() == 0 ? device().default_stream(stream.device_index()) : stream.id());
+  if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, device().number_of(stream));
 }
 
 // A view's backward pass may be real work (an expand's is a sum), which gets the view's line.

@@ -24,6 +24,7 @@ from streamrace.device.collectives import CollectiveCall, flat
 from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.dry.mirror import Elsewhere, Mirror
 from streamrace.device.nccl import ProcessGroupNCCL, _gloo
+from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 
@@ -70,7 +71,7 @@ class MirroredGloo(MirroredProcessGroup):
     name = getBackendName
 
     def _issue(self, kernel: str, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"streamrace: {kernel} of the device's tensors over gloo cannot be simulated: use nccl")
+        refusal(f"{kernel} of the device's tensors over gloo", "use nccl")()
 
     def barrier(self, opts: Any = None) -> Any:
         return collectives.Work(None, (), ())
