@@ -55,7 +55,7 @@ class GraphBase:
             )
         f = functions()
         self._stream = f.current_stream()
-        if self._stream == 0:
+        if self._stream == f.default_stream(f.index()):
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
                 "on the default stream.)"
@@ -80,8 +80,6 @@ class GraphBase:
         except RuntimeError:
             self._forget()
             raise
-        finally:
-            work.end_capture()
         self._captured = True
         self._outputs = Outputs.alive()
         self._instantiated = not self._keeps

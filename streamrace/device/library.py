@@ -68,7 +68,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mark": (None, (c_int64,)),
     "capture_begin": (c_int64, (c_int64, c_int64, c_int)),
     "capture_end": (c_int64, (c_int64,)),
-    "capturing": (c_int, (c_int64,)),
+    "capturing": (c_int64, (c_int64,)),
     "replay": (c_int64, (c_int64, c_int64, c_int64)),
     "graph_drop": (None, (c_int64,)),
     "graph_stream": (None, (c_int64, c_int64, POINTER(c_int64))),

@@ -131,8 +131,9 @@ def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
 def _ticket_on(stream: int, at_end: Effect | None, at_start: Effect | None = None) -> int:
     """Return the number of these effects; if a CUDA graph captures the stream, each replay runs them."""
     number = ticket(at_end, at_start)
-    if _capture and functions().capturing(stream):
-        _capture[0].tickets.add(number)
+    if graph := functions().capturing(stream):
+        _captured[graph].tickets.add(number)
+        _repeated.add(number)
     return number
 
 
@@ -206,18 +207,12 @@ class _Captured:
 
 
 _captured: dict[int, _Captured] = {}  # by graph
-_capture: list[_Captured] = []  # of the graph that is captured
+_repeated: set[int] = set()  # tickets of all graphs
 
 
 def begin_capture(graph: int) -> None:
     """Keep the effects of captured work for the replays of this graph."""
     _captured[graph] = _Captured()
-    _capture[:] = [_captured[graph]]
-
-
-def end_capture() -> None:
-    """End the capture: effects are again run once."""
-    _capture.clear()
 
 
 def drop_captured(graph: int) -> None:
@@ -225,11 +220,12 @@ def drop_captured(graph: int) -> None:
     dropped = _captured.pop(graph, None)
     for number in dropped.tickets if dropped is not None else ():
         _effects.pop(number, None)
+        _repeated.discard(number)
 
 
 def capturing() -> bool:
     """Check whether a CUDA graph captures the current stream."""
-    return bool(_capture) and bool(functions().capturing(functions().current_stream()))
+    return functions().capturing(functions().current_stream()) != 0
 
 
 def captured(graph: int) -> Sequence[Callable[[], int]]:
@@ -238,14 +234,14 @@ def captured(graph: int) -> Sequence[Callable[[], int]]:
 
 
 def capture_collective(begin: Callable[[], int]) -> None:
-    """Note what begins a collective, in a replay of the graph that is captured."""
-    _capture[0].collectives.append(begin)
+    """Note what begins a collective, in a replay of the graph that captures the current stream."""
+    _captured[functions().capturing(functions().current_stream())].collectives.append(begin)
 
 
 def _run(ticket: int, moment: int) -> None:
     try:
         effect = _effects[ticket][moment]
-        if moment == _END and not any(ticket in graph.tickets for graph in _captured.values()):
+        if moment == _END and ticket not in _repeated:
             del _effects[ticket]
         if effect is not None:
             with torch.inference_mode(), unseen():  # aliases are tensors without autograd's keys

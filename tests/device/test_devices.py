@@ -250,3 +250,10 @@ def test_a_default_stream_that_joins_a_capture_is_captured_on_its_device_alone()
             own = [torch.Stream(stream_id=0, device_index=index, device_type=1) for index in (0, 1)]
             assert [stream.is_capturing() for stream in own] == [False, True]
             side.wait_stream(main)
+
+
+def test_a_default_stream_is_not_captured_on_any_device() -> None:
+    two()
+    torch.ones(1, device="cuda:0"), torch.ones(1, device="cuda:1")
+    with torch.cuda.device(1), pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        torch.cuda.CUDAGraph().capture_begin()

@@ -580,3 +580,24 @@ def test_a_collective_that_a_graph_does_not_wait_for_is_a_race(tmp_path: Path) -
 
     together(2, program, tmp_path)
     assert pairs(tmp_path) == {("nccl::all_gather", "aten::add")}
+
+
+def test_a_capture_within_another_ones_time_takes_none_of_its_work() -> None:
+    lstm, x = torch.nn.LSTM(8, 8).cuda().eval(), torch.ones(3, 2, 8, device="cuda")
+    whole, short = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.no_grad():
+        expected = lstm(x)[0].tolist()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(first):
+            whole.capture_begin(capture_error_mode="relaxed")
+            with torch.cuda.stream(second):
+                short.capture_begin(capture_error_mode="relaxed")
+                x * 2
+                short.capture_end()
+            out = lstm(x)[0]
+            whole.capture_end()
+    for _ in range(2):
+        out.zero_()
+        whole.replay()
+        assert out.tolist() == expected

@@ -336,9 +336,10 @@ int64_t simgpu_capture_end(int64_t graph) {
     return captures().end(graph);
   });
 }
-int simgpu_capturing(int64_t stream) {
+int64_t simgpu_capturing(int64_t stream) {  // the graph that captures the stream; 0: none
   Lock lock;
-  return captures().of(stream) != nullptr;
+  Graph* graph = captures().of(stream);
+  return graph ? graph->number : 0;
 }
 // See Captures::replay.
 int64_t simgpu_replay(int64_t graph, int64_t from, int64_t collective) {
