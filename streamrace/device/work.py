@@ -225,7 +225,7 @@ def drop_captured(graph: int) -> None:
 
 def capturing() -> bool:
     """Check whether a CUDA graph captures the current stream."""
-    return functions().capturing(functions().current_stream()) != 0
+    return bool(functions().capturing(functions().current_stream()))
 
 
 def captured(graph: int) -> Sequence[Callable[[], int]]:
