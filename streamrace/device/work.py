@@ -131,7 +131,7 @@ def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
 def _ticket_on(stream: int, at_end: Effect | None, at_start: Effect | None = None) -> int:
     """Return the number of these effects; if a CUDA graph captures the stream, each replay runs them."""
     number = ticket(at_end, at_start)
-    if graph := functions().capturing(stream):
+    if _captured and (graph := functions().capturing(stream)):
         _captured[graph].tickets.add(number)
         _repeated.add(number)
     return number
@@ -225,7 +225,7 @@ def drop_captured(graph: int) -> None:
 
 def capturing() -> bool:
     """Check whether a CUDA graph captures the current stream."""
-    return bool(functions().capturing(functions().current_stream()))
+    return bool(_captured and functions().capturing(functions().current_stream()))
 
 
 def captured(graph: int) -> Sequence[Callable[[], int]]:
