@@ -190,10 +190,15 @@ class Warm(Source):
 
 
 @functools.cache
-def with_simulated_gpu() -> Warm:
-    """One for all tests of this process, and for what else there is warm with a simulated GPU: they are forks of it."""
-    modules = ["torch", "torch._dynamo", "streamrace.repro.commands.group", "streamrace.repro.commands.check"]
-    warm = Warm(modules, simulated=True, environment={**shell(), "OMP_NUM_THREADS": "1"})
+def with_simulated_gpu(*, dynamo: bool = True) -> Warm:
+    """One for all tests of this process, and for what else there is warm with a simulated GPU: they are forks of it.
+
+    ``dynamo``: of a process that has imported torch.compile, too, before a command says that inductor is to run.
+    """
+    modules = ["torch", "streamrace.repro.commands.group", "streamrace.repro.commands.check"]
+    warm = Warm(
+        [*modules, *["torch._dynamo"] * dynamo], simulated=True, environment={**shell(), "OMP_NUM_THREADS": "1"}
+    )
     atexit.register(warm.close)
     return warm
 

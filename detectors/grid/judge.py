@@ -6,7 +6,9 @@ atomic operation orders them. A write that changes nothing harms nobody, and is 
 several programs.
 
 Within a program, one thread may read what another wrote before, or the reverse, without a barrier. Which threads have
-which elements is the compiler's choice, so this is a hazard and not a race.
+which elements is the compiler's choice, so this is a hazard and not a race. An element that the whole program reads as
+one number, and then one position of a block writes, is a hazard only if the program writes at other positions too: else
+nothing comes of what the other threads read.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ class GridJudge:
         self._sites: dict[Site, int] = {}
         self._found: dict[tuple[str, Site, Site], GridFault] = {}
         self._epoch = 0
+        self._writers: set[int] = set()  # positions that the program writes at, of which two are enough
+        self._waiting: list[GridFault] = []  # hazards if there are two
 
     def begin(self, program: int) -> None:
         """Begin to run a program."""
+        self._end()
         self._order.begin(program)
         self._epoch += 1
 
@@ -62,7 +67,7 @@ class GridJudge:
 
     def outside(self, site: Site, verb: str) -> None:
         """Note an access outside of all storages, which is left out."""
-        self._add(OUTSIDE, verb, ("", 0, ""), site, self._order.program)
+        self._keep(self._alone(OUTSIDE, verb, site))
 
     def access(
         self, addresses: Array, positions: Array, size: int, site: Site, *, reads: bool, writes: bool,
@@ -90,9 +95,19 @@ class GridJudge:
 
     def faults(self) -> list[GridFault]:
         """Return the faults, one for each pair of lines."""
+        self._end()
         return list(self._found.values())
 
+    def _end(self) -> None:
+        """Decide on what depends on all that the program does."""
+        for fault in self._waiting if len(self._writers) > 1 else ():
+            self._keep(fault)
+        self._waiting.clear()
+        self._writers.clear()
+
     def _write(self, part: _Part) -> None:
+        if len(self._writers) < 2:
+            self._writers.update((int(part.positions.min()), int(part.positions.max())))
         written, read, at = part.page.written, part.page.read, part.where
         for kind, last in ((WRITE_WRITE, written), (READ_WRITE, read)):
             by = last.program[at]
@@ -133,8 +148,15 @@ class GridJudge:
         at = part.where
         bad = (last.epoch[at] == self._epoch) & (last.position[at] != part.positions)
         bad &= last.program[at] != NOBODY
-        if verb == "write" and last is part.page.written and bad.any():
+        if not bad.any():
+            return
+        if verb == "write" and last is part.page.written:
             bad &= ~part.unchanged()
+        if verb == "write" and last is part.page.read and (part.positions == part.positions[0]).all():
+            whole = bad & (last.position[at] == SCALAR)
+            if whole.any():
+                self._waiting.append(self._fault(HAZARD, verb, last, part, whole))
+            bad &= ~whole
         self._tell(HAZARD, verb, last, part, bad)
 
     def _repeated(self, part: _Part) -> None:
@@ -144,18 +166,22 @@ class GridJudge:
         turns = np.argsort(part.elements, kind="stable")
         elements, values = part.elements[turns], part.stored.bits[part.numbers[turns]]
         if ((elements[1:] == elements[:-1]) & (values[1:] != values[:-1])).any():
-            self._add(REPEATED, "write", ("", 0, ""), part.site, self._order.program)
+            self._keep(self._alone(REPEATED, "write", part.site))
 
     def _tell(self, kind: str, verb: str, last: LastAccess, part: _Part, bad: Array) -> None:
-        if not bad.any():
-            return
+        if bad.any():
+            self._keep(self._fault(kind, verb, last, part, bad))
+
+    def _fault(self, kind: str, verb: str, last: LastAccess, part: _Part, bad: Array) -> GridFault:
         element = part.elements[np.flatnonzero(bad)[0]]
         first = list(self._sites)[int(last.site[element])]
-        self._add(kind, verb, first, part.site, int(last.program[element]))
+        return GridFault(kind, verb, first, part.site, (int(last.program[element]), self._order.program))
 
-    def _add(self, kind: str, verb: str, first: Site, second: Site, program: int) -> None:
-        programs = (program, self._order.program)
-        self._found.setdefault((kind, first, second), GridFault(kind, verb, first, second, programs))
+    def _alone(self, kind: str, verb: str, site: Site) -> GridFault:
+        return GridFault(kind, verb, ("", 0, ""), site, (self._order.program, self._order.program))
+
+    def _keep(self, fault: GridFault) -> None:
+        self._found.setdefault((fault.kind, fault.first, fault.second), fault)
 
 
 class Stored(Protocol):

@@ -195,6 +195,8 @@ def frame_of(file: str, line: int, function: str) -> Frame:
 
 def _short(path: str) -> str:
     """Return the path relative to its import folder, as text: traces are then the same on every machine."""
+    if stable := graph_lines.named(path):
+        return stable
     entries = tuple(sys.path)
     return _below(path, _folders((*entries, _HOME), "" if _absolute(entries) else os.getcwd()))
 

@@ -1,9 +1,11 @@
-"""Runs what a program compiles with ``torch.compile``: as it is written, or as the graphs that AOTAutograd makes of it.
+"""Runs what a program compiles with ``torch.compile``: as it is written, as graphs, or as the code of inductor.
 
-Inductor's kernels would be for a GPU that does not exist. Eagerly, which is the default, the program's own operators
-run one by one, and the program gets one warning. With ``aot_eager`` torch traces the program, AOTAutograd makes graphs
-of its forward and backward pass, with what these recompute and with functional collectives and their waits, and
-the operators of these graphs run one by one. A backend that is a function of the program's own is then called as it is.
+Eagerly, which is the default and the fastest, the program's own operators run one by one, and the program gets one
+warning. With ``aot_eager`` torch traces the program, AOTAutograd makes graphs of its forward and backward pass, with
+what these recompute and with functional collectives and their waits, and the operators of these graphs run one by one;
+with ``aot_eager_decomp_partition`` those into which inductor decomposes them. With ``inductor`` these graphs become the
+code that would run on a GPU (:mod:`streamrace.device.inductor`). Except eagerly, another backend that the program names
+or passes as a function is then called as it is.
 """
 
 from __future__ import annotations
@@ -20,17 +22,24 @@ from typing import Any
 
 from streamrace import checkout
 from streamrace.device import graph_lines
-from streamrace.device.options import AOT_EAGER, EAGER
+from streamrace.device.options import AOT_DECOMPOSED, AOT_EAGER, EAGER, INDUCTOR
+from streamrace.device.scripts import WrongUse
+from streamrace.device.triton import presence
 
-_OWN = "own"  # a backend that is a function of the program's own
-_CALLED = "called"  # torch.compile was, with aot_eager
+_OWN = "own"  # a backend of the program's own
+_CALLED = "called"  # torch.compile was, and not eagerly
 _SENTENCES = {
     EAGER: "What torch.compile compiles ran eagerly, operator by operator: this says nothing of what a compiler moves, "
-    "recomputes or fuses, or of CUDA graphs. --compile aot_eager runs the graphs that AOTAutograd makes of it",
-    AOT_EAGER: "What torch.compile compiles ran as graphs of AOTAutograd, operator by operator (--compile aot_eager): "
-    "this says nothing of what inductor moves or fuses, or of CUDA graphs",
-    _OWN: "Graphs of torch.compile ran as the program's own backend returned them (--compile aot_eager)",
-    _CALLED: "torch.compile made no graph, so what it compiles ran eagerly, operator by operator (--compile aot_eager)",
+    f"recomputes or fuses, or of CUDA graphs. --compile {AOT_EAGER} runs the graphs that AOTAutograd makes of it, "
+    f"--compile {INDUCTOR} what inductor generates from them",
+    AOT_EAGER: "What torch.compile compiles ran as graphs of AOTAutograd, operator by operator (--compile "
+    f"{AOT_EAGER}): this says nothing of what inductor moves or fuses, or of CUDA graphs",
+    AOT_DECOMPOSED: "What torch.compile compiles ran as graphs of AOTAutograd, decomposed and operator by operator "
+    f"(--compile {AOT_DECOMPOSED}): this says nothing of what inductor moves or fuses, or of CUDA graphs",
+    INDUCTOR: "What torch.compile compiles ran as the code that inductor generates (--compile "
+    f"{INDUCTOR}), each kernel in its first configuration. Its values differ from those without a compiler by rounding",
+    _OWN: "Graphs of torch.compile ran as the program's own backend returned them (--compile)",
+    _CALLED: "torch.compile made no graph, so what it compiles ran eagerly, operator by operator",
 }
 
 
@@ -46,7 +55,11 @@ _setting = _Setting()
 
 
 def use(backend: str) -> None:
-    """Set the way in which compiled functions run, in this process and in its forks."""
+    """Set the way in which compiled functions run, in this process and in its forks. Raise :class:`WrongUse`."""
+    if backend == INDUCTOR and not presence.usable():
+        raise WrongUse(f"--compile {INDUCTOR} generates Triton kernels: {presence.advice()}, or say {AOT_EAGER}")
+    if backend == INDUCTOR:
+        presence.interpret()  # inductor asks for it each time it generates one
     _setting.backend = backend
 
 
@@ -76,7 +89,7 @@ def install() -> None:
         eagerly = _setting.backend == EAGER
         module = model if isinstance(model, torch.nn.Module) else getattr(model, "__self__", None)
         if isinstance(module, torch.nn.Module) or not _called_by_library():
-            _note(EAGER if eagerly else _CALLED)
+            note(EAGER if eagerly else _CALLED)
         if not eagerly:
             return plain(model, **_graphs_of(options))
         _warn()
@@ -88,21 +101,41 @@ def install() -> None:
 
     torch_: Any = torch
     torch_.compile = compile
+    torch_._C._conv_determine_backend_memory_format = functools.partial(
+        _layout_of_convolution, torch_._C._conv_determine_backend_memory_format
+    )
+
+
+def _layout_of_convolution(plain: Callable[..., Any], image: Any, weight: Any, backend: Any) -> Any:
+    """Return the layout that a traced convolution has: on CUDA as cuDNN has it, which torch lacks in a CPU build.
+
+    Source: cudnn_conv_suggest_memory_format (aten/src/ATen/native/ConvUtils.h).
+    """
+    import torch
+    from torch._prims_common import suggest_memory_format
+
+    if image.device.type != "cuda":
+        return plain(image, weight, backend)
+    last = torch.channels_last if weight.dim() < 5 else torch.channels_last_3d
+    return last if last in map(suggest_memory_format, (image, weight)) else torch.contiguous_format
 
 
 def _graphs_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return options of torch.compile with a backend whose graphs can run here, without options of other backends."""
-    if callable(options.get("backend")):
-        _note(_OWN)
+    backend = options.get("backend", INDUCTOR)
+    if callable(backend) or (_setting.backend == INDUCTOR != backend):
+        note(_OWN)
         return options
-    return {name: value for name, value in options.items() if name not in ("mode", "options")} | {"backend": _aot_eager}
+    if _setting.backend == INDUCTOR:
+        return options
+    return {name: value for name, value in options.items() if name not in ("mode", "options")} | {"backend": _graphs}
 
 
-def _aot_eager(graph: Any, inputs: Sequence[Any], **_: Any) -> Any:
+def _graphs(graph: Any, inputs: Sequence[Any], **_: Any) -> Any:
     from torch._dynamo.backends.registry import lookup_backend
 
-    _note(AOT_EAGER)
-    backend: Any = lookup_backend(AOT_EAGER)
+    note(_setting.backend)
+    backend: Any = lookup_backend(_setting.backend)
     return backend(graph, inputs)
 
 
@@ -114,7 +147,8 @@ def _called_by_library() -> bool:
     return checkout.installed(frame.f_code.co_filename)
 
 
-def _note(way: str) -> None:
+def note(way: str) -> None:
+    """Note a way in which a compiled function runs."""
     if _setting.file is not None:
         with suppress(OSError), _setting.file.open("a", encoding="utf-8") as file:
             file.write(f"{way}\n")
@@ -144,11 +178,11 @@ def compiler(module: ModuleType) -> None:
 
     @functools.wraps(plain)
     def optimize(backend: Any = "inductor", *arguments: Any, **how: Any) -> Any:
-        if backend == "inductor" and _setting.backend == AOT_EAGER:
-            backend = _aot_eager
-        elif backend == "inductor":
+        if backend == INDUCTOR and _setting.backend == EAGER:
             _warn()
             how["disable"] = True
+        elif backend == INDUCTOR != _setting.backend:
+            backend = _graphs
         return plain(backend, *arguments, **how)
 
     frames.optimize = optimize
@@ -169,6 +203,29 @@ def _in_first_pass(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(*callback)
 
     return call
+
+
+def settings(module: ModuleType) -> None:
+    """Keep ``torch._dynamo.config`` from tracing by what earlier runs saw (its profile of dynamic shapes)."""
+    set_options(module, ("automatic_dynamic_local_pgo", "automatic_dynamic_remote_pgo"), False)
+
+
+def has_triton(module: ModuleType) -> None:
+    """Report in ``torch.utils._triton`` that torch creates no kernels with Triton, except by inductor if asked to."""
+    for name in ("has_triton_package", "has_triton", "has_triton_tma", "has_triton_tma_device"):
+        if hasattr(module, name):
+            setattr(module, name, functools.partial(_has_triton, getattr(module, name)))
+
+
+def _has_triton(plain: Callable[[], bool]) -> bool:
+    return _setting.backend == INDUCTOR and plain()
+
+
+def set_options(module: ModuleType, names: Sequence[str], value: Any) -> None:
+    """Set those of the options that this release of torch has."""
+    for name in names:
+        if hasattr(module, name):
+            setattr(module, name, value)
 
 
 def trace_rules(module: ModuleType) -> None:

@@ -20,7 +20,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import compiled, host, refusals
+from streamrace.device import compiled, host, inductor, refusals
 from streamrace.device.triton import absent, interpreted, presence
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
@@ -52,10 +52,18 @@ _PT_LOAD, _PT_DYNAMIC, _DT_NEEDED, _DT_STRTAB = 1, 2, 1, 5
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "bitsandbytes.cextension": refusals.bitsandbytes,
     "safetensors.torch": host.safetensors,
+    "torch._dynamo.config": compiled.settings,
     "torch._dynamo.eval_frame": compiled.compiler,
     "torch._dynamo.trace_rules": compiled.trace_rules,
+    "torch._functorch.config": inductor.autograd_settings,
+    "torch._inductor.async_compile": inductor.kernels,
+    "torch._inductor.codecache": inductor.code,
+    "torch._inductor.compile_fx": inductor.compiler,
+    "torch._inductor.config": inductor.settings,
+    "torch._inductor.runtime.benchmarking": inductor.benchmarks,
+    "torch._inductor.runtime.triton_helpers": inductor.helpers,
     "torch.utils.cpp_extension": refusals.extensions,
-    "torch.utils._triton": refusals.has_triton,
+    "torch.utils._triton": compiled.has_triton,
     "transformers.modeling_utils": refusals.flash_attention,
     "triton": interpreted.install,
     "triton.experimental.gluon._runtime": interpreted.gluon,

@@ -21,7 +21,7 @@ from typing import NoReturn
 from streamrace.compiling import BuildError
 from streamrace.device import limits, opened_files, seeds, smi
 from streamrace.device.hardware import ProfileError
-from streamrace.device.options import EAGER, HELP, LaunchOptions, compile_option, dry_world, launched
+from streamrace.device.options import EAGER, HELP, INDUCTOR, LaunchOptions, compile_option, dry_world, launched
 from streamrace.device.packages import starting
 from streamrace.device.ranks import RankFailed, spawn
 from streamrace.device.scripts import Program, WrongUse, fail, lacks_ranks
@@ -130,10 +130,9 @@ def run(options: LaunchOptions) -> int:
         install(dry)
     if options.seed:
         seeds.begin()
-    if options.compile != EAGER:
-        from streamrace.device import compiled
+    from streamrace.device import compiled, inductor
 
-        compiled.use(options.compile)
+    compiled.use(options.compile)
     if options.scale_limits:
         limits.scale()
     program.find()
@@ -178,7 +177,10 @@ def run(options: LaunchOptions) -> int:
     from streamrace.device.cuda import DeviceProperties as Gpu
     from streamrace.device.ranks.processes import run as run_ranks
 
-    with smi.on_path(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, options.ranks or devices):
+    with (
+        smi.on_path(Gpu.name, f"{Gpu.major}.{Gpu.minor}", Gpu.total_memory >> 20, options.ranks or devices),
+        inductor.code_folder() if options.compile == INDUCTOR else nullcontext(),
+    ):
         if not options.ranks:
             return rank(int(os.environ.get("RANK", "0")))
         run_ranks(options.ranks, lambda number: sys.exit(rank(number)), options.output)

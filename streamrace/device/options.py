@@ -15,7 +15,8 @@ from streamrace.trace.files import file_of
 
 NODES = GPUS = 1  # defaults of a dry run; GPUS also of each process
 MOST_GPUS = 64
-EAGER, AOT_EAGER = "eager", "aot_eager"  # values of --compile
+EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR = "eager", "aot_eager", "aot_eager_decomp_partition", "inductor"
+COMPILE = (EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR)  # values of --compile
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
     "ranks": "Start this many ranks of the script, each with a simulated GPU.",
@@ -26,8 +27,8 @@ HELP = {
     "network": "Dry run with --hardware: Gbit/s between nodes.",
     "scale_limits": "Scale limits of DeepSpeed, DDP and FSDP1 that the model stays below, so that it runs the code "
     "that a large model runs. SCRIPT is not changed.",
-    "compile": f"Run compiled functions as they are written ({EAGER}), or as graphs of AOTAutograd ({AOT_EAGER}). "
-    f"[default: {EAGER}]",
+    "compile": f"Run compiled functions as they are written ({EAGER}), as graphs of AOTAutograd ({AOT_EAGER}; "
+    f"{AOT_DECOMPOSED}: as inductor decomposes them), or as inductor's code ({INDUCTOR}). [default: {EAGER}]",
     "record": "Also record the work, so that 'streamrace replay' can execute it in other timings.",
 }
 
@@ -73,6 +74,11 @@ class LaunchOptions:
             raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
         if self.dry and (self.ranks or launched()):
             raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
+        if self.dry and self.compile == INDUCTOR:
+            raise WrongUse(
+                f"--compile {INDUCTOR} generates Triton kernels, whose accesses follow from values, and a dry run has "
+                f"none: say --compile {AOT_EAGER}, or leave --dry out"
+            )
         if self.gpus > MOST_GPUS:
             raise WrongUse(f"--gpus {self.gpus}: a process uses at most {MOST_GPUS} simulated GPUs")
         if self.gpus != GPUS and self.record:
@@ -96,14 +102,9 @@ class LaunchOptions:
 
 
 def compile_option(name: str) -> str:
-    """Return the value of --compile. Raise :class:`WrongUse`, also for a backend that cannot be simulated."""
-    if name == "inductor":
-        raise WrongUse(
-            "--compile inductor needs Triton kernels, which are not simulated: say --compile aot_eager, which runs the "
-            "graphs of AOTAutograd, forward and backward, operator by operator"
-        )
-    if name not in (EAGER, AOT_EAGER):
-        raise WrongUse(f"--compile takes {EAGER} or {AOT_EAGER}, not '{name}'")
+    """Return the value of --compile. Raise :class:`WrongUse`."""
+    if name not in COMPILE:
+        raise WrongUse(f"--compile takes {', '.join(COMPILE[:-1])} or {COMPILE[-1]}, not '{name}'")
     return name
 
 

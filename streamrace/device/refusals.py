@@ -215,14 +215,6 @@ def flash_attention(module: ModuleType) -> None:
         setattr(kind, name, classmethod(check) if isinstance(stored, classmethod) else check)
 
 
-def has_triton(module: ModuleType) -> None:
-    """Report in ``torch.utils._triton`` that torch cannot create kernels with Triton."""
-    target: Any = module
-    for name in ("has_triton_package", "has_triton", "has_triton_tma", "has_triton_tma_device"):
-        if hasattr(target, name):
-            setattr(target, name, functools.cache(lambda: False))
-
-
 def backend(name: str) -> None:
     """Refuse the backends of torch.distributed that are not simulated. Raise RuntimeError."""
     if name in ("mpi", "ucc", "xccl"):

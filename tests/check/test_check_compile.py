@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from tests.check.conftest import Checking
@@ -214,12 +216,47 @@ def test_the_verdict_says_when_nothing_could_be_compiled(check: Checking) -> Non
     assert "torch.compile made no graph, so what it compiles ran eagerly" in check(*AOT, "train.py").told
 
 
-def test_inductor_is_refused_with_what_to_do_instead(check: Checking) -> None:
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
+def test_inductor_is_refused_without_triton_with_what_to_do_instead(check: Checking) -> None:
     check.script("import torch")
     refused = check("--compile", "inductor", "train.py")
+    assert "--compile inductor generates Triton kernels: install Triton, whose interpreter runs" in refused.err
+
+
+def test_an_unknown_way_to_compile_is_refused_with_those_that_there_are(check: Checking) -> None:
+    check.script("import torch")
+    refused = check("--compile", "triton", "train.py")
     assert refused.status == 2
-    assert "--compile inductor needs Triton kernels, which are not simulated: say --compile aot_eager" in refused.err
-    assert "--compile takes eager or aot_eager, not 'triton'" in check("--compile", "triton", "train.py").err
+    assert "takes eager, aot_eager, aot_eager_decomp_partition or inductor, not 'triton'" in refused.err
+
+
+def test_decomposed_graphs_recompute_and_are_judged(check: Checking) -> None:
+    check.script(SHARDED.replace("BODY", "x + torch.nn.functional.gelu(self.inner(x))"))
+    done = check("--ranks", "2", "--compile", "aot_eager_decomp_partition", "--witnesses", "0", "train.py")
+    assert done.status == 0, done.told + done.err
+    assert "decomposed and operator by operator (--compile aot_eager_decomp_partition)" in done.told
+
+
+def test_attention_with_dropout_can_be_compiled(check: Checking) -> None:
+    check.script("""
+        import torch
+
+        torch.manual_seed(0)
+
+        def attend(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+        q, k, v = (torch.randn(1, 2, 16, 8, device="cuda", requires_grad=True) for _ in range(3))
+        made = []
+        for function in (attend, torch.compile(attend)):
+            torch.cuda.manual_seed(1)
+            made.append(function(q, k, v))
+            made[-1].sum().backward()
+        print("equal" if torch.equal(*made) else "different")
+    """)
+    done = check(*AOT, "--witnesses", "0", "train.py")
+    assert done.status == 0, done.told + done.err
+    assert "equal" in done.out
 
 
 def test_fix_runs_the_graphs_again_and_a_test_cannot(check: Checking) -> None:

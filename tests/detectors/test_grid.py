@@ -182,6 +182,19 @@ def test_threads_of_a_program_need_a_barrier_to_see_each_others_elements(launch:
     assert len(launch.kinds) == 3
 
 
+@pytest.mark.parametrize("further", [[], [1]])
+def test_an_element_that_all_threads_read_and_one_writes_is_a_hazard_if_another_writes_anything(
+    launch: Launch, further: list[int]
+) -> None:
+    """As a counter of steps that a kernel increments: its other threads read it late, but write nothing from it."""
+    launch.program(0)
+    launch.reads(0, at=[SCALAR])
+    launch.writes(0, line=4)
+    if further:
+        launch.writes(8, at=further, line=5)
+    assert launch.kinds == ([("hazard", 1, 4)] if further else [])
+
+
 def test_elements_of_another_size_are_judged_if_they_are_whole_and_else_left_out(launch: Launch) -> None:
     launch.program(0)
     launch.writes(0, 1)

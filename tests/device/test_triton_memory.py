@@ -39,6 +39,17 @@ def test_a_launch_reports_what_it_has_read_and_written_by_block() -> None:
     assert of.writes().tolist() == [[7, 96, 100], [8, 64, 68]]
 
 
+def test_what_a_program_has_written_itself_it_does_not_read_from_others() -> None:
+    of = LaunchMemory([StorageSpan(1000, 1100, 7, 0)])
+    of.begin()
+    of.access(elements(1000, 1004, 1020), 4, reads=False, writes=True)
+    of.access(elements(1000, 1004, 1008, 1016, 1020, 1024), 4, reads=True, writes=False)
+    assert of.reads().tolist() == [[7, 8, 12], [7, 16, 20], [7, 24, 28]]
+    of.begin()  # another program
+    of.access(elements(1000), 4, reads=True, writes=False)
+    assert of.reads().tolist() == [[7, 0, 4], [7, 8, 12], [7, 16, 20], [7, 24, 28]]
+
+
 def test_elements_outside_are_named_and_not_reported() -> None:
     of = LaunchMemory([StorageSpan(1000, 1010, 7, 0)])
     inside = of.access(elements(996, 1000, 1004, 1008), 4, reads=True, writes=False)

@@ -33,6 +33,21 @@ def test_arithmetic_has_the_bits_of_torchs(dtype: torch.dtype) -> None:
     assert torch.equal(out, torch.stack(expected))
 
 
+@pytest.mark.parametrize("dtype", [*FLOATING, torch.int64, torch.int32])
+def test_the_result_of_a_comparison_is_a_number_in_the_type_of_what_was_compared(dtype: torch.dtype) -> None:
+    """The interpreter says that it has this type already, and adds two of them as truth values."""
+    from triton_kernels import compares
+
+    x = (drawn(16) * 3).to(dtype)
+    out = torch.zeros(2, 16, dtype=dtype, device="cuda")
+    compares[(1,)](x, out, 1, BLOCK=16)
+    above = x > 1
+    first = torch.arange(16, device="cuda") < 9
+    assert 0 < above.sum() < 16
+    assert torch.equal(out[0], above.to(dtype))
+    assert torch.equal(out[1], torch.where(above == first, above.to(dtype) - 1, 7).to(dtype))
+
+
 @pytest.mark.parametrize("source", [*FLOATING, *EIGHT_BITS, torch.float64, torch.int32])
 @pytest.mark.parametrize("target", [*FLOATING, *EIGHT_BITS, torch.float64, torch.int32])
 def test_conversions_round_as_torchs_do(source: torch.dtype, target: torch.dtype) -> None:
@@ -96,14 +111,15 @@ def test_functions_of_libdevice_have_values_and_others_are_refused_by_name() -> 
 
     x = drawn(32).abs() + 0.1
     x[3] = torch.nan
-    out = torch.zeros(9, 32, device="cuda")
+    out = torch.zeros(13, 32, device="cuda")
     from_libdevice[(1,)](x, out, BLOCK=32)
     wide = x.double()
     expected = [wide.tanh(), wide.rsqrt(), wide**3, wide.erf(), wide / 3, wide.isnan(), wide.round(), wide * wide + 1]
     numbers = torch.stack([one.float() for one in expected])
     torch.testing.assert_close(out[:8], numbers, rtol=1e-6, atol=0, equal_nan=True)
     known = ~x.isnan()
-    assert torch.equal(out[8][known], x.trunc()[known])
+    exact = [x.trunc(), x * 3, x.nextafter(torch.full_like(x, 9)), x / 8, x.log2().floor()]
+    assert torch.equal(out[8:, known], torch.stack(exact)[:, known])
     without_counterpart[(1,)](wide, BLOCK=32)
     with pytest.raises(RuntimeError, match="^streamrace: libdevice's function 'rcp64h' cannot be simulated: "):
         torch.cuda.synchronize()

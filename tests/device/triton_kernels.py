@@ -162,6 +162,10 @@ def from_libdevice(x, out, BLOCK: tl.constexpr):
     tl.store(out + 6 * BLOCK + at, libdevice.round(value))
     tl.store(out + 7 * BLOCK + at, libdevice.fma(value, value, 1.0))
     tl.store(out + 8 * BLOCK + at, libdevice.float2int_rz(value).to(tl.float32))
+    tl.store(out + 9 * BLOCK + at, libdevice.mul_rn(value, 3.0))
+    tl.store(out + 10 * BLOCK + at, libdevice.nextafter(value, 9.0))
+    tl.store(out + 11 * BLOCK + at, libdevice.ldexp(value, -3))
+    tl.store(out + 12 * BLOCK + at, libdevice.ilogb(value).to(tl.float32))
 
 
 @triton.jit
@@ -228,3 +232,12 @@ def sum_of_rows(x, out, rows, BLOCK: tl.constexpr):
     for time in tl.static_range(2):
         total += (tl.full((BLOCK,), 1.0, tl.float32), tl.full((BLOCK,), 2.0, tl.float32))[time]
     tl.store(out + at, total)
+
+
+@triton.jit
+def compares(x, out, limit, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    above = tl.load(x + at) > limit
+    one = above.to(x.dtype.element_ty)
+    tl.store(out + at, (one + one) / (one + 1))
+    tl.store(out + BLOCK + at, tl.where(above == (at < 9), one - 1, 7))

@@ -178,6 +178,16 @@ static bool is_subclass(const Tensor& one) {  // a fake tensor, whose storage is
   return one.key_set().has(c10::DispatchKey::Python) && !(one.has_storage() && one.unsafeGetTensorImpl()->unsafe_storage().device().is_meta());
 }
 
+// Whether a graph is traced by this tensor (torch's FunctionalTensor), to whose memory nothing may write.
+static bool is_traced(const Tensor& one) {
+  try {
+    if (one.has_storage()) one.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->mutable_data_ptr();
+    return false;
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
 optional<int64_t> chosen_as_cuda(const sdp_params& given) {
   auto& allowed = at::globalContext();
   bool math = allowed.userEnabledMathSDP(), cudnn = allowed.userEnabledCuDNNSDP();
@@ -190,7 +200,7 @@ optional<int64_t> chosen_as_cuda(const sdp_params& given) {
     bool fused = (backend == at::SDPBackend::flash_attention && flash_fits(given, false)) ||
                  (backend == at::SDPBackend::efficient_attention && efficient_fits(given, false));
     if (fused && given.dropout > 0) {  // by its definition, unless context parallelism must split the kernel
-      if (!math || subclass) without_dropout(given.dropout);
+      if (!math || (subclass && !is_traced(given.query))) without_dropout(given.dropout);
       continue;
     }
     if (fused || (backend == at::SDPBackend::math && math)) return static_cast<int64_t>(backend);

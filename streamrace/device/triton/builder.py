@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ from streamrace.device.triton.memory import Array
 
 Handle = Any  # triton.runtime.interpreter.TensorHandle: ``data``, a numpy array, and ``dtype``, a type of Triton's
 _SCALAR = np.array([-3])  # the position of an operation on one element (streamrace.detectors.grid.shadow)
+_INSTRUCTIONS: dict[str, Any] = {
+    "fma.rn.f32 $0, $1, $2, $3;": lambda x, y, z: x * y + z,
+    "rcp.approx.ftz.f32 $0, $1;": np.reciprocal,
+}
 _BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 
 
@@ -32,6 +37,8 @@ class NumberBuilder(interpreter.InterpreterBuilder):
     def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
         """Convert to the nearest number of another type."""
         name, target = src.dtype.scalar.name, dst_type.scalar
+        if src.data.dtype == np.bool_:
+            name = tl.int1.name  # the interpreter says of a comparison that it has the type of what it compares
         if name == target.name:
             return interpreter.TensorHandle(src.data, target)
         data = numbers.to_float32(src.data, name)
@@ -131,7 +138,11 @@ class Builder(NumberBuilder):
         self.execution.made_of_numbers = True
         return self.create_bitcast(src, dst_type)
 
-    def create_inline_asm(self, assembly: str, *_: Any) -> Any:
+    def create_inline_asm(self, assembly: str, _: str, values: list[Handle], *__: Any) -> Any:
+        """Compute the instructions that inductor inserts, for an arctangent; refuse others by name."""
+        if assembly in _INSTRUCTIONS:
+            data = _INSTRUCTIONS[assembly](*(one.data.astype(np.float64) for one in values)).astype(np.float32)
+            return SimpleNamespace(get_result=lambda _: interpreter.TensorHandle(data, tl.float32))
         instruction = next(iter(assembly.split()), "")
         self.execution.refuse(
             f"inline assembly ('{instruction}')", "write it in Triton's own language for the simulated GPU"

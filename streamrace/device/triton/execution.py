@@ -47,6 +47,7 @@ class GridExecution:
         """Begin to run the program of these indices, which is the ``number``-th."""
         self.program = program
         self.progress()
+        self.memory.begin()
         if self.judge is not None:
             self.judge.begin(number)
 

@@ -24,14 +24,21 @@ def _round_away(x: torch.Tensor) -> torch.Tensor:
     return torch.trunc(x + torch.copysign(torch.full_like(x, 0.5), x))
 
 
+def _exponent(x: torch.Tensor) -> torch.Tensor:
+    """Return the exponents of values as C's ilogb does, with CUDA's numbers for 0, infinity and NaN."""
+    special = torch.where(x.isinf(), 2**31 - 1, -(2**31))
+    return torch.where(x.isfinite() & (x != 0), torch.frexp(x).exponent.to(torch.int64) - 1, special)
+
+
 _SAME = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh", "erf", "erfc",
     "erfinv", "exp", "exp2", "expm1", "floor", "fmod", "hypot", "isinf", "isnan", "lgamma", "log", "log10", "log1p",
-    "log2", "pow", "rsqrt", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+    "log2", "nextafter", "pow", "rsqrt", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _SAME},
     "abs": torch.abs,
+    "add_rn": torch.add,
     "cbrt": lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3),
     "cospi": lambda x: torch.cos(torch.pi * torch.fmod(x, 2)),
     "cyl_bessel_i0": torch.i0,
@@ -55,13 +62,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "finitef": torch.isfinite,
     "fma": lambda x, y, z: x * y + z,
     "fma_rn": lambda x, y, z: x * y + z,
+    "ilogb": _exponent,
     "isfinited": torch.isfinite,
     "j0": _special.bessel_j0,
     "j1": _special.bessel_j1,
     **{f"{kind}2{to}_{rounding}": function
        for kind in ("float", "double") for to in ("int", "uint", "ll", "ull")
        for rounding, function in (("rn", torch.round), ("rz", torch.trunc), ("rd", torch.floor), ("ru", torch.ceil))},
+    "ldexp": torch.ldexp,
     "llround": _round_away,
+    "mul_rn": torch.mul,
     "nearbyint": torch.round,
     "normcdf": _special.ndtr,
     "normcdfinv": _special.ndtri,
@@ -73,8 +83,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": _round_away,
     "rsqrt_rn": torch.rsqrt,
     "remainder": lambda x, y: x - y * torch.round(x / y),
+    "scalbn": torch.ldexp,
     "saturatef": lambda x: torch.clamp(x, 0, 1),
     "sqrt_rn": torch.sqrt,
+    "sub_rn": torch.sub,
     "sinpi": lambda x: torch.sin(torch.pi * torch.fmod(x, 2)),
     "tgamma": lambda x: torch.where(x > 0, torch.exp(torch.lgamma(x)), torch.nan),
     "y0": _special.bessel_y0,
@@ -88,6 +100,8 @@ def compute(symbol: str, arguments: Sequence[Array]) -> Array:
     if function is None:
         refuse = refusal(f"libdevice's function '{symbol.removeprefix('__nv_')}'", "Triton's interpreter lacks it")
         refuse()
+    if function is torch.nextafter:  # the next value is another one in each type
+        return np.nextafter(*arguments)
     given = [torch.from_numpy(np.array(one, np.float64)) for one in np.broadcast_arrays(*arguments)]
     return np.asarray(function(*given).numpy())
 

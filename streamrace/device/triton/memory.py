@@ -39,15 +39,18 @@ class _Runs:
 
     parts: list[Array] = field(default_factory=list)
     rows: int = 0
+    exact: bool = True
 
     def add(self, runs: Array) -> None:
+        if not len(runs):
+            return
         self.parts.append(runs)
         self.rows += len(runs)
         if self.rows > _COMPACT:
             merged = self.merged()
             self.parts, self.rows = [merged], len(merged)
             if len(merged) > _COMPACT // 2:
-                self.parts, self.rows = [few(merged)], MOST_RUNS
+                self.parts, self.rows, self.exact = [few(merged)], MOST_RUNS, False
 
     def merged(self) -> Array:
         """Return the runs in the order of their addresses, those that touch each other as one."""
@@ -62,13 +65,21 @@ class _Runs:
 
 
 class LaunchMemory:
-    """The memory of a launch's arguments (:func:`storages_of`), and what the launch has accessed of it."""
+    """The memory of a launch's arguments (:func:`storages_of`), and what the launch has accessed of it.
+
+    What a program reads after it has written it is no read of the launch.
+    """
 
     def __init__(self, spans: Sequence[StorageSpan]) -> None:
         self._spans = list(spans)
         self._starts = [span.start for span in self._spans]
         self._read = [_Runs() for _ in self._spans]
         self._written = [_Runs() for _ in self._spans]
+        self._own: dict[int, _Runs] = {}  # what the program has written, by the start of its storage
+
+    def begin(self) -> None:
+        """Begin to run a program."""
+        self._own.clear()
 
     def add(self, span: StorageSpan) -> None:
         """Add memory that the launch reaches by an address which it was given as a number."""
@@ -94,10 +105,13 @@ class LaunchMemory:
         return None if inside.all() else inside
 
     def _note(self, number: int, runs: Array, reads: bool, writes: bool) -> None:
+        start = self._starts[number]
         if reads:
-            self._read[number].add(runs)
+            own = self._own.get(start)
+            self._read[number].add(runs if own is None or not own.exact else without(runs, own.merged()))
         if writes:
             self._written[number].add(runs)
+            self._own.setdefault(start, _Runs()).add(runs)
 
     def reads(self) -> Array:
         """Return the bytes read: rows of a block, its first byte and the end."""
@@ -136,6 +150,19 @@ def runs_of(addresses: Array, size: int) -> Array:
         first, last = np.concatenate(([0], gaps + 1)), np.concatenate((gaps, [len(places) - 1]))
         return np.stack([places[first], places[last] + size], axis=1)
     return np.array([[places[0], places[-1] + size]])
+
+
+def without(runs: Array, others: Array) -> Array:
+    """Return the parts of merged runs that are not in others."""
+    points = np.unique(np.concatenate((runs, others)))
+    parts = np.stack([points[:-1], points[1:]], axis=1)
+    return parts[_contains(runs, parts[:, 0]) & ~_contains(others, parts[:, 0])]
+
+
+def _contains(runs: Array, places: Array) -> Array:
+    which = np.searchsorted(runs[:, 0], places, side="right") - 1
+    inside: Array = (which >= 0) & (places < runs[which, 1])
+    return inside
 
 
 def few(runs: Array) -> Array:
