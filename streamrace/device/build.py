@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from streamrace.compiling import SCHEMA, BuildError, digest_of, find_compiler, flags, folder, once, run_compiler, used
@@ -33,6 +35,19 @@ def torch_folder() -> Path:
 def has_cuda(torch: Path) -> bool:
     """Check whether the torch in this folder is a CUDA build."""
     return (torch / "lib" / "libtorch_cuda.so").exists() and not (torch / "lib" / STUBBED).exists()
+
+
+def cuda_version() -> str:
+    """Return the CUDA version of the CUDA build in this environment, with which its other libraries compare theirs.
+
+    Without one: a version for which every supported release (since 2.6) was built.
+    """
+    for folder_ in sys.path:
+        with suppress(OSError):
+            written = Path(folder_, "torch", "version.py").read_text(encoding="utf-8", errors="replace")
+            if version := re.search(r"^cuda\b.*= '(\d+\.\d+)'", written, re.MULTILINE):
+                return version[1]
+    return "12.6"
 
 
 def library() -> Path:

@@ -15,15 +15,14 @@ from typing import Any
 import torch
 
 from streamrace.device import memory, streams, work
-from streamrace.device.build import torch_folder
+from streamrace.device.build import cuda_version, torch_folder
 from streamrace.device.library import functions
 from streamrace.device.overrides import overridden
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 _CUDA = 1  # c10::DeviceType
-VERSION = "12.6"
-"""The value of ``torch.version.cuda``: a version for which every supported torch release (since 2.6) was built."""
+VERSION = cuda_version()
 _ERRORS = {
     0: "no error", 1: "invalid argument", 2: "out of memory", 100: "no CUDA-capable device is detected",
     101: "invalid device ordinal", 600: "device not ready", 700: "an illegal memory access was encountered",

@@ -60,7 +60,8 @@ def _without_version() -> None:
         _kept.append(torch.library.Library("torchvision", "IMPL"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about replacing an existing kernel
-            _kept[0].impl("_cuda_version", lambda: -1, "CompositeImplicitAutograd")
+            for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd"):  # 0.29 registers it for the second
+                _kept[0].impl("_cuda_version", lambda: -1, key)
 
 
 def _load_stubs(file: Path) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from judged import story
 
+from streamrace.device import extensions
 from streamrace.device.packages.requirements import built_for
 
 WANTED = "namespace c10::cuda { signed char current_device(); } "
@@ -49,6 +50,20 @@ def test_a_library_for_another_torch_is_not_loaded_as_on_a_gpu(tmp_path: Path) -
     with pytest.raises(OSError, match="Could not load|undefined symbol") as raised:
         torch.ops.load_library(str(file))
     assert "undefined symbol" in "".join(map(str, (raised.value, raised.value.__cause__)))
+
+
+@pytest.mark.parametrize("key", ["CompositeImplicitAutograd", "CompositeExplicitAutograd"])
+def test_torchvision_does_not_compare_the_cuda_version_that_it_was_built_for(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extensions, "_kept", [])
+    theirs = torch.library.Library("torchvision", "DEF")
+    theirs.define("_cuda_version() -> int")
+    theirs.impl("_cuda_version", lambda: 99000, key)
+    torch.ops.load_library(
+        str(built(tmp_path, 'extern "C" int cudaGetLastError(); extern "C" int asked() { return 0; }'))
+    )
+    assert torch.ops.torchvision._cuda_version() == -1
 
 
 def test_an_operators_own_kernel_for_cuda_gives_way_to_the_cpus_and_is_judged_as_any_other() -> None:

@@ -43,6 +43,7 @@ def environment(tmp_path: Path) -> Path:
     place = tmp_path / "cuda"
     (place / "torch" / "lib").mkdir(parents=True)
     (place / "torch" / "lib" / "libtorch_cuda.so").touch()
+    (place / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
     (place / "torch" / "__init__.py").write_text("raise ImportError('the CUDA build was imported')")
     (place / f"torch-{VERSION}.dist-info").mkdir()
     (place / f"torch-{VERSION}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {VERSION}+cu130\n")
@@ -103,13 +104,14 @@ def test_a_script_is_checked_with_the_cpu_build_and_all_else_as_it_is(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys, torch\nprint(torch.__file__, torch.ones(2, device='cuda').sum().item(), sys.argv[1:])"
+        "import sys, torch\nprint(torch.__file__, torch.ones(2, device='cuda').sum().item(), sys.argv[1:])\n"
+        "print('for CUDA', torch.version.cuda)"  # torchvision compares it with its own
     )
     done = started(
         environment, "-m", "streamrace", "check", "--runs", str(tmp_path / "runs"), str(script), "--rate", "3"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{made}/torch/__init__.py 2.0 ['--rate', '3']" in done.stdout
+    assert f"{made}/torch/__init__.py 2.0 ['--rate', '3']" in done.stdout and "for CUDA 13.0" in done.stdout
     assert f"running with torch's CPU build in {made}" in done.stderr
 
 
