@@ -32,7 +32,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results reach bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -147,6 +147,10 @@ test-triton: $(READY) ## The tests of Triton kernels (installs Triton, 1 GB; whe
 
 # Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again, and
 # pytest would take an egg-info for a plugin's, and rewrite all of ours.
+reach: $(READY) ## Train with 100 public programs on the simulated GPU (installs their packages, 2 GB; half an hour; ARGS='trl timm')
+	@$(PIP) --no-deps --requirement requirements-reach.txt
+	@$(BIN)/python -m benchmarks.reach $(ARGS)
+
 wheel: $(READY) ## Build the package: dist/*.whl, without a network
 	@rm -rf build/lib build/bdist.* dist
 	@$(BIN)/python -m pip wheel -q --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .

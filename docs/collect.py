@@ -33,7 +33,7 @@ class Study(NamedTuple):
 
     @property
     def command(self) -> str:
-        return f"{'' if self.module == 'streamrace' else 'python -m '}{self.module} {self.arguments}"
+        return f"{'' if self.module == 'streamrace' else 'python -m '}{self.module} {self.arguments}".rstrip()
 
 
 STUDIES = {
@@ -128,6 +128,7 @@ STUDIES = {
     "kernels": Study("kernels --overwrite", {"kernels.csv": "kernels.csv"}),
     "catalogue": Study("catalogue --torch --overwrite", {"report/metrics.csv": "catalogue.csv"}),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
+    "reach": Study("", {"reach.csv": "reach.csv"}, module="benchmarks.reach"),
 }
 
 

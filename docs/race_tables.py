@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,31 @@ def catalogue(frame: pd.DataFrame, kinds: tuple[str, ...]) -> list[Cells]:
     return rows
 
 
+def reach(frame: pd.DataFrame) -> list[Cells]:
+    """Make a row for each public program."""
+    return [
+        {
+            "program": f"`{row.program}`",
+            "packages": row.packages,
+            "result": row.result + (f": {row.why}" if row.why else ""),
+            "verdict": row.verdict,
+        }
+        for row in rows_of(frame.fillna(""))
+    ]
+
+
+def reach_counts(frame: pd.DataFrame) -> list[Cells]:
+    """Count the public programs by what came of them."""
+    counts = Counter(frame.result)
+    return [
+        {"result": result, "programs": str(count), "share": f"{count / len(frame):.0%}"}
+        for result, count in counts.most_common()
+    ]
+
+
 RACES: dict[str, Table] = {
+    "reach": Table("reach.csv", reach),
+    "reach-counts": Table("reach.csv", reach_counts),
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
     "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=CONTROLS)),

@@ -14,6 +14,7 @@ from streamrace.detectors import Race
 from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import at, between
+from streamrace.device.options import EAGER
 from streamrace.reports.data.catalogue import EntryRow, RanSide
 from streamrace.reports.data.findings import Basis
 from streamrace.repro.sessions import check_process
@@ -73,6 +74,8 @@ def row(entry: Entry, folder: Path) -> EntryRow:
 def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool) -> RanSide:
     """Run one side and return its results. ``folder`` receives the run as ``name``, and the output as NAME.log."""
     words = ["--ranks", str(entry.ranks), "--witnesses", "1" if witnesses else "0"]
+    words += ["--gpus", str(entry.gpus)] if entry.gpus > 1 else []
+    words += ["--compile", entry.compile] if entry.compile != EAGER else []
     words += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
     words += ["--report"] if entry.kind == "open" and witnesses else []  # for its maintainers
     words += [str(_shown(entry.path)), *which.arguments]

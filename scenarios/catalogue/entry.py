@@ -57,10 +57,11 @@ class Setup(_Part):
 class Entry(_Part):
     """A bug. ``path``: its program.
 
-    ``known``: the affected range. ``places``: file and function of the two accesses, as ``file.py:function``, in the
-    order in which the affected side issues them. ``harm``: a witness's effect. ``tried``: for kind ``not-shown``, the
-    attempts. ``ci``: one of the dozen that each change is tested with. An open bug is one without a fixed release:
-    ``fixed`` runs the affected release with the smallest fix, which the program applies itself.
+    ``known``: the affected range. ``gpus``, ``compile``: as the options of ``check``. ``places``: file and function of
+    the two accesses, as ``file.py:function``, in the order in which the affected side issues them. ``harm``: a
+    witness's effect. ``tried``: for kind ``not-shown``, the attempts. ``ci``: one of the dozen that each change is
+    tested with. An open bug is one without a fixed release: ``fixed`` runs the affected release with the smallest fix,
+    which the program applies itself.
     """
 
     path: Path
@@ -72,6 +73,8 @@ class Entry(_Part):
     affected: Setup
     fixed: Setup = Setup()
     ranks: Annotated[int, Field(ge=1, le=16)] = 2
+    gpus: Annotated[int, Field(ge=1, le=8)] = 1
+    compile: Literal["eager", "aot_eager", "inductor"] = "eager"
     places: list[str] = []
     harm: Literal["harmful", "benign", ""] = ""
     tried: str = ""

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from streamrace.device import compiled, graph_lines, host
+from streamrace.device import compiled, graph_lines
 from streamrace.device.options import INDUCTOR
 from streamrace.device.refusals import refusal
 
+_SIGNATURE = re.compile(r"void\s+kernel\([^)]*\)")
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CACHES = ("fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
            "bundled_autotune_remote_cache")  # fmt: skip
@@ -33,7 +35,6 @@ _refuse_graphs = refusal(
     "say --compile aot_eager, leave the mode out, or capture with torch.cuda.graph",
 )
 _refuse_wrapper = refusal("inductor's C++ wrapper (cpp_wrapper, AOTInductor)", "leave it off: the Python wrapper runs")
-_refuse_write = refusal("a C++ kernel of inductor that writes pinned memory", "say --compile aot_eager")
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def code(module: ModuleType) -> None:
 
 
 def kernels(module: ModuleType) -> None:
-    """Change ``torch._inductor.async_compile``: name the files of Triton kernels, and report what C++ kernels read."""
+    """Change ``torch._inductor.async_compile``: name files of Triton kernels, report what C++ kernels access."""
     kind: Any = getattr(module, "AsyncCompile")  # noqa: B009
     triton, binding = kind.triton, kind.cpp_pybinding
 
@@ -130,18 +131,41 @@ def kernels(module: ModuleType) -> None:
 
     @functools.wraps(binding)
     def reported(self: Any, argtypes: Sequence[str], source_code: str) -> Callable[..., Any]:
-        kernel = binding(self, argtypes, source_code)
-
-        @functools.wraps(kernel)
-        def call(*arguments: Any) -> Any:
-            for argument, ctype in zip(arguments, argtypes, strict=True):
-                if isinstance(argument, torch.Tensor) and argument.is_pinned():
-                    host.looks(argument, "inductor's C++ kernel", "") if ctype.startswith("const ") else _refuse_write()
-            return kernel(*arguments)
-
-        return call
+        return _HostKernel(binding(self, argtypes, source_code), source_code)
 
     kind.triton, kind.cpp_pybinding = named, reported
+
+
+class _HostKernel:
+    """A C++ kernel, whose call is an operator that reads and writes tensors: so accesses to pinned memory are seen."""
+
+    _running: ClassVar[list[Callable[[], Any]]] = []
+
+    def __init__(self, kernel: Callable[..., Any], source_code: str) -> None:
+        self._kernel = kernel
+        self._names = re.findall(r"(\w+)(?=[,)])", _SIGNATURE.findall(source_code)[-1])
+
+    def __call__(self, *arguments: Any) -> None:
+        of = [(name, one) for name, one in zip(self._names, arguments, strict=True) if isinstance(one, torch.Tensor)]
+        given = [one for name, one in of if name.startswith("in_")]
+        made = [one for name, one in of if name.startswith(("in_out_", "out_"))]
+        self._running.append(functools.partial(self._kernel, *arguments))
+        _operator()(given, made)
+
+    @classmethod
+    def run(cls, *_: Any) -> None:
+        cls._running.pop()()
+
+
+@functools.cache
+def _operator() -> Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]:
+    library = _libraries.setdefault("inductor", torch.library.Library("inductor", "FRAGMENT"))
+    library.define("cpp_kernel(Tensor[] given, Tensor(a!)[] made) -> ()")
+    library.impl("cpp_kernel", _HostKernel.run, "CompositeExplicitAutograd")
+    return torch.ops.inductor.cpp_kernel.default
+
+
+_libraries: dict[str, torch.library.Library] = {}  # kept alive
 
 
 def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Runs public training programs on the simulated GPU, and tells which run, and whether their values are right."""
