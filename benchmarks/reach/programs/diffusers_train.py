@@ -39,5 +39,5 @@ else:
         up_block_types=("UpDecoderBlock2D",) * 2, block_out_channels=(16, 32), norm_num_groups=8, latent_channels=4,
     )  # fmt: skip
     predicted = lambda: model(images).sample  # noqa: E731
-model.to(DEVICE)
+model.to(DEVICE).eval()  # without its random drop of classes
 train(model, lambda: torch.nn.functional.mse_loss(predicted(), noise))

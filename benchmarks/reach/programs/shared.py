@@ -23,7 +23,7 @@ def train(
     model: torch.nn.Module, loss_of: Callable[[], Any], optimizer: Any = None, parameters: Iterable[Any] | None = None
 ) -> None:
     """Train for a few steps, and tell the losses. SGD does not divide by small numbers, as Adam does."""
-    made = optimizer or torch.optim.SGD(parameters or model.parameters(), lr=0.01)
+    made = optimizer or torch.optim.SGD(parameters or model.parameters(), lr=0.001)
     losses = []
     for _ in range(STEPS):
         made.zero_grad()
