@@ -23,7 +23,7 @@ _TOLD = re.compile(r"^(?:rank \d+: )?reach:(.*)$", re.MULTILINE)
 
 
 class Said(StrEnum):
-    """What came of a program."""
+    """The result of a program."""
 
     EQUAL = "ran and equal to the CPU's values"
     RAN = "ran"

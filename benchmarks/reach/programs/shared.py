@@ -1,4 +1,4 @@
-"""What the programs share: the device, a seed, a loop of a few steps, and the line that the runner compares."""
+"""Gives the programs a device, a seed, a loop of a few steps, and the line that the runner compares."""
 
 from __future__ import annotations
 
