@@ -26,6 +26,7 @@ from streamrace.device.options import AOT_DECOMPOSED, AOT_EAGER, EAGER, INDUCTOR
 from streamrace.device.scripts import WrongUse
 from streamrace.device.triton import presence
 
+_FLEXIBLE = "_flex_attention_hop_wrapper"  # of torch/nn/attention/flex_attention.py
 _OWN = "own"  # a backend of the program's own
 _CALLED = "called"  # torch.compile was, and not eagerly
 _SENTENCES = {
@@ -92,6 +93,8 @@ def install() -> None:
             note(EAGER if eagerly else _CALLED)
         if not eagerly:
             return plain(model, **_graphs_of(options))
+        if getattr(model, "__name__", "") == _FLEXIBLE:
+            return _traced(plain(model, **options))
         _warn()
         if module is not model:
             return model
@@ -118,6 +121,17 @@ def _layout_of_convolution(plain: Callable[..., Any], image: Any, weight: Any, b
         return plain(image, weight, backend)
     last = torch.channels_last if weight.dim() < 5 else torch.channels_last_3d
     return last if last in map(suggest_memory_format, (image, weight)) else torch.contiguous_format
+
+
+def _traced(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what torch itself has to trace, so that gradients of tensors in a function's closure are not lost."""
+    import torch
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with torch.compiler.set_stance("default"):
+            return model(*arguments, **options)
+
+    return call
 
 
 def _graphs_of(options: dict[str, Any]) -> dict[str, Any]:

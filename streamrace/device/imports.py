@@ -20,7 +20,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from streamrace.device import compiled, host, inductor, refusals
+from streamrace.device import compiled, flexible_attention, host, inductor, refusals
 from streamrace.device.triton import absent, interpreted, presence
 
 _ATTENTION = "use torch.nn.functional.scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
@@ -56,6 +56,7 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "torch._dynamo.eval_frame": compiled.compiler,
     "torch._dynamo.trace_rules": compiled.trace_rules,
     "torch._functorch.config": inductor.autograd_settings,
+    "torch._higher_order_ops.flex_attention": flexible_attention.install,
     "torch._inductor.async_compile": inductor.kernels,
     "torch._inductor.codecache": inductor.code,
     "torch._inductor.compile_fx": inductor.compiler,
