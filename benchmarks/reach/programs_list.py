@@ -49,11 +49,18 @@ class Program:
     own_fault: str = ""
 
 
+def _named(family: _Family, words: list[str]) -> str:
+    if family.file == "github_script.py":
+        repository, _, script, *_ = words
+        return f"{repository} {script}" + (f", {family.ranks} ranks" if family.ranks else "")
+    return f"{Path(family.file).stem.partition('_')[0]} {' '.join(words)}"
+
+
 def programs() -> Iterator[Program]:
     """Yield the programs in the order of the list. Raise ValidationError if the list is wrong."""
     for family in _List.model_validate(tomllib.loads(LIST.read_text(encoding="utf-8"))).family:
         for words in family.programs:
-            name = f"{Path(family.file).stem.partition('_')[0]} {words}"
+            name = _named(family, words.split())
             packages = tuple(family.packages)
             file, arguments = FOLDER / family.file, tuple(words.split())
             yield Program(name, file, arguments, packages, family.ranks, family.gpus, family.alone, family.own_fault)
