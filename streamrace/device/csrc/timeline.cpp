@@ -124,10 +124,7 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
 void Timeline::synchronize(Instant instant) {
   while (!instant.settle()) {
     // As `instant` is open, all effects before the earliest open collective precede it.
-    if (!take_effects(nullptr)) {
-      raise_bounds();
-      wait_for_others(std::max(now, instant.lower()));
-    }
+    if (!take_effects(nullptr) && !raise_bounds()) wait_for_others(std::max(now, instant.lower()));
   }
   now = std::max(now, instant.known);
   catch_up();
@@ -138,10 +135,7 @@ bool Timeline::passed(Instant instant) {
     raise_bounds();
     if (instant.lower() > now) return false;
     take_effects(&now);
-    if (!instant.settle()) {
-      raise_bounds();
-      if (instant.lower() <= now) wait_for_others(now);
-    }
+    if (!instant.settle() && !raise_bounds() && instant.lower() <= now) wait_for_others(now);
   }
   return instant.known <= now;
 }
@@ -241,7 +235,9 @@ int64_t Timeline::earliest_start(Work& work) {
   return work.lower = bound;
 }
 
-void Timeline::raise_bounds() {
+// Returns whether the earliest open collective starts later than was known: effects may precede it that did not.
+bool Timeline::raise_bounds() {
+  int64_t before = earliest_bound();
   for (auto& work : open_) {
     int64_t start = std::max(work->issued, work->start);
     for (auto& other : work->waits_for) start = std::max(start, other->bound());
@@ -252,6 +248,13 @@ void Timeline::raise_bounds() {
       work->lower = start + work->duration;
     }
   }
+  return earliest_bound() > before;
+}
+
+int64_t Timeline::earliest_bound() const {
+  int64_t bound = INT64_MAX;
+  for (auto& work : open_collectives_) bound = std::min(bound, work->lower);
+  return bound;
 }
 
 // Takes effects up to `limit` (null: up to open work). Returns false if open work precedes it. With null it
@@ -295,7 +298,7 @@ bool Timeline::receive(double timeout) {
 // all other ranks, so it is sent only if no message arrives for a moment. Results do not depend on it.
 void Timeline::wait_for_others(int64_t resume) {
   if (receive(kPatienceSeconds)) return progress();
-  raise_bounds();
+  if (raise_bounds()) return;  // another rank may wait for one of these effects
   int64_t floor = resume + 1;
   for (auto& work : open_collectives_)
     if (work->arrival < 0) floor = std::min(floor, work->lower);

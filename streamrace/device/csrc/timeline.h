@@ -106,7 +106,8 @@ class Timeline {
   void progress();
   bool meet(Work& work, int64_t free);
   int64_t earliest_start(Work& work);
-  void raise_bounds();
+  bool raise_bounds();
+  int64_t earliest_bound() const;
   bool take_effects(const int64_t* limit);
   void wait_for_others(int64_t resume);
   bool receive(double timeout);
