@@ -165,15 +165,16 @@ def catalogue(frame: pd.DataFrame, kinds: tuple[str, ...]) -> list[Cells]:
 
 
 def reach(frame: pd.DataFrame) -> list[Cells]:
-    """Make a row for each public program."""
+    """Make a row for the public programs with the same packages and the same result."""
+    same = ["packages", "result", "why", "verdict"]
     return [
         {
-            "program": f"`{row.program}`",
-            "packages": row.packages,
-            "result": row.result + (f": {row.why}" if row.why else ""),
-            "verdict": row.verdict,
+            "packages": str(packages),
+            "programs": ", ".join(found.program).replace("/", "/<wbr>"),
+            "result": f"{result}: {why}" if why else str(result),
+            "verdict": str(verdict),
         }
-        for row in rows_of(frame.fillna(""))
+        for (packages, result, why, verdict), found in frame.fillna("").groupby(same, sort=False)
     ]
 
 
