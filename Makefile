@@ -32,7 +32,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results reach bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results reach peers bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -148,6 +148,10 @@ test-triton: $(READY) ## The tests of Triton kernels (installs Triton, 1 GB; whe
 reach: $(READY) ## Train with 122 public programs on the simulated GPU (installs their packages, 2 GB; a quarter of an hour; ARGS='trl timm')
 	@$(PIP) --no-deps --requirement requirements-reach.txt
 	@$(BIN)/python -m benchmarks.reach $(ARGS)
+
+peers: $(READY) ## Run tests of torch and DeepSpeed on the simulated GPU (downloads them, 30 MB; half an hour; ARGS=fsdp2)
+	@$(PIP) --no-deps --requirement requirements-peers.txt
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again, and
 # pytest would take an egg-info for a plugin's, and rewrite all of ours.

@@ -129,6 +129,7 @@ STUDIES = {
     "catalogue": Study("catalogue --torch --overwrite", {"report/metrics.csv": "catalogue.csv"}),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
     "reach": Study("", {"reach.csv": "reach.csv"}, module="benchmarks.reach"),
+    "peers": Study("", {"peers.csv": "peers.csv"}, module="benchmarks.peers"),
 }
 
 

@@ -187,9 +187,30 @@ def reach_counts(frame: pd.DataFrame) -> list[Cells]:
     ]
 
 
+def peers(frame: pd.DataFrame) -> list[Cells]:
+    """Count the results of each suite of the peers' tests."""
+    return [
+        {"suite": str(suite), "tests": str(len(found))}
+        | {result: str(count) for result, count in Counter(found.result).most_common()}
+        for suite, found in frame.groupby("suite", sort=False)
+    ]
+
+
+def peers_reasons(frame: pd.DataFrame) -> list[Cells]:
+    """Make a row for each reason for which tests of the peers do not pass."""
+    not_run = frame[~frame.result.isin(["passed", "skipped by the test"])]
+    return [
+        {"reason": f"{why} ({result})" if result == "refused by name" else str(why), "tests": str(len(found)),
+         "for example": f"`{found.test.iloc[0].split('::', 1)[-1]}`"}
+        for (result, why), found in not_run.groupby(["result", "why"], sort=False)
+    ]  # fmt: skip
+
+
 RACES: dict[str, Table] = {
     "reach": Table("reach.csv", reach),
     "reach-counts": Table("reach.csv", reach_counts),
+    "peers": Table("peers.csv", peers),
+    "peers-reasons": Table("peers.csv", peers_reasons),
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
     "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=CONTROLS)),

@@ -1,0 +1,32 @@
+"""A pytest plugin: a rank takes the place of a process that a test of DeepSpeed would start.
+
+DeepSpeed's tests/unit/common.py, ``DistributedExec``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from benchmarks.peers.plugin import RANK, RANKS, number, store
+
+PORT = int(os.environ.get("MASTER_PORT", "29500"))
+
+
+def pytest_collection_finish() -> None:
+    """Let DeepSpeed's tests run in this rank."""
+    sys.modules["unit.common"].DistributedExec._launch_procs = _launch_as_rank
+
+
+def _launch_as_rank(self: Any, ranks: int, init_method: str) -> None:
+    """Do what a process of the test does."""
+    if ranks != RANKS:
+        pytest.skip(f"it has {ranks} ranks")
+    port = 10_000 + (PORT + number()) % 50_000  # a store of its own, as the processes would have
+    told = self._dist_run(RANK, ranks, port, f"file://{store()}")
+    self._dist_destroy()
+    if told:
+        pytest.skip(told)

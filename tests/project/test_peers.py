@@ -1,0 +1,106 @@
+"""Tests of the peers: what is said of a test follows from what it did in each rank, and from the list's reasons."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import running
+from benchmarks.peers.suites import List, Reason, Source, bring, read
+
+TESTS = """
+import os
+import unittest
+import torch
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class TestRanks(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def meet(self):
+        store = torch.distributed.FileStore(self.file_name, 2)
+        torch.distributed.init_process_group("nccl", rank=self.rank, world_size=2, store=store)
+        torch.cuda.set_device(self.rank)
+
+    def test_a_sum(self):
+        self.meet()
+        x = torch.ones(4, device="cuda") * (self.rank + 1)
+        torch.distributed.all_reduce(x)
+        self.assertEqual(x.tolist(), [3.0] * 4)
+
+    def test_b_one_rank_fails(self):
+        self.meet()
+        self.assertEqual(self.rank, 0)
+        torch.distributed.all_reduce(torch.ones(4, device="cuda"))
+
+    def test_c_a_process_ends(self):
+        os._exit(1)
+
+    def test_d_skipped(self):
+        raise unittest.SkipTest("not today")
+
+    def test_e_refused(self):
+        torch.ones(4, device="cuda").to_sparse()
+
+    def test_f_another_sum(self):
+        self.test_a_sum()
+"""
+
+
+def test_each_rank_takes_the_place_of_a_process_and_a_failure_loses_no_other_test(tmp_path: Path) -> None:
+    pytest.importorskip("expecttest", reason="torch's own tests need it (requirements-peers.txt)")
+    at = tmp_path / "theirs"
+    at.mkdir()
+    (at / "test_ranks.py").write_text(TESTS)
+    results = running.run(
+        ["test_ranks.py"], tmp_path / "out", ranks=2, gpus=1, at=at, plugin="torch_tests", options=["--rootdir=."]
+    )
+    listed = List(source=[], suite=[], reason=[Reason(why="it fails by itself", tests=["one_rank_fails$"])])
+    rows = {str(row["test"]).rpartition("::")[2]: row for row in (command.row("ranks", one, listed) for one in results)}
+    assert {name: row["result"] for name, row in rows.items()} == {
+        "test_a_sum": "passed",
+        "test_b_one_rank_fails": "does not pass",
+        "test_c_a_process_ends": "failed",
+        "test_d_skipped": "skipped by the test",
+        "test_e_refused": "refused by name",
+        "test_f_another_sum": "passed",
+    }
+    assert rows["test_b_one_rank_fails"]["why"] == "it fails by itself"
+    assert rows["test_c_a_process_ends"]["why"] == "a process ended"
+
+
+def test_a_test_that_was_skipped_in_one_suite_counts_where_it_ran() -> None:
+    rows = [("two", "a", "skipped by the test"), ("four", "a", "passed"), ("four", "b", "skipped by the test")]
+    frame = command.once(pd.DataFrame(rows, columns=["suite", "test", "result"]))
+    assert frame[["suite", "test"]].to_numpy().tolist() == [["four", "a"], ["four", "b"]]
+
+
+def test_an_archive_with_another_checksum_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("def test_one(): pass")
+    archive = tmp_path / "peer.tar.xz"
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(tmp_path / "tests", "peer/tests")
+    right = hashlib.sha256(archive.read_bytes()).hexdigest()
+    source = Source(name="peer", archive=archive.as_uri(), sha256=right, folder="peer/tests", plugin="torch_tests")
+    with pytest.raises(ValueError, match="another SHA-256"):
+        bring(source.model_copy(update={"sha256": "0" * 64}), tmp_path / "sources")
+    assert not list((tmp_path / "sources").iterdir())
+    assert (bring(source, tmp_path / "sources") / "test_one.py").exists()
+
+
+def test_every_suite_has_a_source_and_every_reason_a_sentence() -> None:
+    listed = read()
+    names = {source.name for source in listed.source}
+    assert {suite.source for suite in listed.suite} == names
+    assert all(bool(source.archive) != bool(source.repository) for source in listed.source)
+    assert len({reason.why for reason in listed.reason}) == len(listed.reason)
