@@ -121,3 +121,13 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tmp_path: Path) -> None
 def test_what_does_not_ask_for_the_device_pays_nothing() -> None:
     done = python("-c", "import streamrace.device, sys; print('torch' in sys.modules, 'ctypes' in sys.modules)")
     assert done.stdout == "False False\n"
+
+
+def test_settings_of_the_allocator_are_told_as_not_simulated(tmp_path: Path) -> None:
+    """Whoever reads memory figures must know that they are those of torch's default settings."""
+    script = tmp_path / "train.py"
+    script.write_text('import torch\ntorch.ones(3, device="cuda")\n')
+    said = "the allocator's settings max_split_size_mb:128 are not simulated"
+    assert said in python("-m", "streamrace.device", str(script), PYTORCH_ALLOC_CONF="max_split_size_mb:128").stderr
+    script.write_text('import torch\ntorch._C._accelerator_setAllocatorSettings("max_split_size_mb:128")\n')
+    assert said in on_device(str(script)).stderr

@@ -235,6 +235,7 @@ def train(make: Callable[[], nn.Module], optimizer: Callable[..., torch.optim.Op
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "AdamW foreach": lambda p: torch.optim.AdamW(p, foreach=True),
     "AdamW fused": lambda p: torch.optim.AdamW(p, fused=True),
+    "AdamW fused, its rate on the host": lambda p: torch.optim.AdamW(p, lr=torch.tensor([0.1]), fused=True),
     "AdamW one by one": lambda p: torch.optim.AdamW(p, foreach=False, amsgrad=True),
     "SGD foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
     "SGD fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),

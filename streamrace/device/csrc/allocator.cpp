@@ -227,6 +227,7 @@ void release_cached(Memory& memory) {
 
 // Reserves new memory of the device. If there is none left, cached memory is given back.
 Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64_t site) {
+  TORCH_CHECK_WITH(OutOfMemoryError, whole < size_t{1} << 60, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   auto fits = [&] { return sum(memory.stats.reserved_bytes) <= memory.allowed - static_cast<int64_t>(whole); };
   if (!fits()) {
     ++memory.stats.num_alloc_retries;

@@ -169,12 +169,16 @@ struct Call {
       add_access(given, *pinned, written ? accesses.writes : accesses.reads);
       return alias(given, *pinned);
     }
-    TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices),
+    TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices || is_rate(given)),
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().used_index(),
                 " and ", given.device(), "! (", name_of(op.name), ")");
     if (number) return given;
     Executing quiet(c10::get_default_dtype_as_scalartype());
     return given.clone();  // as it is now: the host may change it after the launch
+  }
+
+  bool is_rate(const Tensor& given) const {  // a fused optimizer takes lr.item() (FusedAdamKernel.cu)
+    return given.numel() == 1 && handle.operator_name().name.rfind("aten::_fused_", 0) == 0;
   }
 
   void argument(const IValue& value, size_t place) {
