@@ -150,7 +150,6 @@ reach: $(READY) ## Train with 122 public programs on the simulated GPU (installs
 	@$(BIN)/python -m benchmarks.reach $(ARGS)
 
 peers: $(READY) ## Run tests of torch and DeepSpeed on the simulated GPU (downloads them, 30 MB; half an hour; ARGS=fsdp2)
-	@$(PIP) --no-deps --requirement requirements-peers.txt
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again, and

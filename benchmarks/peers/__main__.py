@@ -53,6 +53,8 @@ def main(words: tuple[str, ...], runs: Path, name: str) -> None:
             suite.files, into / re.sub(r"\W+", "-", suite.name), ranks=suite.ranks, gpus=suite.gpus, at=at,
             plugin=source.plugin, options=source.options,
         )  # fmt: skip
+        if not results:
+            raise click.ClickException(f"no test of {suite.name} ran: {into} has what pytest says")
         rows += [row(suite.name, result, listed) for result in results]
     frame = once(pd.DataFrame(rows))
     frame.to_csv(into / "peers.csv", index=False)

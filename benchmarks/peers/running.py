@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 60
-"""Of one test. The slowest takes a third of it."""
+"""Of one test."""
+_ROOT = Path(__file__).resolve().parents[2]
+_WORST = ("passed", "skipped", "failed")
 
 
 @dataclass(frozen=True)
 class Result:
-    """``said``: passed, skipped or failed; by the worst of the ranks. ``why``: the first error, or why it was skipped."""
+    """The result of a test, by the worst of its ranks. ``said``: passed, skipped or failed; ``why``: if not passed."""
 
     test: str
     said: str
@@ -25,32 +29,34 @@ class Result:
     seconds: float
 
 
-def run(files: list[str], into: Path, *, ranks: int, gpus: int, at: Path, plugin: str, options: list[str]) -> list[Result]:
-    """Run the tests of ``files``, which lie under ``at``; what they print stays under ``into``."""
+def run(
+    files: Sequence[str], into: Path, *, ranks: int, gpus: int, at: Path, plugin: str, options: Sequence[str]
+) -> list[Result]:
+    """Run the tests of ``files``, which lie under ``at``. What they print stays under ``into``."""
     results: dict[str, Result] = {}
     into.mkdir(parents=True, exist_ok=True)
-    for start in range(1000):
-        folder = into / f"start{start}"
-        folder.mkdir(parents=True)
-        (into / "done.txt").write_text("\n".join(results), encoding="utf-8")
-        words = ["--ranks", str(ranks)] if ranks > 1 else []
-        words += ["--gpus", str(gpus)] if gpus > 1 else []
-        words += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peers.plugin", "-p", f"benchmarks.peers.{plugin}", *options, *files]
-        ended = _start([sys.executable, "-m", "streamrace", "device", *words], folder, into / "done.txt", at, ranks)
-        new = merged(folder, ended)
+    words = [*(["--ranks", str(ranks)] if ranks > 1 else []), *(["--gpus", str(gpus)] if gpus > 1 else [])]
+    words += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peers.plugin"]
+    words += ["-p", f"benchmarks.peers.{plugin}", *options, *files]
+    finished = False
+    while not finished:
+        folder = into / f"start{len(list(into.glob('start*')))}"
+        folder.mkdir()
+        done = into / "done.txt"
+        done.write_text("\n".join(results), encoding="utf-8")
+        ended = _start([sys.executable, "-m", "streamrace", "device", *words], folder, done, at)
+        new, finished = _results(folder, ended)
         results |= new
-        if not new or finished(folder):
-            break
+        finished |= not new
     return list(results.values())
 
 
-def _start(command: list[str], folder: Path, done: Path, at: Path, ranks: int) -> str:
-    """Return why it ended: what the runner did."""
-    root = Path(__file__).resolve().parents[2]
+def _start(command: Sequence[str], folder: Path, done: Path, at: Path) -> str:
+    """Return why a test without a result has none: its process ended, or was ended."""
     environment = {
         **os.environ,
         "PEERS_FOLDER": str(folder), "PEERS_DONE": str(done), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(root), str(at), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(at), os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     with (folder / "output.txt").open("wb") as output:
@@ -58,43 +64,31 @@ def _start(command: list[str], folder: Path, done: Path, at: Path, ranks: int) -
             command, cwd=at, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
-        seen, since = "", time.monotonic()
-        why = "a process ended"
+        seen, since = 0, time.monotonic()
         while process.poll() is None:
             time.sleep(0.1)
-            now = "".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("rank*.jsonl")))
+            now = sum(file.stat().st_size for file in folder.glob("rank*.jsonl"))
             if now != seen:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > PATIENCE_S:
-                why = f"no end after {PATIENCE_S} s"
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return why
+                return f"no end after {PATIENCE_S} s"
+    return "a process ended"
 
 
-def lines(file: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def finished(folder: Path) -> bool:
-    return any("end" in line for line in lines(folder / "rank0.jsonl")) if (folder / "rank0.jsonl").exists() else False
-
-
-def merged(folder: Path, ended: str) -> dict[str, Result]:
-    worst = {"failed": 0, "skipped": 1, "passed": 2}
+def _results(folder: Path, ended: str) -> tuple[dict[str, Result], bool]:
+    """Return the results of one start by the tests' names, and whether all tests have run."""
     results: dict[str, Result] = {}
+    finished = False
     for file in sorted(folder.glob("rank*.jsonl")):
-        began: dict[str, bool] = {}
-        for line in lines(file):
-            if "said" in line:
-                one = Result(line["test"], line["said"], line["why"], line["seconds"])
-                began.pop(one.test, None)
-                known = results.get(one.test)
-                if known is None or worst[one.said] < worst[known.said]:
-                    results[one.test] = one
-            elif "test" in line:
-                began[line["test"]] = True
-        for test in began:
-            if test not in results or results[test].said != "failed":
-                results[test] = Result(test, "failed", ended, 0.0)
-    return results
+        lines: list[dict[str, Any]] = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        finished |= any("end" in line for line in lines)
+        of_rank = {line["test"]: Result(line["test"], "failed", ended, 0.0) for line in lines if "test" in line}
+        of_rank |= {line["test"]: Result(**line) for line in lines if "said" in line}
+        for test, result in of_rank.items():
+            known = results.get(test)
+            told_more = known is not None and known.why == ended and result.said == known.said
+            if known is None or told_more or _WORST.index(result.said) > _WORST.index(known.said):
+                results[test] = result
+    return results, finished

@@ -22,7 +22,7 @@ class _Strict(BaseModel):
 
 
 class Source(_Strict):
-    """Where a peer's tests come from: an archive with its checksum, or a commit of a git repository.
+    """The tests of a peer: an archive with its checksum, or a commit of a git repository.
 
     ``folder``: of the tests, in it. ``plugin``: of this package. ``options``: of pytest.
     """

@@ -14,27 +14,32 @@ from torch.testing._internal import common_distributed, common_fsdp, inductor_ut
 
 from benchmarks.peers.plugin import FOLDER, RANK, RANKS, store
 
-for _name in ("barrier", "test_dir", "init_dir"):  # of the module below
-    (FOLDER / _name).mkdir(exist_ok=True)
-os.environ |= {"BACKEND": "nccl", "TEMP_DIR": str(FOLDER)}
-from torch.testing._internal.distributed import distributed_test  # noqa: E402
-
 
 def pytest_configure() -> None:
     """Let torch's tests run in this rank, and give its helpers the names that they had when the tests were written."""
     case = common_distributed.MultiProcessTestCase
     case._spawn_processes = lambda self: None  # type: ignore[method-assign]
     case._fork_processes = lambda self: None  # type: ignore[attr-defined]
-    case._join_processes = _run_as_rank  # type: ignore[method-assign]
+    case._join_processes = _run_as_rank  # type: ignore[method-assign,assignment]
     if RANKS > 1:
         common_distributed.MultiThreadedTestCase.setUp = _skip  # type: ignore[method-assign]
+        _of_collectives()
+    inductor_utils.HAS_CUDA = inductor_utils.HAS_CUDA_AND_TRITON  # type: ignore[attr-defined]
+    common_fsdp.test_compiled_fsdp = lambda **_: lambda test: test  # type: ignore[attr-defined]
+
+
+def _of_collectives() -> None:
+    """Let the tests of torch/testing/_internal/distributed/distributed_test.py share a folder."""
+    for name in ("barrier", "test_dir", "init_dir"):
+        (FOLDER / name).mkdir(exist_ok=True)
+    os.environ |= {"BACKEND": "nccl", "TEMP_DIR": str(FOLDER)}
+    from torch.testing._internal.distributed import distributed_test
+
     for name in ("initialize_temp_directories", "cleanup_temp_dir"):  # the ranks share one
         setattr(distributed_test, name, lambda *_: None)
     # Waits in files for the other ranks. Virtual time would stand still meanwhile, and all would wait for ever.
     distributed_test.Barrier.init = distributed_test.Barrier.sync = lambda *_, **__: None  # type: ignore[method-assign]
-    distributed_test.PROFILING_SUPPORTED_BACKENDS = []  # the profiler's event of each collective, which is not simulated
-    inductor_utils.HAS_CUDA = inductor_utils.HAS_CUDA_AND_TRITON  # type: ignore[attr-defined]
-    common_fsdp.test_compiled_fsdp = lambda **_: lambda test: test  # type: ignore[attr-defined]
+    distributed_test.PROFILING_SUPPORTED_BACKENDS = []  # events of collectives, which are not simulated
 
 
 def _skip(self: unittest.TestCase) -> None:

@@ -36,15 +36,6 @@ def total() -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def settings(text: str) -> None:
-    """Warn of settings of torch's allocator (``PYTORCH_ALLOC_CONF``): the device's has none but the defaults."""
-    warnings.warn(
-        f"streamrace: the allocator's settings {text} are not simulated: memory is reserved and used again as with torch's "
-        "defaults",
-        stacklevel=3,
-    )
-
-
 def unlimited() -> None:
     """Let a program use more memory than the device has."""
     functions().memory(-1, total(), _ALL)
@@ -54,8 +45,6 @@ def torch_functions() -> dict[str, Any]:
     """Return functions of ``torch._C`` about memory that a CUDA build has."""
     c: Any = torch._C
     size = total()
-    if text := os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
-        settings(text)
     fraction: dict[int, float] = {}
     observers: list[Callable[[int, int, int, int], object]] = []
 
@@ -74,14 +63,17 @@ def torch_functions() -> dict[str, Any]:
 
     parse: Callable[[str], object] = getattr(c, "_accelerator_setAllocatorSettings", len)
 
-    def set_settings(text: str) -> None:
+    def settings(text: str) -> None:
         parse(text)
-        settings(text)
+        told = "memory is reserved and used again as with torch's defaults"
+        warnings.warn(f"streamrace: the allocator's settings {text} are not simulated: {told}", stacklevel=2)
 
+    if text := os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
+        settings(text)
     limit(1.0, -1)
     return {
-        "_accelerator_setAllocatorSettings": set_settings,
-        "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
+        "_accelerator_setAllocatorSettings": settings,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": settings,
         "_cuda_memoryStats": c._accelerator_getDeviceStats,
         "_cuda_resetPeakMemoryStats": c._accelerator_resetPeakStats,
         "_cuda_resetAccumulatedMemoryStats": c._accelerator_resetAccumulatedStats,

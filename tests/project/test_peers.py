@@ -57,7 +57,6 @@ class TestRanks(MultiProcessTestCase):
 
 
 def test_each_rank_takes_the_place_of_a_process_and_a_failure_loses_no_other_test(tmp_path: Path) -> None:
-    pytest.importorskip("expecttest", reason="torch's own tests need it (requirements-peers.txt)")
     at = tmp_path / "theirs"
     at.mkdir()
     (at / "test_ranks.py").write_text(TESTS)
