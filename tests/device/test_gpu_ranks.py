@@ -111,3 +111,25 @@ def test_a_wrong_call_is_one_sentence(
 ) -> None:
     assert main([*words, "train.py"]) == 2
     assert capsys.readouterr().err.startswith(f"streamrace: {sentence}")
+
+
+PROFILED = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+a = torch.ones(1000, device="cuda")
+both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+with torch.profiler.profile(activities=both) as profile:
+    dist.all_reduce(a)
+names = [one.key for one in profile.key_averages()]
+assert names and not any("gloo" in name for name in names), names
+sys.stdout.write("%s %s %s\\n" % (dist.get_rank(), a[0].item(), torch.cuda.device_count()))
+dist.destroy_process_group()
+"""
+
+
+def test_a_profile_of_two_ranks_ends_and_has_nothing_of_what_moves_the_values(tmp_path: Path) -> None:
+    """gloo's thread told the profiler of its own collective. It asked for the device's time, and waited for ever."""
+    done = on_device("--ranks", "2", script_in(tmp_path, PROFILED))
+    assert done.returncode == 0, done.stderr
+    assert sorted(said(done)) == [("0", "2.0", "2"), ("1", "2.0", "2")]
