@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ PATIENCE_S = 60
 """Of one test."""
 _ROOT = Path(__file__).resolve().parents[2]
 _WORST = ("passed", "skipped", "failed")
+_OF_ANOTHER = re.compile(r"a process ended|rank \d+ has ended|Connection closed by peer")
+"""Errors of a rank that follow from those of another."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def _results(folder: Path, ended: str) -> tuple[dict[str, Result], bool]:
         of_rank |= {line["test"]: Result(**line) for line in lines if "said" in line}
         for test, result in of_rank.items():
             known = results.get(test)
-            told_more = known is not None and known.why == ended and result.said == known.said
+            told_more = known is not None and result.said == known.said and _OF_ANOTHER.search(known.why)
             if known is None or told_more or _WORST.index(result.said) > _WORST.index(known.said):
                 results[test] = result
     return results, finished
