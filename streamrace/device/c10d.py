@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 def install() -> None:
@@ -42,9 +43,10 @@ def install() -> None:
         return plain_new_group(size, rank, ranks, backend, *args, **kwargs)
 
     def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
-        group = p2p_op_list[0].group if p2p_op_list and isinstance(p2p_op_list[0], dist.P2POp) else None
+        known = bool(p2p_op_list) and all(isinstance(op, dist.P2POp) for op in p2p_op_list)
+        group = p2p_op_list[0].group if known else None
         group = group or (c10d._get_default_group() if dist.is_initialized() else None)
-        if not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
+        if not known or not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
             return plain_batch(p2p_op_list)  # type: ignore[no-any-return]
         device = torch.device("cuda", torch.cuda.current_device())
         group._start_coalescing(device)
@@ -59,3 +61,22 @@ def install() -> None:
     module._new_process_group_helper = new_group
     for module in (c10d, dist):
         module.batch_isend_irecv = batch_isend_irecv
+    _keep_works_of_join()
+
+
+def _keep_works_of_join() -> None:
+    """Keep the work by which a rank says that it has a batch (``model.join()``) until its next one.
+
+    DDP's reducer waits for it, and keeps the part in C++ alone, whose wait, without the rest, has no end.
+    """
+    from torch.distributed.algorithms.join import Join
+
+    plain: Any = Join.notify_join_context
+    works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def notify(joinable: Any) -> Any:
+        works[joinable] = work = plain(joinable)
+        return work
+
+    module: Any = Join
+    module.notify_join_context = staticmethod(notify)

@@ -133,3 +133,29 @@ def test_a_profile_of_two_ranks_ends_and_has_nothing_of_what_moves_the_values(tm
     done = on_device("--ranks", "2", script_in(tmp_path, PROFILED))
     assert done.returncode == 0, done.stderr
     assert sorted(said(done)) == [("0", "2.0", "2"), ("1", "2.0", "2")]
+
+
+UNEVEN = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda(), device_ids=[rank])
+with model.join(divide_by_initial_world_size=False):
+    for batch in range(2 + rank):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+a = torch.ones(3, device="cuda")
+try:
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, a, 1 - rank), 1])
+except ValueError as error:
+    assert "Invalid" in str(error), error
+sys.stdout.write("%s %s %s\\\\n" % (rank, model.module.weight.grad[0, 0].item(), torch.cuda.device_count()))
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_with_fewer_batches_joins_the_others(tmp_path: Path) -> None:
+    """Two ranks have a sum of 2 for a batch, and so has the one that is left: its own, over one rank."""
+    done = on_device("--ranks", "2", script_in(tmp_path, UNEVEN))
+    assert done.returncode == 0, done.stderr
+    assert sorted(said(done)) == [("0", "4.0", "2"), ("1", "6.0", "2")]
