@@ -48,6 +48,12 @@ def number() -> int:
     return _number
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Write down a file that cannot be imported."""
+    if report.failed and report.nodeid not in DONE:
+        _write({"test": report.nodeid, "said": "failed", "why": report.longreprtext.strip().splitlines()[-1]})
+
+
 def store() -> str:
     """Return the rendezvous file of the running test, which no other test uses."""
     return str(FOLDER / f"store-{_number}")
@@ -100,7 +106,7 @@ def _write(line: dict[str, object]) -> None:
 def _ended(rank: int) -> int:
     """Return how many tests have ended in a rank."""
     try:
-        return (FOLDER / f"rank{rank}.jsonl").read_text(encoding="utf-8").count('"said"')
+        return (FOLDER / f"rank{rank}.jsonl").read_text(encoding="utf-8").count('"seconds"')
     except FileNotFoundError:  # before its first
         return 0
 

@@ -29,18 +29,19 @@ class Result:
     test: str
     said: str
     why: str
-    seconds: float
+    seconds: float = 0.0
 
 
 def run(
     files: Sequence[str], into: Path, *, ranks: int, gpus: int, at: Path, plugin: str, options: Sequence[str]
 ) -> list[Result]:
-    """Run the tests of ``files``, which lie under ``at``. What they print stays under ``into``."""
+    """Run the tests of ``files``, patterns of names under ``at``. What they print stays under ``into``."""
     results: dict[str, Result] = {}
     into.mkdir(parents=True, exist_ok=True)
     words = [*(["--ranks", str(ranks)] if ranks > 1 else []), *(["--gpus", str(gpus)] if gpus > 1 else [])]
     words += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peers.plugin"]
-    words += ["-p", f"benchmarks.peers.{plugin}", *options, *files]
+    words += ["-p", f"benchmarks.peers.{plugin}", *options]
+    words += sorted(str(file.relative_to(at)) for pattern in files for file in at.glob(pattern))
     finished = False
     while not finished:
         folder = into / f"start{len(list(into.glob('start*')))}"
@@ -87,7 +88,7 @@ def _results(folder: Path, ended: str) -> tuple[dict[str, Result], bool]:
     for file in sorted(folder.glob("rank*.jsonl")):
         lines: list[dict[str, Any]] = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         finished |= any("end" in line for line in lines)
-        of_rank = {line["test"]: Result(line["test"], "failed", ended, 0.0) for line in lines if "test" in line}
+        of_rank = {line["test"]: Result(line["test"], "failed", ended) for line in lines if "test" in line}
         of_rank |= {line["test"]: Result(**line) for line in lines if "said" in line}
         for test, result in of_rank.items():
             known = results.get(test)

@@ -149,7 +149,7 @@ try:
     dist.batch_isend_irecv([dist.P2POp(dist.isend, a, 1 - rank), 1])
 except ValueError as error:
     assert "Invalid" in str(error), error
-sys.stdout.write("%s %s %s\\\\n" % (rank, model.module.weight.grad[0, 0].item(), torch.cuda.device_count()))
+sys.stdout.write("%s %s %s\\n" % (rank, model.module.weight.grad[0, 0].item(), torch.cuda.device_count()))
 dist.destroy_process_group()
 """
 
