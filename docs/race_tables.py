@@ -188,22 +188,28 @@ def reach_counts(frame: pd.DataFrame) -> list[Cells]:
 
 
 def peers(frame: pd.DataFrame) -> list[Cells]:
-    """Count the results of each suite of the peers' tests."""
+    """Make a row for each suite of the peers' tests, with the count of each result."""
     return [
-        {"suite": str(suite), "tests": str(len(found))}
-        | {result: str(count) for result, count in Counter(found.result).most_common()}
-        for suite, found in frame.groupby("suite", sort=False)
+        {"suite": str(suite), "tests": str(found.tests.sum())}
+        | {str(result): str(same.tests.sum()) for result, same in found.groupby("result", sort=False)}
+        for suite, found in frame.sort_values("result", key=lambda told: told != "passed", kind="stable").groupby(
+            "suite", sort=False
+        )
     ]
 
 
 def peers_reasons(frame: pd.DataFrame) -> list[Cells]:
     """Make a row for each reason for which tests of the peers do not pass."""
-    not_run = frame[~frame.result.isin(["passed", "skipped by the test"])]
+    rest = frame[~frame.result.isin(["passed", "skipped by the test"])]
     return [
-        {"reason": f"{why} ({result})" if result == "refused by name" else str(why), "tests": str(len(found)),
-         "for example": f"`{found.test.iloc[0].split('::', 1)[-1]}`"}
-        for (result, why), found in not_run.groupby(["result", "why"], sort=False)
-    ]  # fmt: skip
+        {
+            "result": str(result),
+            "why": str(why),
+            "tests": str(found.tests.sum()),
+            "for example": f"`{found.example.iloc[0].rpartition('::')[2]}`",
+        }
+        for (result, why), found in rest.groupby(["result", "why"], sort=False)
+    ]
 
 
 RACES: dict[str, Table] = {

@@ -32,7 +32,12 @@ class Said(StrEnum):
 @click.argument("words", nargs=-1)
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default="runs", show_default=True,
               help="Folder of the run's folder, and of the sources.")  # fmt: skip
-@click.option("--name", default="peers", show_default=True, help="Run's folder: peers.csv, and what the tests print.")
+@click.option(
+    "--name",
+    default="peers",
+    show_default=True,
+    help="Run's folder: tests.csv, peers.csv with their counts, and what they print.",
+)
 def main(words: tuple[str, ...], runs: Path, name: str) -> None:
     """Run tests of torch and DeepSpeed on the simulated GPU. Exit status 1: one failed, and the list has no reason."""
     listed = read()
@@ -57,7 +62,8 @@ def main(words: tuple[str, ...], runs: Path, name: str) -> None:
             raise click.ClickException(f"no test of {suite.name} ran: {into} has what pytest says")
         rows += [row(suite.name, result, listed) for result in results]
     frame = once(pd.DataFrame(rows))
-    frame.to_csv(into / "peers.csv", index=False)
+    frame.to_csv(into / "tests.csv", index=False)
+    counts(frame).to_csv(into / "peers.csv", index=False)
     for said, count in Counter(frame.result).most_common():
         click.echo(f"{count:5} {said}")
     failed = frame[frame.result == Said.FAILED]
@@ -71,6 +77,12 @@ def once(frame: pd.DataFrame) -> pd.DataFrame:
     ran = set(frame.test[frame.result != Said.SKIPPED])
     skipped = frame.result == Said.SKIPPED
     return frame[~(skipped & frame.test.isin(ran))].drop_duplicates(["test", "result"])
+
+
+def counts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count the tests of each suite with the same result and reason; ``example`` is the first of them."""
+    groups = frame.groupby(["suite", "result", "why"], sort=False)
+    return groups.agg(tests=("test", "size"), example=("test", "first")).reset_index()
 
 
 def row(suite: str, result: Result, listed: List) -> dict[str, object]:

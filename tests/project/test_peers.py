@@ -81,6 +81,9 @@ def test_a_test_that_was_skipped_in_one_suite_counts_where_it_ran() -> None:
     rows = [("two", "a", "skipped by the test"), ("four", "a", "passed"), ("four", "b", "skipped by the test")]
     frame = command.once(pd.DataFrame(rows, columns=["suite", "test", "result"]))
     assert frame[["suite", "test"]].to_numpy().tolist() == [["four", "a"], ["four", "b"]]
+    (passed, skipped) = command.counts(frame.assign(why="")).to_dict("records")
+    assert passed == {"suite": "four", "result": "passed", "why": "", "tests": 1, "example": "a"}
+    assert skipped["tests"] == 1
 
 
 def test_an_archive_with_another_checksum_is_not_unpacked(tmp_path: Path) -> None:
