@@ -80,8 +80,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     if RANKS > 1:
         if failed:  # what another rank waits for will not come
             os._exit(3)
-        while any(_ended(rank) < _number for rank in range(RANKS)):
+        while min(_ended(rank) for rank in range(RANKS)) < _number:
             time.sleep(0.01)
+        if any('"failed"' in _results(rank) for rank in range(RANKS)):
+            os._exit(3)
     return handled
 
 
@@ -105,10 +107,14 @@ def _write(line: dict[str, object]) -> None:
 
 def _ended(rank: int) -> int:
     """Return how many tests have ended in a rank."""
+    return _results(rank).count('"seconds"')
+
+
+def _results(rank: int) -> str:
     try:
-        return (FOLDER / f"rank{rank}.jsonl").read_text(encoding="utf-8").count('"seconds"')
-    except FileNotFoundError:  # before its first
-        return 0
+        return (FOLDER / f"rank{rank}.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:  # before its first test
+        return ""
 
 
 def _why(report: pytest.TestReport) -> str:
