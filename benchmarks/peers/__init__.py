@@ -1,0 +1,1 @@
+"""Runs tests of torch and DeepSpeed on the simulated GPU."""
