@@ -54,18 +54,22 @@ def main(words: tuple[str, ...], runs: Path, name: str) -> None:
             at = bring(source, (runs / "sources").absolute())
         except (OSError, ValueError, subprocess.CalledProcessError) as problem:
             raise click.ClickException(f"the tests of {source.name} cannot be had: {problem}") from problem
-        results = run(
-            suite.files, into / re.sub(r"\W+", "-", suite.name), ranks=suite.ranks, gpus=suite.gpus, at=at,
-            plugin=source.plugin, options=source.options,
-        )  # fmt: skip
-        if not results:
-            raise click.ClickException(f"no test of {suite.name} ran: {into} has what pytest says")
+        try:
+            results = run(
+                suite.files, into / re.sub(r"\W+", "-", suite.name), ranks=suite.ranks, gpus=suite.gpus, at=at,
+                plugin=source.plugin, options=source.options,
+            )  # fmt: skip
+        except RuntimeError as problem:
+            raise click.ClickException(f"{suite.name}: {problem}") from problem
         rows += [row(suite.name, result, listed) for result in results]
     frame = once(pd.DataFrame(rows))
     frame.to_csv(into / "tests.csv", index=False)
     counts(frame).to_csv(into / "peers.csv", index=False)
     for said, count in Counter(frame.result).most_common():
         click.echo(f"{count:5} {said}")
+    if not words:
+        for why in sorted({reason.why for reason in listed.reason} - set(frame.why)):
+            click.echo(f"no test has this reason any more: {why}")
     failed = frame[frame.result == Said.FAILED]
     for test, why in zip(failed.test, failed.why, strict=True):
         click.echo(f"{test}: {why}")

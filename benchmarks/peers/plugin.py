@@ -90,9 +90,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     return handled
 
 
-def pytest_sessionfinish() -> None:
-    """Say that all tests have run."""
-    _write({"end": True})
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Say that all tests have run, unless pytest itself was stopped."""
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        _write({"end": True})
 
 
 @pytest.hookimpl(wrapper=True)

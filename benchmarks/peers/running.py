@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 60
-"""Of one test."""
+"""Of one test; before the first it is five times as long, because the device may be built."""
 _ROOT = Path(__file__).resolve().parents[2]
 _WORST = ("passed", "skipped", "failed")
 _OF_ANOTHER = re.compile(r"a process ended|rank \d+ has ended|Connection closed by peer")
@@ -35,7 +35,10 @@ class Result:
 def run(
     files: Sequence[str], into: Path, *, ranks: int, gpus: int, at: Path, plugin: str, options: Sequence[str]
 ) -> list[Result]:
-    """Run the tests of ``files``, patterns of names under ``at``. What they print stays under ``into``."""
+    """Run the tests of ``files``, patterns of names under ``at``. What they print stays under ``into``.
+
+    Raise RuntimeError if a start runs no further test, and some are left.
+    """
     results: dict[str, Result] = {}
     into.mkdir(parents=True, exist_ok=True)
     words = [*(["--ranks", str(ranks)] if ranks > 1 else []), *(["--gpus", str(gpus)] if gpus > 1 else [])]
@@ -51,7 +54,8 @@ def run(
         ended = _start([sys.executable, "-m", "streamrace", "device", *words], folder, done, at)
         new, finished = _results(folder, ended)
         results |= new
-        finished |= not new
+        if not new and not finished:
+            raise RuntimeError(f"{len(results)} tests ran, and then none: {folder / 'output.txt'} says why")
     return list(results.values())
 
 
@@ -74,7 +78,7 @@ def _start(command: Sequence[str], folder: Path, done: Path, at: Path) -> str:
             now = sum(file.stat().st_size for file in folder.glob("rank*.jsonl"))
             if now != seen:
                 seen, since = now, time.monotonic()
-            elif time.monotonic() - since > PATIENCE_S:
+            elif time.monotonic() - since > PATIENCE_S * (1 if seen else 5):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return f"no end after {PATIENCE_S} s"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+UNTOLD = re.compile("no end after|a process ended")
+"""What is said of a test that told nothing itself."""
 LIST = Path(__file__).resolve().parents[1] / "peers.toml"
 
 
@@ -48,7 +50,10 @@ class Suite(_Strict):
 
 
 class Reason(_Strict):
-    """Why tests do not pass: ``tests``, regular expressions of their names; ``error``, one of their errors."""
+    """Why tests do not pass: ``tests``, regular expressions of their names; ``error``, one of their errors.
+
+    Without ``error`` it is no reason for a hang, nor for the end of a process.
+    """
 
     why: str
     tests: list[str] = [""]
@@ -56,7 +61,8 @@ class Reason(_Strict):
 
     def of(self, test: str, error: str) -> bool:
         """Return whether this is the reason for a test."""
-        return any(re.search(one, test) for one in self.tests) and re.search(self.error, error) is not None
+        told = re.search(self.error, error) if self.error else not UNTOLD.match(error)
+        return bool(told) and any(re.search(one, test) for one in self.tests)
 
 
 class List(_Strict):

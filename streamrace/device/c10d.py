@@ -43,10 +43,9 @@ def install() -> None:
         return plain_new_group(size, rank, ranks, backend, *args, **kwargs)
 
     def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
-        known = bool(p2p_op_list) and all(isinstance(op, dist.P2POp) for op in p2p_op_list)
-        group = p2p_op_list[0].group if known else None
-        group = group or (c10d._get_default_group() if dist.is_initialized() else None)
-        if not known or not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
+        known = p2p_op_list and all(isinstance(op, dist.P2POp) for op in p2p_op_list)
+        group = known and (p2p_op_list[0].group or (c10d._get_default_group() if dist.is_initialized() else None))
+        if not isinstance(group, ProcessGroupNCCL) or not all(op.tensor.is_cuda for op in p2p_op_list):
             return plain_batch(p2p_op_list)  # type: ignore[no-any-return]
         device = torch.device("cuda", torch.cuda.current_device())
         group._start_coalescing(device)

@@ -61,7 +61,7 @@ def torch_functions() -> dict[str, Any]:
         f = functions()
         f.out_of_memory(f.callback("out_of_memory", OutOfMemory, notify))
 
-    parse: Callable[[str], object] = getattr(c, "_accelerator_setAllocatorSettings", len)
+    parse: Callable[[str], object] = getattr(c, "_accelerator_setAllocatorSettings", lambda _: None)
 
     def settings(text: str) -> None:
         parse(text)

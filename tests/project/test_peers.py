@@ -86,6 +86,21 @@ def test_a_test_that_was_skipped_in_one_suite_counts_where_it_ran() -> None:
     assert skipped["tests"] == 1
 
 
+def test_a_hang_has_no_reason_but_one_that_names_it() -> None:
+    named = Reason(why="slow", tests=["test_slow$"], error="no end after")
+    any_error = Reason(why="other names", tests=["test_slow$"])
+    assert any_error.of("test_slow", "AttributeError: gone")
+    for told in ("no end after 60 s", "a process ended"):
+        assert not any_error.of("test_slow", told)
+    assert named.of("test_slow", "no end after 60 s") and not named.of("test_slow", "AttributeError: gone")
+
+
+def test_a_start_that_runs_no_test_loses_none_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "test_ends.py").write_text("import os\nos._exit(1)\n")
+    with pytest.raises(RuntimeError, match="0 tests ran, and then none"):
+        running.run(["test_ends.py"], tmp_path / "out", ranks=1, gpus=1, at=tmp_path, plugin="torch_tests", options=[])
+
+
 def test_an_archive_with_another_checksum_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text("def test_one(): pass")

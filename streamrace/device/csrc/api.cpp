@@ -51,7 +51,7 @@ Effect python(int64_t ticket, int64_t moment) {
   if (ticket < 0) return nullptr;
   return [ticket, moment] {
     if (!python_alive) return;
-    // Nor may gloo tell of its own collectives: its thread would ask for the time, and this one has the lock.
+    // gloo's thread would ask for the time to profile its own collective, and wait for the lock that this one has.
     at::DisableRecordFunctionGuard unprofiled;
     bool before = std::exchange(executing, true);
     run_python(ticket, moment);

@@ -136,7 +136,7 @@ struct Call {
 
   Call(const c10::OperatorHandle& handle_, const Operator& op_) : handle(handle_), op(op_) {}
 
-  Tensor tensor(const Tensor& given, bool written) {
+  Tensor tensor(const Tensor& given, bool written, size_t place = SIZE_MAX) {
     if (!given.defined()) {
       key.push_back(-1);
       return given;
@@ -169,7 +169,7 @@ struct Call {
       add_access(given, *pinned, written ? accesses.writes : accesses.reads);
       return alias(given, *pinned);
     }
-    TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices || is_rate(given)),
+    TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices || is_rate(given, place)),
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().used_index(),
                 " and ", given.device(), "! (", name_of(op.name), ")");
     if (number) return given;
@@ -177,14 +177,15 @@ struct Call {
     return given.clone();  // as it is now: the host may change it after the launch
   }
 
-  bool is_rate(const Tensor& given) const {  // a fused optimizer takes lr.item() (FusedAdamKernel.cu)
-    return given.numel() == 1 && handle.operator_name().name.rfind("aten::_fused_", 0) == 0;
+  bool is_rate(const Tensor& given, size_t place) const {  // a fused optimizer takes lr.item() (FusedAdamKernel.cu)
+    auto& arguments = handle.schema().arguments();
+    return given.numel() == 1 && place < arguments.size() && arguments[place].name() == "lr";
   }
 
   void argument(const IValue& value, size_t place) {
     bool written = op.written[place] || (hides && op.hidden[place]);
     if (value.isTensor()) {
-      inputs.emplace_back(tensor(value.toTensor(), written));
+      inputs.emplace_back(tensor(value.toTensor(), written, place));
     } else if (value.isTensorList()) {
       c10::List<Tensor> made;
       auto given = value.toTensorList();
