@@ -1,14 +1,15 @@
-"""Reads the folder of a dry run (``dry.json``, nothing trusted), and builds the tables that terminal and page share."""
+"""Writes and reads ``dry.json`` (nothing in it is trusted), and builds the tables that terminal and page share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PlainSerializer
 
+from streamrace.detectors import Race
 from streamrace.metrics import MemoryUse, StepTime
 from streamrace.reports.data import schema, sources
 from streamrace.reports.data.schema import Judged
@@ -16,40 +17,17 @@ from streamrace.reports.data.sources import Source
 from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace.wording import duration
 
+if TYPE_CHECKING:  # it needs torch
+    from streamrace.studies.dry_run import Rehearsed
+
 GIB = 1 << 30
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Group(schema.JsonPart):
-    name: str
-    busy: int
-    exposed: int
-
-
-class _Step(schema.JsonPart):
-    """Same fields as :class:`metrics.StepTime`."""
-
-    time: PositiveInt
-    compute: int
-    exposed: int
-    other: int
-    idle: int
-    blocked: int
-    groups: list[_Group]
-
-
-class _Moment(schema.JsonPart):
-    step: int
-    micro_batch: int
-    phase: str
-
-
-class _Memory(schema.JsonPart):
-    """Same fields as :class:`metrics.MemoryUse`."""
-
-    peak: int
-    moment: _Moment | None
-    kinds: dict[str, int]
+def _lasting(step: StepTime) -> StepTime:
+    if step.time <= 0:
+        raise ValueError("a step takes some time")
+    return step
 
 
 class DryOutput(schema.JsonPart):
@@ -62,50 +40,80 @@ class DryOutput(schema.JsonPart):
 
 
 class DryFile(schema.JsonFile):
-    """``dry.json``, as :meth:`streamrace.studies.dry_run.Rehearsed.as_dict` builds it. Early files lack ``said``."""
+    """``dry.json``: a dry run's job, its figures, and its races. Early files lack ``said``."""
 
     NAME = "dry.json"
-    format: str = "stream-race-dry-run"  # as in streamrace/studies/dry_run.py, which needs torch
+    format: str = "stream-race-dry-run"
+    _ascii = True
     job: dict[str, Any]
     parameters: int
+    trained: int = 0
     micro_batch: int
+    accumulation: int = 1
     operations: int
+    host_s: _Number = 0.0
+    rank: int = 0
+    extension: dict[str, Any] | None = None
+    ranks: dict[str, Any] | None = None
     step_s: _Number
     tokens_per_second: _Number
     tflops_per_gpu: _Number
     fits: bool
-    races: list[Judged]
-    steps: Annotated[list[_Step], Field(min_length=1)]
-    memory: _Memory
-    said: DryOutput | None = None
+    races: list[Annotated[Judged, PlainSerializer(Race.as_dict)]]
     unexercised: list[str] = []
+    steps: Annotated[list[Annotated[StepTime, AfterValidator(_lasting)]], Field(min_length=1)]
+    traffic: dict[str, Any] = {}
+    memory: MemoryUse
+    said: DryOutput | None = None
     versions: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, run: Rehearsed, said: DryOutput, versions: dict[str, str]) -> DryFile:
+        """Return the file of a dry run."""
+        return cls(
+            job=run.job.model_dump(mode="json"),
+            parameters=run.parameters,
+            trained=run.trained,
+            micro_batch=run.micro_batch,
+            accumulation=run.accumulation,
+            operations=run.operations,
+            host_s=run.host_s,
+            rank=run.rank,
+            extension={**vars(run.extension), "trace": None} if run.extension else None,
+            ranks=run.classes.as_dict() if run.classes else None,
+            step_s=run.step_s,
+            tokens_per_second=run.tokens_per_second,
+            tflops_per_gpu=run.tflops,
+            fits=run.fits,
+            races=[Judged(**vars(race)) for race in run.races],
+            unexercised=list(run.unexercised),
+            steps=list(run.steps),
+            traffic=run.traffic.as_dict(),
+            memory=run.memory,
+            said=said,
+            versions=versions,
+        )
+
+    @property
+    def output(self) -> DryOutput:
+        """Return the command's output; for a file of an earlier version, built from its races and whether it fits."""
+        if self.said:
+            return self.said
+        verdict = "race" if self.races else "clean" if self.fits else "does not fit"
+        sentence = "Accesses race." if self.races else "All accesses on different streams are ordered."
+        if not self.fits:
+            sentence += " The job does not fit on the GPU."
+        return DryOutput(verdict=verdict, tone="good" if verdict == "clean" else "bad", sentence=sentence, notes=[])
 
 
 @dataclass(frozen=True)
 class DryFolder:
-    """A dry run's folder, read. ``data``: ``dry.json``; ``file``: the same, checked; ``sources``: as of a run."""
+    """A dry run's folder, read. ``sources``: as of a run."""
 
     name: str
     folder: Path
-    data: Mapping[str, Any]
     file: DryFile
     sources: Mapping[str, Source]
-
-    @property
-    def output(self) -> DryOutput:
-        return DryOutput.model_validate(output(self.data))
-
-
-def output(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the command's output; for a folder of an earlier version, built from its races and whether it fits."""
-    if data.get("said"):
-        return dict(data["said"])
-    verdict = "race" if data["races"] else "clean" if data["fits"] else "does not fit"
-    sentence = "Accesses race." if data["races"] else "All accesses on different streams are ordered."
-    if not data["fits"]:
-        sentence += " The job does not fit on the GPU."
-    return {"verdict": verdict, "tone": "good" if verdict == "clean" else "bad", "sentence": sentence, "notes": []}
 
 
 def is_dry(folder: Path) -> bool:
@@ -115,12 +123,10 @@ def is_dry(folder: Path) -> bool:
 
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    data = schema.read_json(folder / DryFile.NAME)
-    file = DryFile.parsed(folder / DryFile.NAME, data)
-    return DryFolder(folder.resolve().name, folder, data, file, sources.read(folder))
+    return DryFolder(folder.resolve().name, folder, DryFile.read(folder), sources.read(folder))
 
 
-def time_table(step: StepTime | _Step) -> Table:
+def time_table(step: StepTime) -> Table:
     """Return the table of how an optimizer step spends its time."""
     parts = [
         ("computing", step.compute),
@@ -135,7 +141,7 @@ def time_table(step: StepTime | _Step) -> Table:
     return Table("Where the step's time goes", columns, rows)
 
 
-def memory_table(memory: MemoryUse | _Memory) -> Table:
+def memory_table(memory: MemoryUse) -> Table:
     """Return the table of memory by kind at its peak."""
     kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
     rows: list[list[Any]] = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]

@@ -24,12 +24,12 @@ _FILES = {
 
 def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page. ``files``: names and descriptions of the files next to it."""
-    verdict = dry.output
+    verdict = dry.file.output
     return html.render(
         "dry.html",
         {},
         title=f"{verdict.verdict}: dry run {dry.name}",
-        stamp=stamp("Dry run", model_of(dry.data), written(dry.folder / DryFile.NAME)),
+        stamp=stamp("Dry run", model_of({"job": dry.file.job}), written(dry.folder / DryFile.NAME)),
         verdict=verdict.verdict,
         tone=verdict.tone if verdict.tone in ("good", "warn", "bad") else "",
         headline=verdict.sentence,
@@ -79,10 +79,10 @@ def write(dry: DryFolder, target: Path) -> str:
     target.mkdir(parents=True, exist_ok=True)
     text = markdown.render(
         "dry.md",
-        verdict=dry.output.verdict,
-        headline=dry.output.sentence,
+        verdict=dry.file.output.verdict,
+        headline=dry.file.output.sentence,
         facts=facts(dry),
-        notes=dry.output.notes,
+        notes=dry.file.output.notes,
         tables=tables(dry),
         findings=found(dry.file.races),
         unexercised=dry.file.unexercised,
@@ -93,4 +93,4 @@ def write(dry: DryFolder, target: Path) -> str:
     beside = dry.folder.resolve() == target.resolve().parent  # otherwise a link would lead elsewhere
     present = [name for name in _FILES if not name.startswith("..") or (beside and (target / name).is_file())]
     html.write(page(dry, [(name, _FILES[name]) for name in present]), target / "index.html")
-    return dry.output.sentence
+    return dry.file.output.sentence

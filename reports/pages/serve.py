@@ -17,7 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
-from streamrace.reports.data.dry import output
+from streamrace.reports.data.dry import DryFile
 from streamrace.reports.data.findings import Verdict
 from streamrace.reports.data.schema import ReportError, read_json
 from streamrace.reports.data.stamp import model_of, written
@@ -93,8 +93,8 @@ def _study(data: Any) -> tuple[str, str, str]:
 
 
 def _dry(data: Any) -> tuple[str, str, str]:
-    verdict = output(data)
-    return str(verdict["verdict"]), "a dry run", _tone(verdict.get("tone"))
+    said = DryFile.parsed(Path(DryFile.NAME), data).output
+    return said.verdict, "a dry run", _tone(said.tone)
 
 
 def _tone(tone: Any) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from streamrace.reports.data.dry import GIB, memory_table, time_table
+from streamrace.reports.data.dry import GIB, DryOutput, memory_table, time_table
 from streamrace.reports.data.findings import found
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.screen.races import finding_text, unexercised_text
@@ -22,12 +20,12 @@ from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Collective, Frame, Launch, Stack
 
 
-def panel(dry_run: Rehearsed, data: Mapping[str, Any]) -> Panel:
-    """Return the verdict on one dry run. ``data``: the result of :func:`output`, which may have to read the trace."""
+def panel(dry_run: Rehearsed, said: DryOutput) -> Panel:
+    """Return the verdict on one dry run. ``said``: the result of :func:`output`, which may have to read the trace."""
     colour = STYLES[tone(dry_run)]
     body: list[RenderableType] = [Text(sentence(dry_run), f"bold {colour}")]
     if not dry_run.fits:
-        body.append(Text(data["notes"][0], "red"))  # the result of :func:`excess`
+        body.append(Text(said.notes[0], "red"))  # the result of :func:`excess`
     if dry_run.extension:
         body.append(Text(extension(dry_run.extension)))
     body += [Text(speed(dry_run)), time_table(dry_run.step), memory_table(dry_run.memory)]
@@ -46,13 +44,13 @@ def show(console: Console, shown: Panel, folder: Path) -> None:
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
-def output(dry_run: Rehearsed) -> dict[str, Any]:
+def output(dry_run: Rehearsed) -> DryOutput:
     """Return the verdict and the notes below it, as the folder keeps them for its page."""
     notes = [] if dry_run.fits else [excess(dry_run)]
     if dry_run.extension:
         notes.append(extension(dry_run.extension))
     notes += [speed(dry_run), traffic(dry_run), *rank_lines(dry_run)]
-    return {"verdict": verdict(dry_run), "tone": tone(dry_run), "sentence": sentence(dry_run), "notes": notes}
+    return DryOutput(verdict=verdict(dry_run), tone=tone(dry_run), sentence=sentence(dry_run), notes=notes)
 
 
 def tone(dry_run: Rehearsed) -> str:

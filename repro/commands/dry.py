@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ def dry(
     """
     request = _job(with_deepspeed(values, packages), rank)
     from streamrace.reports.data import sources
+    from streamrace.reports.data.dry import DryFile
     from streamrace.reports.screen import dry as report
     from streamrace.reports.screen.terminal import doing
     from streamrace.reports.timelines import perfetto
@@ -73,12 +73,11 @@ def dry(
 
     result = extend.rehearsed(request, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
     sentences = report.output(result)
-    data = {**result.as_dict(), "said": sentences, "versions": versions()}
-    text = json.dumps(data, indent=2) + "\n"
-    (folder / "dry.json").write_text(text, encoding="utf-8")
+    file = DryFile.of(result, sentences, versions())
+    file.write(folder)
     panel = report.panel(result, sentences)
     report.show(console, panel, staging.commit(folder))  # keep has moved its trace
-    put(text)
+    put(file.text())
     if expect and bool(result.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(result)}.", style="red")
         raise SystemExit(1)

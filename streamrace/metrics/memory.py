@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,8 @@ ACTIVATIONS, TEMPORARY, ROUNDING = "activations", "temporary", "rounding"
 _PASSES = ("forward", "backward")
 
 
-class MemoryMoment(NamedTuple):
+@dataclass(frozen=True)
+class MemoryMoment:
     """A moment: the host's virtual nanoseconds, step and phase, and the record's number in the trace, from 0."""
 
     time: int
@@ -44,7 +45,8 @@ class MemoryMoment(NamedTuple):
     record: int
 
 
-class Excess(NamedTuple):
+@dataclass(frozen=True)
+class Excess:
     """The first moment at which more was allocated than exists: ``nbytes`` of ``capacity``."""
 
     moment: MemoryMoment
@@ -52,7 +54,8 @@ class Excess(NamedTuple):
     capacity: int
 
 
-class PhasePeak(NamedTuple):
+@dataclass(frozen=True)
+class PhasePeak:
     """The most that was allocated while the host was in this phase, rounded bytes."""
 
     step: int
@@ -82,12 +85,7 @@ class MemoryUse:
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {
-            **asdict(self),
-            "moment": self.moment and self.moment._asdict(),
-            "excess": self.excess and {**self.excess._asdict(), "moment": self.excess.moment._asdict()},
-            "phases": [phase._asdict() for phase in self.phases],
-        }
+        return asdict(self)
 
 
 def rounded(nbytes: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from streamrace.detectors import Race, RaceDetector, Unexercised, registry
 from streamrace.detectors.base import found_by
@@ -19,7 +18,6 @@ from streamrace.studies.classes import CheckedClasses
 from streamrace.trace.files import TraceReader, file_of
 
 Tell = Callable[[str], None]
-FORMAT, VERSION = "stream-race-dry-run", 1
 
 
 @dataclass(frozen=True)
@@ -101,32 +99,6 @@ class Rehearsed:
     def trace(self) -> Path:
         """Return the path of the trace; of an extended run: of the deepest recording."""
         return self.extension.trace if self.extension else file_of(self.folder / "trace", self.rank)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "job": self.job.model_dump(mode="json"),
-            "parameters": self.parameters,
-            "trained": self.trained,
-            "micro_batch": self.micro_batch,
-            "accumulation": self.accumulation,
-            "operations": self.operations,
-            "host_s": self.host_s,
-            "rank": self.rank,
-            "extension": self.extension and {**vars(self.extension), "trace": None},
-            "ranks": self.classes and self.classes.as_dict(),
-            "step_s": self.step_s,
-            "tokens_per_second": self.tokens_per_second,
-            "tflops_per_gpu": self.tflops,
-            "fits": self.fits,
-            "races": [race.as_dict() for race in self.races],
-            "unexercised": list(self.unexercised),
-            "steps": [{**vars(step), "groups": [vars(group) for group in step.groups]} for step in self.steps],
-            "traffic": self.traffic.as_dict(),
-            "memory": self.memory.as_dict(),
-        }
 
 
 @dataclass

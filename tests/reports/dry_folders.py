@@ -33,7 +33,11 @@ def dry_folder(folder: Path, *, clean: bool = False, **changes: Any) -> Path:
         "step": 2, "start": 0, "time": 17_300_000_000, "compute": 643_200_000, "communication": 17_200_000_000,
         "exposed": 16_650_000_000, "other": 6_000_000, "idle": 800_000, "blocked": 17_260_000_000, "groups": groups,
     }  # fmt: skip
-    moment = {"step": 2, "micro_batch": 1, "phase": "backward", "record": 7}
+    memory = {
+        "peak": 13_303_000_000, "exact_peak": 13_302_999_000, "alive": 0, "excess": None, "phases": [],
+        "moment": {"time": 9, "step": 2, "micro_batch": 1, "phase": "backward", "record": 7},
+        "kinds": {"optimizer": 3 << 30, "gathered": 1 << 30}, "kind_peaks": {"optimizer": 3 << 30, "gathered": 1 << 30},
+    }  # fmt: skip
     races = [{key: value for key, value in race.items() if key != "witness"} for race in run["races"]]
     clear = {
         **SAID,
@@ -45,8 +49,7 @@ def dry_folder(folder: Path, *, clean: bool = False, **changes: Any) -> Path:
         "format": "stream-race-dry-run", "version": 1, "job": job, "parameters": 6_738_415_616, "micro_batch": 1,
         "accumulation": 1, "operations": 33_415, "step_s": 17.3, "tokens_per_second": 1893.6, "tflops_per_gpu": 5.08,
         "fits": True, "races": races, "steps": [step],
-        "memory": {"peak": 13_303_000_000, "moment": moment, "kinds": {"optimizer": 3 << 30, "gathered": 1 << 30}},
-        "said": clear if clean else SAID, "versions": run["versions"],
+        "memory": memory, "said": clear if clean else SAID, "versions": run["versions"],
     }  # fmt: skip
     (folder / "dry.json").write_text(json.dumps(data | changes, indent=2) + "\n")
     return folder

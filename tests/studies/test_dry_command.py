@@ -138,7 +138,7 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     assert arrows
     assert "streamrace report runs/it" in said
     main(["report", "runs/it"])
-    told = load(tmp_path / "runs" / "it").output.sentence
+    told = load(tmp_path / "runs" / "it").file.output.sentence
     assert told in said
     page = (tmp_path / "runs" / "it" / "report" / "index.html").read_text(encoding="utf-8")
     assert told in page and 'href="../dry.json"' in page
