@@ -93,10 +93,11 @@ def simulate(
     }
 
     def follow(rank: int) -> None:
-        records = list(readers[rank].read())
-        for reader in reading:
-            reader.feed(rank, records)
-        ends[rank].feed(records)
+        with held():  # these records are not read again
+            records = list(readers[rank].read())
+            for reader in reading:
+                reader.feed(rank, records)
+            ends[rank].feed(records)
 
     def receive(rank: int, report: Report) -> None:
         _take(values, rank, report)

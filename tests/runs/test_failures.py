@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ import pytest
 
 import streamrace.scenarios.program as program_module
 import streamrace.scenarios.scenario as scenario_module
+from streamrace.detectors.base import Detector
 from streamrace.reports.data.findings import Findings
 from streamrace.repro.__main__ import main
+from streamrace.repro.sessions import session
 from streamrace.repro.sessions.session import Interrupted
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.scenario import load, scenario
+from streamrace.trace.records import TraceRecord
 from tests.cluster.patience import in_vain
 from tests.warm import Here, Started
 
@@ -112,6 +115,32 @@ def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, mo
     assert "rank 1 raised OSError" in findings["failure"]
     assert findings["steps_done"] == 1
     assert (tmp_path / "broken" / "metrics.csv").read_text().count("\n") > 1
+
+
+def test_an_interruption_while_records_are_judged_loses_none_of_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Ctrl-C in the middle: some detectors had a step's records by then, and others have not."""
+
+    class Counting(Detector):
+        def __init__(self, *, interrupts: bool = False) -> None:
+            self.fed: list[tuple[int, int]] = []
+            self.interrupts = interrupts
+
+        def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
+            self.fed.append((rank, len(records)))
+            if self.interrupts and len(self.fed) == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def findings(self) -> list[Any]:
+            return []
+
+    first, last, using = Counting(interrupts=True), Counting(), session.detectors
+    monkeypatch.setattr(session, "detectors", lambda: [first, *using(), last])
+    with pytest.raises(Interrupted, match="interrupted"):
+        run(folder=tmp_path / "cut", ranks=2, nodes=1, fix="none", sequence=32, accumulation=1)
+    assert len(first.fed) >= 5 and last.fed == first.fed
+    assert json.loads((tmp_path / "cut" / "findings.json").read_text())["failure"] == "interrupted"
 
 
 def test_a_group_that_does_not_divide_the_ranks(refused: Refused) -> None:
