@@ -15,6 +15,7 @@ and relies on buffers there. As in NCCL, a message's tag is ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -70,6 +71,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
         carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
         host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
+        # A rank that has nothing more to do may end at once, and gloo would fail on those that still connect.
+        store.set(f"simgpu connected {rank}", "")
+        with suppress(RuntimeError):  # the store's rank has ended: it waited for all
+            store.wait([f"simgpu connected {other}" for other in range(size)])
         return carrier, host, host or carrier
 
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:

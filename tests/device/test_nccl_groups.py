@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.tensor.debug import CommDebugMode
 from world import pairs, races, together
+
+from streamrace.device import nccl
 
 SLOW = {"kernel:nccl::*": 50.0}
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -162,3 +165,20 @@ def test_parts_of_different_sizes_are_refused_by_name(tmp_path: Path) -> None:
             dist.all_gather([torch.zeros(2 + part, device=device) for part in range(2)], mine(device, 2 + rank))
 
     together(2, program, tmp_path)
+
+
+def test_a_rank_that_ends_at_once_lets_the_others_connect_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = nccl._gloo
+
+    def slowly(store: dist.Store, rank: int, size: int, options: Any) -> Any:
+        group = connect(store, rank, size, options)
+        if rank == 1:
+            for _ in range(20_000):
+                os.sched_yield()
+            (tmp_path / "connected").touch()
+        return group
+
+    monkeypatch.setattr(nccl, "_gloo", slowly)
+    assert together(2, lambda *_: (tmp_path / "connected").exists(), tmp_path) == [True, True]
