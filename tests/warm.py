@@ -23,7 +23,9 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn, cast
@@ -31,7 +33,9 @@ from typing import IO, Any, NoReturn, cast
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from streamrace.device.scripts import fail
+from streamrace.process.child import Child
 from streamrace.process.forks import as_often_as_python, forking, relax_gc
+from streamrace.process.service import Channel, Service
 
 ROOT = Path(__file__).resolve().parents[1]
 _MESSAGE = 1 << 20
@@ -189,6 +193,42 @@ class Warm(Source):
         return json.loads(told)
 
 
+class Forked(Service):
+    """A service in a fork of a command in a warm process: that has imported torch and the device, and used neither.
+
+    So the program that a check runs again (:class:`streamrace.fuzz.live.runs.Runner`) need not import them again.
+    """
+
+    def __init__(self, name: str, *arguments: str, stdout: int, stderr: int, env: Mapping[str, str]) -> None:
+        connection, other = Pipe()
+        command = Command(("-m", name, str(other.fileno()), *arguments), os.getcwd(), dict(env))
+        with other:
+            self._child = Child(lambda _: _served(command, other.fileno(), (subprocess.DEVNULL, stdout, stderr)))
+        self.pid = self._child.pid
+        self.channel = Channel(connection, self.pid)
+
+    def wait(self) -> int:
+        status = self._child.wait()
+        assert status is not None
+        return status
+
+    def close(self, patience_s: float = 0.0) -> None:
+        self.channel.close()
+        self._child.wait(patience_s)
+        self._child.close()
+
+
+def _served(command: Command, channel: int, files: Sequence[int]) -> NoReturn:
+    """Keep of all files the channel alone, as a new interpreter would: the others would never be seen to end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    streams = [os.dup(nothing if file == subprocess.DEVNULL else file) for file in files]
+    for file in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, channel, nothing, *streams}:
+        with suppress(OSError):  # the folder's own
+            os.dup2(nothing, file)  # not closed: what Python closes later must not be another file by then
+    atexit._clear()
+    _become(command, streams, ours=True)
+
+
 @functools.cache
 def with_simulated_gpu(*, dynamo: bool = True) -> Warm:
     """One for all tests of this process, and for what else there is warm with a simulated GPU: they are forks of it.
@@ -276,6 +316,10 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
         _streams(files)
         if "streamrace.device.cuda" in sys.modules and ours:
             sys.modules["streamrace.device.cuda"].see(int(os.environ.get("WORLD_SIZE", "1")))
+        if ours and [*command.arguments[:2]] == ["-m", "streamrace"] and "streamrace.device.launch" in sys.modules:
+            from streamrace.fuzz.live import runs
+
+            vars(runs)["Service"] = Forked
         status = _python(command, ours=ours)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -302,7 +346,10 @@ def _python(command: Command, *, ours: bool) -> int:
     """As ``python ARGUMENTS`` does it; gives the exit status."""
     first, *rest = command.arguments
     module = rest.pop(0) if first == "-m" else ""
-    place = command.folder if module else str(Path(first).absolute().parent)
+    if module.startswith("streamrace."):  # a service's, whatever the working folder holds (lifetime.module)
+        place = str(ROOT)
+    else:
+        place = command.folder if module else str(Path(first).absolute().parent)
     if ours:
         sys.path[0] = place  # that of `python -c` until now
     else:

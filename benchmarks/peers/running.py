@@ -65,7 +65,6 @@ def _start(command: Sequence[str], folder: Path, done: Path, at: Path) -> str:
         **os.environ,
         "PEERS_FOLDER": str(folder), "PEERS_DONE": str(done), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.pathsep.join([str(_ROOT), str(at), os.environ.get("PYTHONPATH", "")]),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
