@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -19,6 +20,24 @@ PORT = int(os.environ.get("MASTER_PORT", "29500"))
 def pytest_collection_finish() -> None:
     """Let DeepSpeed's tests run in this rank."""
     sys.modules["unit.common"].DistributedExec._launch_procs = _launch_as_rank
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Undo what a test does to its process when it starts no other: its environment, and its process group."""
+    before = dict(os.environ)
+    handled = yield
+    os.environ.clear()
+    os.environ.update(before)
+    sys.modules["unit.common"].DistributedExec._dist_destroy(None)
+    return handled
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that is one rank by itself where there are several: all of them would listen at its port."""
+    kind = getattr(item, "cls", None)
+    if RANKS > 1 and hasattr(kind, "world_size") and not hasattr(kind, "is_dist_test"):
+        pytest.skip("it has 1 ranks")
 
 
 def _launch_as_rank(self: Any, ranks: int, init_method: str) -> None:
