@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from deepspeed.runtime import torch_autocast
 
 from benchmarks.peers.plugin import RANK, RANKS, number, store
 
@@ -24,11 +25,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Undo what a test does to its process when it starts no other: its environment, and its process group."""
+    """Undo what a test does to its process: the next one would be in another.
+
+    Its environment, its process group, and that torch's autocast was on once: ZeRO would scale losses by it for ever.
+    """
     before = dict(os.environ)
     handled = yield
     os.environ.clear()
     os.environ.update(before)
+    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
     sys.modules["unit.common"].DistributedExec._dist_destroy(None)
     return handled
 
