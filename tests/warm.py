@@ -226,6 +226,7 @@ def _served(command: Command, channel: int, files: Sequence[int]) -> NoReturn:
         with suppress(OSError):  # the folder's own
             os.dup2(nothing, file)  # not closed: what Python closes later must not be another file by then
     atexit._clear()
+    sys.path[1:1] = filter(None, command.environment.get("PYTHONPATH", "").split(os.pathsep))
     _become(command, streams, ours=True)
 
 

@@ -307,7 +307,7 @@ class _Drawing:
                 x=step,
                 y=row,
                 x_offset=-6 if in_right_half else 6,
-                text=f"first difference: step {step}",
+                text=f"first difference: {step:,}",  # of the axis below; short, as a phone is narrow
                 text_align="right" if in_right_half else "left",
                 text_baseline="middle",
                 text_color=BAD,

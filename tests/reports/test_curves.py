@@ -99,9 +99,9 @@ def test_the_tooltip_has_seven_digits_and_the_extremes_over_ranks() -> None:
 def test_a_chart_marks_where_its_own_values_differ_and_says_where_parameters_did(tmp_path: Path) -> None:
     """The story: a parameter is wrong in step 2, which is skipped; the losses are from step 3 on."""
     charts = curves.draw([load(run_folder(tmp_path / "it"))])
-    assert [label.text for label in charts["loss"].figure.select(Label)] == ["first difference: step 3"]
+    assert [label.text for label in charts["loss"].figure.select(Label)] == ["first difference: 3"]
     assert "it differs first from the reference in step 3; a parameter is wrong from step 2 on." in charts["loss"].text
-    assert [label.text for label in charts["norm"].figure.select(Label)] == ["first difference: step 2"]
+    assert [label.text for label in charts["norm"].figure.select(Label)] == ["first difference: 2"]
     assert "it differs first from the reference in step 2." in charts["norm"].text
 
 
@@ -112,7 +112,7 @@ def test_the_first_difference_is_that_of_the_earliest_run() -> None:
     wrong = Divergence(parameter, loss, (), (), 0)
     early = run([(1, 0, 3.0, 3.0), (2, 0, 4.0, 3.0), (3, 0, 4.0, 2.0)], name="early", divergence=wrong)
     chart = curves.draw([late, early])["loss"]
-    assert [label.text for label in chart.figure.select(Label)] == ["first difference: step 2"]
+    assert [label.text for label in chart.figure.select(Label)] == ["first difference: 2"]
     assert "early differs first from the reference in step 2; a parameter is wrong from step 1 on." in chart.text
 
 
