@@ -17,16 +17,14 @@ from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.witness import Witness
+from streamrace.reports.data import finding_kinds as kinds
 from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.schema import (
     JsonFile,
     JsonPart,
     Judged,
     JudgedAnswer,
-    KeptGraphMemory,
-    KeptKernelDefect,
     KeptSuppression,
-    KeptUninitialised,
 )
 from streamrace.reports.text import clean
 from streamrace.trace import wording
@@ -73,9 +71,7 @@ STATUSES = {
     Verdict.STALE: 5,
     Verdict.BOUNDS: 5,
     Verdict.ARITHMETIC: 5,
-    Verdict.UNINITIALISED: 5,
-    Verdict.KERNEL: 5,
-    Verdict.GRAPH_MEMORY: 5,
+    **{Verdict(kind.name): 5 for kind in kinds.KINDS},
 }
 
 
@@ -219,9 +215,9 @@ class Basis(JsonPart):
     unseen: list[str] = []
     dry: Dry | None = None
     answers: list[JudgedAnswer] = []
-    uninitialised: list[KeptUninitialised] = []
-    kernels: list[KeptKernelDefect] = []
-    graph_memory: list[KeptGraphMemory] = []
+    uninitialised: list[kinds.KeptUninitialised] = []
+    kernels: list[kinds.KeptKernelDefect] = []
+    graph_memory: list[kinds.KeptGraphMemory] = []
     seeded: str = ""
     compiled: str = ""
     thinned: Thinned | None = None
@@ -236,6 +232,11 @@ class Basis(JsonPart):
         """The scope of the run, sentences without a full stop."""
         said = [sentence for sentence in (self.compiled, self.seeded) if sentence]
         return [*said, *(sentence for limits in self.limits for sentence in limits.sentences())]
+
+    @property
+    def others(self) -> dict[kinds.FindingKind, list[Any]]:
+        """The findings besides races and wrong answers, by their kind; only the kinds that were found."""
+        return {kind: findings for kind in kinds.KINDS if (findings := getattr(self, kind.field))}
 
     @property
     def wrong(self) -> list[JudgedAnswer]:
@@ -307,7 +308,7 @@ class Findings(JsonFile):
         """Why a finding does not count, in the order of :func:`streamrace.reports.data.known_findings.findings`."""
         every: list[Any] = [*self.races, *(race for held in self.held for race in held.races)]
         if (basis := self.checked) is not None:
-            every += [*basis.wrong, *basis.uninitialised, *basis.kernels, *basis.graph_memory]
+            every += [*basis.wrong, *(finding for findings in basis.others.values() for finding in findings)]
         return [judged.suppressed for judged in every]
 
     @property

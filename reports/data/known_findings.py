@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from streamrace.detectors import GraphMemory, KernelDefect, Uninitialised
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.identity import LastingKey, lasting
-from streamrace.detectors.order.races import Race, site
+from streamrace.detectors.order.races import Race
 from streamrace.detectors.values.answers import Answer
 from streamrace.reports.data.checkout import portable
 from streamrace.reports.data.comments import Comment
+from streamrace.reports.data.finding_kinds import FindingKind
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import JsonFile, JsonPart, KeptSuppression, ReportError, first_problem
 from streamrace.reports.text import plain_text
@@ -35,13 +36,14 @@ VERSION = 1
 FRAGILE = "fragile"
 _DIGITS = 20  # hexadecimal digits of a fingerprint, of 64
 
-Group = Literal["race", "fragile", "answer", "uninitialised", "kernel", "graph-memory"]
-
 
 class Discovery(NamedTuple):
-    """A finding. ``rule``: its kind; ``message``: one or more sentences; ``frames``: all calls that led to it."""
+    """A finding. ``group``: race, fragile, answer, or the name of another kind; ``rule``: within it.
 
-    group: Group
+    ``message``: one or more sentences; ``frames``: all calls that led to it.
+    """
+
+    group: str
     rule: str
     fingerprint: str
     message: str
@@ -56,7 +58,7 @@ def of(result: Findings) -> list[Discovery]:
         return []
     held = [(pair.sites, pair.races) for pair in result.held]
     basis = result.checked
-    return findings(result.races, held, basis.wrong, basis.own, basis.uninitialised, basis.kernels, basis.graph_memory)
+    return findings(result.races, held, basis.wrong, basis.own, basis.others)
 
 
 def findings(
@@ -64,12 +66,10 @@ def findings(
     held: Iterable[tuple[Sequence[WaitSite], Sequence[Race]]],
     wrong: Iterable[Answer],
     own: Mapping[str, str],
-    uninitialised: Iterable[Uninitialised] = (),
-    kernels: Iterable[KernelDefect] = (),
-    graph_memory: Iterable[GraphMemory] = (),
+    others: Mapping[FindingKind, Iterable[Any]] = MappingProxyType({}),
 ) -> list[Discovery]:
-    """Return all findings: races, pairs that only an incidental wait orders, wrong values, uses of memory that was
-    never written, defects inside of kernels, and uses of a CUDA graph's memory; in this order.
+    """Return all findings: races, pairs that only an incidental wait orders, wrong values, and the ``others``; in this
+    order.
 
     ``own``: as :func:`streamrace.reports.data.checkout.own` returns it.
     """
@@ -110,22 +110,13 @@ def findings(
         discoveries.append(
             Discovery("answer", rule, numbered("answer", value.kind, plain_text(value.name), value.rank), message, ())
         )
-    for read in uninitialised:
-        its = [_where(site(stack), own) for stack in (read.stack, read.allocated)]
-        print_ = numbered("uninitialised", plain_text(read.kernel), *its)
-        all_ = (*read.stack, *read.allocated)
-        discoveries.append(Discovery("uninitialised", "uninitialised", print_, f"{read.sentence()}.", all_))
-    for defect in kernels:
-        its = [_where(place, own) for place in (defect.first, defect.second)]
-        print_ = numbered("kernel", defect.kind, plain_text(defect.kernel), *its)
-        all_ = tuple(place for place in (defect.second, defect.first, *defect.stack) if place.file)
-        rule = "kernel-hazard" if defect.warns else "kernel"
-        discoveries.append(Discovery("kernel", rule, print_, f"{defect.sentence()}.", all_))
-    for use in graph_memory:
-        its = [_where(site(stack), own) for stack in (use.stack, use.allocated)]
-        print_ = numbered("graph-memory", use.kind, plain_text(use.kernel), *its)
-        all_ = (*use.stack, *use.allocated, *use.other_stack)
-        discoveries.append(Discovery("graph-memory", "graph-memory", print_, f"{use.sentence()}.", all_))
+    for kind, ones in others.items():
+        for one in ones:
+            parts = [one.kind] if hasattr(one, "kind") else []
+            marks = [_where(frame, own) for frame in kind.marks(one)]
+            print_ = numbered(kind.name, *parts, plain_text(one.kernel), *marks)
+            calls = tuple(kind.calls(one))
+            discoveries.append(Discovery(kind.name, kind.rule(one), print_, f"{one.sentence()}.", calls))
     return [discovery._replace(message=visible(discovery.message, lines=False)) for discovery in discoveries]
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamrace.detectors import GraphMemory, KernelDefect, Race, Uninitialised
+from streamrace.detectors import Race
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
 from streamrace.reports.data.whole import put
@@ -134,31 +134,6 @@ class Judged(Race):
 class JudgedAnswer(Answer):
     """An answer, and why it does not count."""
 
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptUninitialised(Uninitialised):
-    """An uninitialised use, and why it does not count. ``says``: its sentence."""
-
-    says: str = ""
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptKernelDefect(KernelDefect):
-    """A defect inside of a kernel, and why it does not count. ``says``: its sentence; ``warning``: it never counts."""
-
-    says: str = ""
-    warning: bool = False
-    suppressed: KeptSuppression | None = None
-
-
-@dataclass(frozen=True)
-class KeptGraphMemory(GraphMemory):
-    """A use of a graph's memory, and why it does not count. ``says``: its sentence."""
-
-    says: str = ""
     suppressed: KeptSuppression | None = None
 
 

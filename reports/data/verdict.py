@@ -12,12 +12,13 @@ from itertools import repeat, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from streamrace.detectors import GraphMemory, KernelDefect, Race, Uninitialised
+from streamrace.detectors import Race
 from streamrace.detectors.confidence.incidental import OrderBasis
 from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
+from streamrace.reports.data.finding_kinds import KINDS, warns
 from streamrace.reports.data.findings import (
     FAILED,
     STATUSES,
@@ -32,22 +33,12 @@ from streamrace.reports.data.findings import (
 )
 from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.limits import KeptLimits
-from streamrace.reports.data.schema import Judged, JudgedAnswer, KeptGraphMemory, KeptKernelDefect, KeptUninitialised
+from streamrace.reports.data.schema import Judged, JudgedAnswer
 from streamrace.reports.text import clean
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
-from streamrace.trace.untrusted import visible
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
-_OF_KERNELS = {
-    "outside": "a kernel accesses memory outside of its arguments",
-    "repeated": "one store of a kernel has two values for an element",
-}
-_OF_GRAPHS = {
-    "freed": "memory that a CUDA graph uses was freed",
-    "overwritten": "a replay of a CUDA graph overwrote another tensor",
-    "kept": "results of a CUDA graph are kept that later replays overwrite",
-}
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
 
@@ -106,9 +97,7 @@ def of_program(
     known: Known = Known(),  # noqa: B008
     failed: bool = False,
     thinned: Thinned | None = None,
-    uninitialised: Sequence[Uninitialised] = (),
-    kernels: Sequence[KernelDefect] = (),
-    graph_memory: Sequence[GraphMemory] = (),
+    others: Sequence[Any] = (),
     seeded: str = "",
     compiled: str = "",
     strict: bool = False,
@@ -126,44 +115,32 @@ def of_program(
     judged = [Judged(**vars(race), witness=one, suppressed=next(why)) for race, one in zip_longest(races, witnesses)]
     held = [Held.of(pair, [Judged(**vars(race), suppressed=next(why)) for race in pair.races]) for pair in holding.held]
     marked = [JudgedAnswer(**vars(item), suppressed=None if item.kind == "right" else next(why)) for item in answers]
-    unwritten = [KeptUninitialised(**vars(read), says=read.sentence(), suppressed=next(why)) for read in uninitialised]
-    defects = [
-        KeptKernelDefect(**vars(one), says=one.sentence(), warning=one.warns, suppressed=next(why)) for one in kernels
-    ]
-    graphs = [KeptGraphMemory(**vars(use), says=use.sentence(), suppressed=next(why)) for use in graph_memory]
+    kept_others = {kind: [kind.keep(one, next(why)) for one in others if isinstance(one, kind.found)] for kind in KINDS}
     wrong = [answer for answer in marked if answer.kind != "right"]
     uncertain = bool(failure or not seen.launches or unseen)
 
-    def verdict(
-        judged: Sequence[Any],
-        unwritten: Sequence[Any],
-        defects: Sequence[Any],
-        graphs: Sequence[Any],
-        wrong: Sequence[Any],
-    ) -> Verdict:
-        if judged:
+    def verdict(*, counting: bool) -> Verdict:
+        def any_of(findings: Sequence[Any]) -> bool:
+            return any(not counting or finding.suppressed is None for finding in findings)
+
+        if any_of(judged):
             return Verdict.RACE
         if uncertain:
             return Verdict.UNKNOWN
-        if unwritten:
-            return Verdict.UNINITIALISED
-        if any(not defect.warning for defect in defects):
-            return Verdict.KERNEL
-        if graphs:
-            return Verdict.GRAPH_MEMORY
-        if wrong:
-            return _OF_ANSWER[wrong[0].kind]
+        for kind, findings in kept_others.items():
+            if any_of([finding for finding in findings if not warns(finding)]):
+                return Verdict(kind.name)
+        for answer in wrong:
+            if any_of([answer]):
+                return _OF_ANSWER[answer.kind]
         return Verdict.FRAGILE if held else Verdict.CLEAN
 
-    every: list[list[Any]] = [judged, unwritten, defects, graphs, wrong]
-    counting = verdict(*([finding for finding in group if finding.suppressed is None] for group in every))
+    counting = verdict(counting=True)
     fragile = strict and any(race.suppressed is None for group in held for race in group.races)
     some: dict[str, Any] = {
         "dry": dry,
         "answers": marked,
-        "uninitialised": unwritten,
-        "kernels": defects,
-        "graph_memory": graphs,
+        **{kind.field: findings for kind, findings in kept_others.items()},
         "seeded": seeded,
         "compiled": compiled,
         "thinned": thinned,
@@ -183,7 +160,7 @@ def of_program(
         gone=None if uncertain or known.gone is None else list(known.gone),
     )
     findings = Findings(
-        verdict=verdict(*every),
+        verdict=verdict(counting=False),
         sentence="",
         failure=failure,
         steps_done=0,
@@ -217,24 +194,13 @@ def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
         text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
     elif findings.verdict == Verdict.UNKNOWN:
         text = "Unknown: no race was seen, but a part of what the program does was not seen either."
-    elif basis.uninitialised:
-        where = visible(basis.uninitialised[0].where, lines=False)
-        left = len(basis.uninitialised) - 1
-        more_clause = f" (and {left} more)" if left else ""
-        text = f"Uninitialised: {ordered}, but memory that nobody wrote reaches {where}{more_clause}."
-    elif findings.verdict == Verdict.KERNEL:
-        counted = [one for one in basis.kernels if not one.warning]
-        more = len(counted) - 1
-        was = _OF_KERNELS.get(counted[0].kind, "nothing orders two programs of a kernel that use the same memory")
-        text = f"Kernel: all is in order between streams, but {was}{f' (and {more} more)' if more else ''}."
-    elif basis.graph_memory:
-        more = len(basis.graph_memory) - 1
-        was = _OF_GRAPHS[basis.graph_memory[0].kind]
-        clause = f"{was}{f' (and {more} more)' if more else ''}"
-        text = f"Graph memory: {ordered}, but {clause}."
+    elif kind := next((kind for kind in KINDS if kind.name == findings.verdict), None):
+        first, *more = (one for one in basis.others[kind] if not warns(one))
+        clause = f"{kind.clause(first)}{f' (and {len(more)} more)' if more else ''}"
+        text = f"{kind.title}: {kind.ordered or ordered}, but {clause}."
     elif basis.wrong:
-        first, more = basis.wrong[0], len(basis.wrong) - 1
-        clause = f"{first.name} is not what it must be{f' (and {more} more)' if more else ''}"
+        first, *more = basis.wrong
+        clause = f"{first.name} is not what it must be{f' (and {len(more)} more)' if more else ''}"
         text = f"{_SAYS[first.kind]}: {ordered}, but {clause}."
     elif findings.verdict == Verdict.FRAGILE:
         text = "Fragile: all is ordered, but in part only by waits that are there for another reason."

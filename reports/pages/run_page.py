@@ -118,7 +118,7 @@ def _checked(run: Run) -> dict[str, Any] | None:
         {"sentence": wording.capital(wait.sentence), "races": [race(pair, run.sources) for pair in wait.races]}
         for wait in basis.held
     ]
-    return {**vars(basis), "held": held, "wrong": basis.wrong, "scope": basis.scope}
+    return {**vars(basis), "held": held, "wrong": basis.wrong, "others": basis.others, "scope": basis.scope}
 
 
 def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any]:

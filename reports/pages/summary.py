@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamrace.reports.data.differences import switched
+from streamrace.reports.data.finding_kinds import KINDS
 from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.loading import Run
 from streamrace.reports.data.matrix import timing_of
@@ -20,7 +21,7 @@ from streamrace.trace import wording
 _LONGEST = 500  # characters of a sentence about a race
 _RANKS = 16  # ranks that are listed individually
 _BAD = (
-    *("unstable", "race", "hidden", "stale", "uncovered", "uninitialised", "kernel", "graph-memory"),
+    *("unstable", "race", "hidden", "stale", "uncovered", *(kind.name for kind in KINDS)),
     "diverged",
 )
 
@@ -43,9 +44,7 @@ def worst(runs: Sequence[Run]) -> Run:
             "diverged",
             "stale",
             "uncovered",
-            "uninitialised",
-            "kernel",
-            "graph-memory",
+            *(kind.name for kind in KINDS),
             "wrong bounds",
             "wrong arithmetic",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from streamrace.reports.data.finding_kinds import KINDS
+
 WORDS = {
     "race": "Two overlapping accesses to memory, one of them a write, that nothing in the program orders.",
     "stream": "A queue of work on the device. Work on one stream runs in order; two streams run side by side.",
@@ -42,9 +44,7 @@ VERDICTS = {
     "race": "Two accesses to the same memory that nothing in the program orders.",
     "wrong arithmetic": "All is ordered, but a value is not what the program says that it must be.",
     "wrong bounds": "All is ordered, but parts of a value are wrong, or its shape is.",
-    "uninitialised": "All is ordered, but a result depends on memory that nothing wrote.",
-    "kernel": "Streams are in order, but programs of one kernel use the same memory, or memory that is not its own.",
-    "graph-memory": "All is ordered, but a CUDA graph uses memory that another tensor has.",
+    **{kind.name: kind.meaning for kind in KINDS},
     "fragile": "Every pair is ordered, but some only by a wait that is there for another reason.",
     "unknown": "No race was seen, but a part of the program was not, or the run ended before it was judged.",
 }

@@ -13,6 +13,7 @@ from rich.text import Text
 from streamrace.detectors import Race
 from streamrace.reports.data.answer import answers
 from streamrace.reports.data.cures import Cure
+from streamrace.reports.data.finding_kinds import warns
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.reports.data.verdict import ran_with
@@ -49,11 +50,10 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
         body += unexercised_text(basis.unexercised)
     body += listed("Not seen:", basis.unseen)
     body += listed("Wrong values:", [f"{row.name} on rank {row.rank} ({row.kind}): {row.says}" for row in basis.wrong])
-    body += listed("Uninitialised:", [visible(read.sentence(), lines=False) for read in basis.uninitialised])
-    kernels = [(one.warning, visible(one.sentence(), lines=False)) for one in basis.kernels]
-    body += listed("Inside of kernels:", [sentence for warning, sentence in kernels if not warning])
-    body += listed("Warnings about kernels:", [sentence for warning, sentence in kernels if warning])
-    body += listed("Memory of CUDA graphs:", [visible(use.sentence(), lines=False) for use in basis.graph_memory])
+    for kind, found in basis.others.items():
+        for heading, warning in ((kind.heading, False), (kind.warnings, True)):
+            sentences_ = [visible(one.sentence(), lines=False) for one in found if warns(one) is warning]
+            body += listed(f"{heading}:", sentences_)
     if aside := [suppression for suppression in findings.suppressed if suppression]:
         kinds = Counter(suppression.kind for suppression in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in kinds.items()]

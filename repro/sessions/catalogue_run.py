@@ -105,8 +105,7 @@ def _evidence(rests: Basis | None) -> str:
     if rests is None:
         return ""
     words = [f"{item.name}: {item.says}" for item in rests.wrong]
-    words += [item.says for item in rests.uninitialised] + [item.says for item in rests.kernels]
-    words += [item.says for item in rests.graph_memory]
+    words += [item.says for items in rests.others.values() for item in items]
     return words[0] if words else ""
 
 

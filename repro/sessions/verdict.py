@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from streamrace.detectors import (
-    GraphMemory,
-    KernelDefect,
     Race,
     RaceDetector,
     Unexercised,
@@ -34,6 +32,7 @@ from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
 from streamrace.reports.data import checkout, known_findings, limits, sources
 from streamrace.reports.data.comments import comments
+from streamrace.reports.data.finding_kinds import KINDS
 from streamrace.reports.data.findings import Findings, Thinned
 from streamrace.reports.data.known_findings import Baseline
 from streamrace.reports.data.verdict import Seen, of_program, thinned
@@ -208,9 +207,7 @@ class Judging:
             answers=recorded_answers,
             failed=failed,
             thinned=self._thinned(races),
-            uninitialised=proven,
-            kernels=found_by(self._using, KernelDefect),
-            graph_memory=found_by(self._using, GraphMemory),
+            others=[*proven, *(one for kind in KINDS for one in found_by(self._using, kind.found))],
             seeded=seeds.sentence(folder / SEEDED),
             compiled=compiled.sentence(folder / COMPILED),
             strict=self._strict,

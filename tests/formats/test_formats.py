@@ -88,7 +88,7 @@ def runs(draw: st.DrawFn) -> Findings:
         "witnesses": [judged("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
         "holding": held,
         "answers": [wrong(draw(TEXT), says=draw(TEXT))],
-        "uninitialised": [unwritten(draw(TEXT), where=draw(TEXT))],
+        "others": [unwritten(draw(TEXT), where=draw(TEXT))],
         "unexercised": [draw(TEXT)],
         "unseen": draw(st.lists(TEXT, max_size=1)),
         "failure": draw(st.none() | TEXT),
@@ -191,7 +191,7 @@ def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
         (clean(), [], 0),
         (clean(holding=fragile()), ["fragile"], 0),
         (clean(answers=[wrong(), wrong("bias", "arithmetic")]), ["stale", "wrong-arithmetic"], 5),
-        (clean(uninitialised=[unwritten()], answers=[wrong()]), ["stale", "uninitialised"], 5),
+        (clean(others=[unwritten()], answers=[wrong()]), ["stale", "uninitialised"], 5),
         (clean(failure="it ended with exit status 1", failed=True), ["unknown"], 3),
         (clean(unseen=["pinned memory was given away"]), ["unknown"], 4),
         (run(unseen=["pinned memory was given away"]), ["write-read", "unknown"], 1),
@@ -216,7 +216,7 @@ def test_a_fragile_pair_is_shown_at_the_wait() -> None:
 
 
 def test_what_nobody_wrote_is_shown_at_the_programs_own_line_that_reads_it() -> None:
-    (result,) = items.checked_run(clean(uninitialised=[unwritten()])).items
+    (result,) = items.checked_run(clean(others=[unwritten()])).items
     assert result.place == items.SourceLine("examples/train.py", 9, "average", own=True)
     assert (
         "reads 64 bytes that nothing had written, bytes 0 to 64 of the 128 bytes allocated at train.py:7" in result.text

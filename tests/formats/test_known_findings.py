@@ -14,11 +14,13 @@ import pytest
 from streamrace.detectors import Race
 from streamrace.reports.data import checkout, known_findings
 from streamrace.reports.data.comments import comments
-from streamrace.reports.data.findings import FAILED, STATUSES, Verdict
+from streamrace.reports.data.finding_kinds import KINDS, FindingKind
+from streamrace.reports.data.findings import FAILED, STATUSES, Basis, Verdict
 from streamrace.reports.data.known_findings import Discovery, Known
 from streamrace.reports.data.schema import KeptSuppression, ReportError
 from streamrace.reports.formats import items, plain
 from streamrace.reports.formats.rules import RULES
+from streamrace.reports.pages.words import VERDICTS
 from streamrace.trace.records import Frame
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, fragile, race, run, wrong
 from tests.warm import ROOT
@@ -139,6 +141,15 @@ def test_the_page_has_every_exit_status() -> None:
 
 
 _WRONG = ("stale", "wrong bounds", "wrong arithmetic", "uninitialised", "kernel", "graph-memory")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_kind_of_finding_has_a_verdict_a_field_a_rule_and_a_word(kind: FindingKind) -> None:
+    assert Verdict(kind.name) in STATUSES
+    assert kind.field in Basis.model_fields
+    assert kind.name in RULES
+    assert VERDICTS[kind.name] == kind.meaning
+    assert issubclass(kind.kept, kind.found)
 
 
 def test_the_page_has_every_rule_and_field() -> None:

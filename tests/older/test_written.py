@@ -23,6 +23,7 @@ from streamrace.replay.tokens import Token
 from streamrace.reports.data import known_findings, sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
+from streamrace.reports.data.finding_kinds import KINDS
 from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
 from streamrace.reports.data.fixes import FixFile
 from streamrace.reports.data.known_findings import Known
@@ -55,7 +56,7 @@ def _races(folder: Path) -> None:
                 judged("benign", ""),
             ],
             answers=[wrong(), Answer("right", 1, "right", "all 4 elements are what they must be")],
-            uninitialised=[unwritten()],
+            others=[unwritten()],
             unexercised=["stream 3 was given no work"],
             unseen=["pinned memory was given away"],
             failure="rank 1 broke off",
@@ -150,7 +151,7 @@ def _sources(folder: Path) -> None:
 
 def _baseline(folder: Path) -> None:
     found = known_findings.findings(
-        [race()], [(one.sites, one.races) for one in fragile().held], [wrong()], OWN, [unwritten()]
+        [race()], [(one.sites, one.races) for one in fragile().held], [wrong()], OWN, {KINDS[0]: [unwritten()]}
     )
     (folder / "known.json").write_text(known_findings.text(found, [None, None, _MEANT, _BEFORE]), encoding="utf-8")
 
