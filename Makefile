@@ -145,7 +145,7 @@ test-triton: $(READY) ## The tests of Triton kernels (installs Triton, 1 GB; whe
 	@$(PIP) --requirement requirements-triton.txt
 	@$(PYTEST) -m "triton and not wide" $(ARGS)
 
-reach: $(READY) ## Train with 122 public programs on the simulated GPU (installs their packages, 2 GB; a quarter of an hour; ARGS='trl timm')
+reach: $(READY) ## Train with 131 public programs on the simulated GPU (installs their packages, 2 GB; a quarter of an hour; ARGS='trl timm')
 	@$(PIP) --no-deps --requirement requirements-reach.txt
 	@$(BIN)/python -m benchmarks.reach $(ARGS)
 

@@ -50,6 +50,7 @@ class Program:
         if not sys.flags.safe_path:  # until now the entry of this command
             sys.path[0] = str(folder)
         if self.module:
+            sys.argv = ["-m", *self.arguments]  # what Python says while it imports the module's package
             _find_module(self.name)
 
     @roomy

@@ -281,7 +281,8 @@ def host(found: dict[str, Any]) -> int:
 
 
 def _cured(folder: Path, entry: Entry) -> dict[str, Any]:
-    words = ["--witnesses", "0", "--ranks", str(entry.ranks), "--name", "it"]
+    words = ["--witnesses", "0", "--ranks", str(entry.ranks), "--gpus", str(entry.gpus), "--name", "it"]
+    words += ["--compile", entry.compile]
     words += [word for one in entry.affected.packages for word in ("--package", one)]
     check = _process(folder, "check", *words, str(entry.path), *entry.affected.arguments)
     assert check.returncode == 1, check.stdout[-2000:] + check.stderr[-2000:]

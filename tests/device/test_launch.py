@@ -48,9 +48,9 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def on_device(*arguments: str) -> subprocess.CompletedProcess[str]:
+def on_device(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """``streamrace device`` where the device is loaded and torch is imported."""
-    return with_simulated_gpu().run("-m", "streamrace.device", *arguments)
+    return with_simulated_gpu().run("-m", "streamrace.device", *arguments, folder=folder)
 
 
 def test_a_script_that_says_cuda_runs_unmodified(tmp_path: Path) -> None:
@@ -73,6 +73,18 @@ def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.word)\n")
     assert on_device(str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
+
+
+def test_the_package_of_a_module_sees_the_modules_arguments_when_it_is_imported(tmp_path: Path) -> None:
+    """As torchtitan's does, whose parser keeps them as a default value; and as with Python's own ``-m``."""
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("import sys\nSAID = [*sys.argv]\n")
+    (tmp_path / "trainer" / "main.py").write_text("import sys, trainer\nprint(trainer.SAID, sys.argv[1:])\n")
+    plain = subprocess.run(
+        [sys.executable, "-m", "trainer.main", "--steps", "3"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert plain.stdout == "['-m', '--steps', '3'] ['--steps', '3']\n"
+    assert on_device("-m", "trainer.main", "--steps", "3", folder=tmp_path).stdout == plain.stdout
 
 
 def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
