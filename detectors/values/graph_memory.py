@@ -26,9 +26,9 @@ from streamrace.detectors.base import Detector, GraphMemory
 from streamrace.detectors.order.races import site
 from streamrace.detectors.values.uninitialised import Range, Shadow, keeps_contents, runs
 from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, PoolPart, Replay
-from streamrace.trace.records import Access, Alloc, Collective, Frame, Launch, Stack, TraceRecord
+from streamrace.trace.records import Access, Alloc, Collective, Frame, Free, Launch, Stack, TraceRecord
 
-_READ = frozenset({Launch, Collective, Stack, Alloc, PoolPart, GraphPart, Replay, Dangling, KeptOutput})
+_READ = frozenset({Launch, Collective, Stack, Alloc, Free, PoolPart, GraphPart, Replay, Dangling, KeptOutput})
 
 
 class _Written(NamedTuple):
@@ -73,7 +73,9 @@ class _Rank:
 
     def __init__(self) -> None:
         self.stacks: dict[int, tuple[Frame, ...]] = {}
-        self.allocated: dict[int, int] = {}  # by block: the stack
+        self.allocated: dict[int, int] = {}  # by block: the stack; of those that are alive, or that a graph may use
+        self.uncaptured: set[int] = set()  # blocks that were allocated after the last capture
+        self.graphs: set[int] = set()  # that were replayed
         self.parts: dict[int, PoolPart] = {}
         self.present: dict[int, dict[int, PoolPart]] = {}  # by block, by first byte: what is allocated there now
         self.unwritten: dict[int, Shadow] = {}  # by part
@@ -105,13 +107,22 @@ class GraphMemoryUse(Detector):
                 state.stacks[record.id] = record.frames
             elif isinstance(record, Alloc):
                 state.allocated[record.block] = record.stack
+                state.uncaptured.add(record.block)
+            elif isinstance(record, Free):
+                if record.block in state.uncaptured:
+                    state.uncaptured.remove(record.block)
+                    del state.allocated[record.block]
             elif isinstance(record, PoolPart):
                 self._allocate(state, record)
             elif isinstance(record, GraphPart):
+                state.uncaptured.clear()
                 if record.part in state.parts:
                     state.captured.setdefault((record.graph, record.launch), []).append(state.parts[record.part])
             elif isinstance(record, Replay):
                 state.replay = record
+                if record.graph not in state.graphs:  # it may use nothing of a pool
+                    state.graphs.add(record.graph)
+                    state.uncaptured.clear()
             elif isinstance(record, KeptOutput):
                 state.kept.add(record.part)
             elif isinstance(record, Dangling):

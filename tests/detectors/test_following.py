@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,8 +258,8 @@ def steps(count: int) -> Iterator[list[TraceRecord]]:
         yield list(host.trace)
 
 
-def peak(folder: Path, count: int) -> int:
-    """Bytes of Python's objects at most while so many steps are judged as they come."""
+def memory(folder: Path, count: int) -> tuple[int, int]:
+    """Bytes of Python's objects while so many steps are judged as they come: at most, and behind the last step."""
     (folder / "trace").mkdir(parents=True)
     (writer,) = writers(Story(), folder / "trace", 1 << 16)
     judging = Judging(folder, {"program": "it"}, dry=False)
@@ -268,10 +269,12 @@ def peak(folder: Path, count: int) -> int:
             writer.write(batch)
             while judging.poll():
                 pass
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0]
         writer.write([End(0)])
         writer.close()
         assert judging.conclude(failure=None, beside=folder).verdict == "clean"
-        return tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1], kept
     finally:
         tracemalloc.stop()
 
@@ -279,8 +282,9 @@ def peak(folder: Path, count: int) -> int:
 def test_memory_is_bounded_by_what_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times as long a run needs no more, but for eight bytes of each wait."""
     monkeypatch.setattr("streamrace.trace.parts._PART", 1 << 16)
-    few, many = peak(tmp_path / "few", 130), peak(tmp_path / "many", 1300)
+    (few, kept), (many, kept_of_many) = memory(tmp_path / "few", 130), memory(tmp_path / "many", 1300)
     assert many < 1.1 * few
+    assert kept_of_many - kept < 1170 * 64  # 16 of the waits; a number by block would be 200
     left = sum(path.stat().st_size for path in (tmp_path / "many" / "trace").iterdir())
     assert left < (1 << 16) + 4000
 
