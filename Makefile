@@ -17,6 +17,12 @@ ENVIRONMENT = "$(or $(wildcard $(BIN)/python),$(PYTHON))" tools/environment.py
 BROWSER := .browser/.ready
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
 
+# The public programs' packages lie in an environment on top of the set-up's. In that, transformers would import their
+# torchvision, whose operators are CUDA's.
+REACH := $(VENV)/reach
+PACKAGES := import sysconfig; print(sysconfig.get_path('purelib'))
+BELOW := import sysconfig; print('import site; site.addsitedir(' + repr(sysconfig.get_path('purelib')) + ')')
+
 # By files, in the order in which they are collected (tests/scheduling.py). They start many interpreters, which keep what
 # they compile, though the environment says that they should not: else that takes a minute in all.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
@@ -146,8 +152,10 @@ test-triton: $(READY) ## The tests of Triton kernels (installs Triton, 1 GB; whe
 	@$(PYTEST) -m "triton and not wide" $(ARGS)
 
 reach: $(READY) ## Train with 131 public programs on the simulated GPU (installs their packages, 2 GB; a quarter of an hour; ARGS='trl timm')
-	@$(PIP) --no-deps --requirement requirements-reach.txt
-	@$(BIN)/python -m benchmarks.reach $(ARGS)
+	@$(BIN)/python -m venv --without-pip $(REACH)
+	@$(BIN)/python -c "$(BELOW)" > "$$($(REACH)/bin/python -c "$(PACKAGES)")/below.pth"
+	@$(PIP:$(BIN)/%=$(REACH)/bin/%) --no-deps --requirement requirements-reach.txt
+	@$(REACH)/bin/python -m benchmarks.reach $(ARGS)
 
 peers: $(READY) ## Run tests of torch and DeepSpeed on the simulated GPU (downloads them, 30 MB; half an hour; ARGS=fsdp2)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

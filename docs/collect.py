@@ -136,7 +136,8 @@ STUDIES = {
 def collect(name: str) -> None:
     """Run a study as a user does; what it left in ``docs/results/data`` earlier stays where it fails."""
     study = STUDIES[name]
-    command = [sys.executable, "-m", study.module, *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
+    python = Path(sys.prefix, "reach", "bin", "python") if name == "reach" else sys.executable  # as `make reach` has it
+    command = [python, "-m", study.module, *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
     subprocess.run(command, cwd=ROOT, check=True)
     for left, kept in study.kept.items():
         shutil.copyfile(ROOT / RUNS / name / left, DATA / kept)
