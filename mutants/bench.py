@@ -52,7 +52,8 @@ class Bench:
             path.write_bytes(original)
         if status == 0:
             return "survived"
-        return "noticed" if status == _FAILED or status is None else "broken"
+        ended = status is not None and status >= 0  # not by a signal, as by an access outside of memory
+        return "broken" if ended and status != _FAILED else "noticed"
 
     def _run(self, mutant: Mutant) -> int | None:
         """Return pytest's exit status; None where it did not end in time."""

@@ -89,7 +89,8 @@ def told(draw: random.Random, streams: int, moves: list[str], ops: int) -> Story
     return story
 
 
-def bounded(story: Story, steps: Steps) -> None:
+def bounded(story: Story, steps: Steps, most: int = 2 * MOST_VISITED) -> None:
+    """``most``: visits of the native engine for each access."""
     accesses = 1 + sum(len(one.reads) + len(one.writes) for one in story.trace if isinstance(one, Launch))
     steps.count, steps.most = 0, MOST_VISITED * accesses
     python, native = HappensBefore(lambda *_: Named()), NativeHappensBefore(lambda *_: Named())
@@ -101,7 +102,7 @@ def bounded(story: Story, steps: Steps) -> None:
     histories += [one.inherited for one in rank._blocks.values() if one.inherited is not None]
     histories += [each for several in rank._freed._blocks.values() for each in several]
     left = sum(len(each.reads.everything()) + len(each.writes.everything()) for each in histories)
-    assert native.work <= 2 * MOST_VISITED * accesses + len(story.trace)
+    assert native.work <= most * accesses + len(story.trace)
     assert left <= MOST_REMEMBERED
 
 
@@ -123,7 +124,7 @@ def test_of_any_program_each_access_costs_the_same(
 
 @pytest.mark.parametrize("moves", [("comb",), ("comb", "comb", "comb", "free", "allocate", "allocate")])
 def test_of_a_long_one_too(steps: Steps, moves: tuple[str, ...]) -> None:
-    bounded(told(random.Random(1), 1, list(moves), 4000), steps)
+    bounded(told(random.Random(1), 1, list(moves), 4000), steps, most=MOST_VISITED)
 
 
 def test_what_nothing_newer_touches_stays_however_much_comes_after_it() -> None:
