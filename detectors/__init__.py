@@ -19,6 +19,7 @@ from streamrace.detectors.base import (
     UnwrittenRead,
 )
 from streamrace.detectors.files import find_races, read
+from streamrace.detectors.hangs import Hang, MayHang
 from streamrace.detectors.kernel_defects import KernelDefect
 from streamrace.detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
 from streamrace.detectors.race_detector import RaceDetector
@@ -64,8 +65,10 @@ __all__ = [
     "Divergence",
     "Finding",
     "GraphMemory",
+    "Hang",
     "KernelDefect",
     "Kind",
+    "MayHang",
     "Moment",
     "Name",
     "NanWatch",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
+from streamrace.detectors.hangs import Hang, MayHang
 from streamrace.detectors.kernel_defects import KernelDefect
 from streamrace.detectors.order.races import Race, describe, site
 from streamrace.trace import wording
@@ -153,7 +154,7 @@ class Unseen(str):
     __slots__ = ()
 
 
-Found: TypeAlias = Race | Uncovered | UnwrittenRead | KernelDefect | GraphMemory | Unexercised | Unseen
+Found: TypeAlias = Race | Uncovered | UnwrittenRead | KernelDefect | GraphMemory | Hang | MayHang | Unexercised | Unseen
 _Kind = TypeVar("_Kind", bound=Found)
 
 

@@ -11,6 +11,7 @@ from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
 from streamrace.detectors.confidence.exports import Exports
 from streamrace.detectors.grid.faults import KernelFaults
+from streamrace.detectors.hang.detector import Hangs
 from streamrace.detectors.race_detector import RaceDetector
 from streamrace.detectors.values.coverage import Coverage
 from streamrace.detectors.values.graph_memory import GraphMemoryUse
@@ -26,4 +27,5 @@ DETECTORS: list[Callable[[], Detector]] = [
     UnwrittenReads,
     KernelFaults,
     GraphMemoryUse,
+    Hangs,
 ]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from streamrace.detectors import GraphMemory, KernelDefect, Uninitialised
+from streamrace.detectors import GraphMemory, Hang, KernelDefect, MayHang, Uninitialised
 from streamrace.detectors.order.races import site
 from streamrace.reports.data.schema import KeptSuppression
 from streamrace.trace.records import Frame
@@ -43,6 +44,30 @@ class KeptGraphMemory(GraphMemory):
 
 
 @dataclass(frozen=True)
+class KeptHang(Hang):
+    """A hang, and why it does not count. ``says``: its sentences."""
+
+    says: str = ""
+    suppressed: KeptSuppression | None = None
+
+
+@dataclass(frozen=True)
+class KeptMayHang(MayHang):
+    """A possible hang, and why it does not count. ``says``: its sentences."""
+
+    says: str = ""
+    suppressed: KeptSuppression | None = None
+
+
+class Precedence(Enum):
+    """When a kind decides the verdict: first of all, behind races, or only if all of the program was seen."""
+
+    FIRST = "first"
+    BEHIND_RACES = "behind races"
+    ALL_SEEN = "all seen"
+
+
+@dataclass(frozen=True)
 class FindingKind:
     """A kind of finding. ``name``: its verdict, its rule, and the first part of its fingerprint.
 
@@ -50,7 +75,8 @@ class FindingKind:
     verdict's sentence, and ``clause``, of the first finding, ends it; ``ordered`` stands between them (empty: that all
     accesses are ordered). ``heading`` and ``introduction``: of the list on a page; ``warnings``: the heading in the
     terminal of those that only warn. ``meaning``: the verdict's, for the glossary. ``marks``: the frames by which a
-    finding is known again; ``calls``: all that led to it.
+    finding is known again; ``calls``: all that led to it. ``details``: further clauses on a finding. ``status``: the
+    exit status of the verdict.
     """
 
     name: str
@@ -66,6 +92,9 @@ class FindingKind:
     calls: Callable[[Any], Sequence[Frame]]
     ordered: str = ""
     warnings: str = ""
+    details: Callable[[Any], Sequence[str]] = lambda _: ()
+    precedence: Precedence = Precedence.ALL_SEEN
+    status: int = 5
 
     def keep(self, finding: Any, suppressed: KeptSuppression | None) -> Any:
         """Return the finding as a file has it."""
@@ -87,7 +116,50 @@ _OF_GRAPHS = {
     "kept": "results of a CUDA graph are kept that later replays overwrite",
 }
 
+_OF_HANGS = {
+    "mismatch": "ranks call different things as one collective",
+    "ended": "ranks wait for one that has ended",
+    "order": "ranks wait for each other in collectives of different groups",
+    "messages": "ranks wait for each other in sends and receives",
+}
+_OF_ORDERS = {
+    "order": "collectives of several groups are issued in different order",
+    "messages": "sends and receives are issued in an order in which each waits for the other",
+}
+
 KINDS = (
+    FindingKind(
+        "hang",
+        "hangs",
+        Hang,
+        KeptHang,
+        title="Hang",
+        ordered="no rank can go on",
+        clause=lambda hang: _OF_HANGS[hang.kind],
+        heading="The hang",
+        introduction="Each of the ranks waits, or has ended; none can go on.",
+        meaning="No rank can go on: they wait for each other, or for one that has ended or calls something else.",
+        marks=lambda hang: [site(stand.issue.stack) if stand.issue else None for stand in (hang.first, hang.second)],
+        calls=lambda hang: hang.frames,
+        details=lambda hang: hang.details(),
+        precedence=Precedence.FIRST,
+        status=6,
+    ),
+    FindingKind(
+        "may-hang",
+        "may_hang",
+        MayHang,
+        KeptMayHang,
+        title="May hang",
+        ordered="all ranks came to their end",
+        clause=lambda circle: _OF_ORDERS[circle.kind],
+        heading="Orders that may hang",
+        introduction="Here all collectives took place. Where a GPU runs one of them at a time, they would not.",
+        meaning="Ranks issue collectives of several groups in different order, which may hang on other hardware.",
+        marks=lambda circle: [site(issue.stack) for step in circle.circle for issue in (step.earlier, step.later)],
+        calls=lambda circle: circle.frames,
+        precedence=Precedence.BEHIND_RACES,
+    ),
     FindingKind(
         "uninitialised",
         "uninitialised",

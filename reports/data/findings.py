@@ -55,6 +55,8 @@ class Verdict(StrEnum):
     BOUNDS = "wrong bounds"
     UNINITIALISED = "uninitialised"  # all is ordered, and a result depends on memory that was never written
     KERNEL = "kernel"  # all is ordered, and the programs of one kernel are not, or it accesses other memory
+    HANG = "hang"  # no rank can go on
+    MAY_HANG = "may-hang"  # ranks issue collectives of several groups in different order
     GRAPH_MEMORY = "graph-memory"  # all is ordered, and a CUDA graph uses memory that another tensor has
 
     @property
@@ -71,7 +73,7 @@ STATUSES = {
     Verdict.STALE: 5,
     Verdict.BOUNDS: 5,
     Verdict.ARITHMETIC: 5,
-    **{Verdict(kind.name): 5 for kind in kinds.KINDS},
+    **{Verdict(kind.name): kind.status for kind in kinds.KINDS},
 }
 
 
@@ -218,6 +220,8 @@ class Basis(JsonPart):
     uninitialised: list[kinds.KeptUninitialised] = []
     kernels: list[kinds.KeptKernelDefect] = []
     graph_memory: list[kinds.KeptGraphMemory] = []
+    hangs: list[kinds.KeptHang] = []
+    may_hang: list[kinds.KeptMayHang] = []
     seeded: str = ""
     compiled: str = ""
     thinned: Thinned | None = None

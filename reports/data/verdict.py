@@ -18,7 +18,7 @@ from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
-from streamrace.reports.data.finding_kinds import KINDS, warns
+from streamrace.reports.data.finding_kinds import KINDS, FindingKind, Precedence, warns
 from streamrace.reports.data.findings import (
     FAILED,
     STATUSES,
@@ -38,6 +38,7 @@ from streamrace.reports.text import clean
 from streamrace.reports.text import race as sentences
 from streamrace.trace import wording
 
+_KIND = {kind.name: kind for kind in KINDS}
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
@@ -123,13 +124,18 @@ def of_program(
         def any_of(findings: Sequence[Any]) -> bool:
             return any(not counting or finding.suppressed is None for finding in findings)
 
-        if any_of(judged):
-            return Verdict.RACE
-        if uncertain:
-            return Verdict.UNKNOWN
-        for kind, findings in kept_others.items():
-            if any_of([finding for finding in findings if not warns(finding)]):
-                return Verdict(kind.name)
+        def kinds(precedence: Precedence) -> Sequence[Verdict]:
+            return [
+                Verdict(kind.name)
+                for kind, findings in kept_others.items()
+                if kind.precedence is precedence and any_of([finding for finding in findings if not warns(finding)])
+            ]
+
+        some = kinds(Precedence.FIRST) or (any_of(judged) and [Verdict.RACE]) or kinds(Precedence.BEHIND_RACES)
+        if some or uncertain:
+            return some[0] if some else Verdict.UNKNOWN
+        if others := kinds(Precedence.ALL_SEEN):
+            return others[0]
         for answer in wrong:
             if any_of([answer]):
                 return _OF_ANSWER[answer.kind]
@@ -156,7 +162,7 @@ def of_program(
         unseen=list(unseen),
         **{name: value for name, value in some.items() if value},
         own=dict(own),
-        status=FAILED if failed else STATUSES[Verdict.RACE if fragile else counting],
+        status=FAILED if failed and counting is not Verdict.HANG else STATUSES[Verdict.RACE if fragile else counting],
         gone=None if uncertain or known.gone is None else list(known.gone),
     )
     findings = Findings(
@@ -183,21 +189,23 @@ def _wanted(wait: MissingWait) -> WantedWait:
 def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
     """Return the verdict as a sentence for a person."""
     ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
+    if findings.verdict is Verdict.HANG:
+        return f"{_of_kind(basis, _KIND[findings.verdict], '')}{_races_besides(findings)}"
     if findings.races:
         count = sentences.count(len(findings.races), len(findings.found))
         text = f"{count}: streams use the same memory, and nothing orders them."
         if aside := sum(race.suppressed is not None for race in findings.races):
             text += f" {_of_them(aside, len(findings.races))} known before."
+    elif findings.verdict is Verdict.MAY_HANG:
+        text = _of_kind(basis, _KIND[findings.verdict], "")
     elif findings.failure:
         return f"Unknown: the program ended early ({findings.failure}), and no race was seen until then."
     elif basis.idle:
         text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
     elif findings.verdict == Verdict.UNKNOWN:
         text = "Unknown: no race was seen, but a part of what the program does was not seen either."
-    elif kind := next((kind for kind in KINDS if kind.name == findings.verdict), None):
-        first, *more = (one for one in basis.others[kind] if not warns(one))
-        clause = f"{kind.clause(first)}{f' (and {len(more)} more)' if more else ''}"
-        text = f"{kind.title}: {kind.ordered or ordered}, but {clause}."
+    elif kind := _KIND.get(findings.verdict):
+        text = _of_kind(basis, kind, ordered)
     elif basis.wrong:
         first, *more = basis.wrong
         clause = f"{first.name} is not what it must be{f' (and {len(more)} more)' if more else ''}"
@@ -211,6 +219,20 @@ def _sentence(findings: Findings, basis: Basis, ranks: int) -> str:
         if ranks > 1:  # RaceDetector.finish: less order is known
             text += " The other ranks are not judged beyond that point, so a wait of theirs may be missing here."
     return text
+
+
+def _of_kind(basis: Basis, kind: FindingKind, ordered: str) -> str:
+    first, *more = (one for one in basis.others[kind] if not warns(one))
+    clause = f"{kind.clause(first)}{f' (and {len(more)} more)' if more else ''}"
+    but = ": " if kind.precedence is Precedence.FIRST else ", but "
+    return f"{kind.title}: {kind.ordered or ordered}{but}{clause}."
+
+
+def _races_besides(findings: Findings) -> str:
+    if not findings.races:
+        return " No race was seen until then."
+    count = sentences.count(len(findings.races), len(findings.found))
+    return f" Until then, {count[:1].lower()}{count[1:]} between streams."
 
 
 def _of_them(count: int, of: int) -> str:

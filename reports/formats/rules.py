@@ -7,6 +7,7 @@ from typing import NamedTuple
 PREFIX = "stream-race/"
 _TORCH = "https://docs.pytorch.org/docs/stable/"
 _STREAMS = f"{_TORCH}notes/cuda.html#cuda-streams"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"
 _RECORD = f"{_TORCH}generated/torch.Tensor.record_stream.html"
 
 
@@ -113,6 +114,21 @@ RULES = {
             "thread has stored it, or overwritten too early: put tl.debug_barrier() between the two accesses.",
             "https://triton-lang.org/main/python-api/generated/triton.language.debug_barrier.html",
             "warning",
+        ),
+        Rule(
+            f"{PREFIX}hang",
+            "No rank can go on",
+            "Each rank waits for another, or for one that has ended: they call different things as one collective, "
+            "one leaves its loop early, or two ranks issue collectives of two groups in different order. All ranks of "
+            "a group make the same calls, with the same sizes, in the same order.",
+            _NCCL,
+        ),
+        Rule(
+            f"{PREFIX}may-hang",
+            "Collectives of several groups are issued in different order",
+            "All collectives took place here. On hardware each rank may wait in its first one for the others: issue "
+            "them in one order on all ranks, and sends with their receives in one batch.",
+            f"{_NCCL}#using-multiple-nccl-communicators-concurrently",
         ),
         Rule(
             f"{PREFIX}graph-memory",

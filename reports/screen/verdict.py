@@ -52,8 +52,10 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     body += listed("Wrong values:", [f"{row.name} on rank {row.rank} ({row.kind}): {row.says}" for row in basis.wrong])
     for kind, found in basis.others.items():
         for heading, warning in ((kind.heading, False), (kind.warnings, True)):
-            sentences_ = [visible(one.sentence(), lines=False) for one in found if warns(one) is warning]
-            body += listed(f"{heading}:", sentences_)
+            some = [one for one in found if warns(one) is warning]
+            body += listed(f"{heading}:", [visible(one.sentence(), lines=False) for one in some])
+            details = [visible(clause, lines=False) for one in some for clause in kind.details(one)]
+            body += listed("Where the ranks stand:", details)
     if aside := [suppression for suppression in findings.suppressed if suppression]:
         kinds = Counter(suppression.kind for suppression in aside)
         words = [f"{count} {_WHERE[kind]}" for kind, count in kinds.items()]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from streamrace.detectors import (
+    Hang,
     Race,
     RaceDetector,
     Unexercised,
@@ -30,7 +32,7 @@ from streamrace.detectors.witness import Witness
 from streamrace.device import compiled, seeds
 from streamrace.device.extras import installed
 from streamrace.process.interrupts import held
-from streamrace.reports.data import checkout, known_findings, limits, sources
+from streamrace.reports.data import branches, checkout, known_findings, limits, sources
 from streamrace.reports.data.comments import comments
 from streamrace.reports.data.finding_kinds import KINDS
 from streamrace.reports.data.findings import Findings, Thinned
@@ -207,7 +209,7 @@ class Judging:
             answers=recorded_answers,
             failed=failed,
             thinned=self._thinned(races),
-            others=[*proven, *(one for kind in KINDS for one in found_by(self._using, kind.found))],
+            others=[*proven, *self._others(beside)],
             seeded=seeds.sentence(folder / SEEDED),
             compiled=compiled.sentence(folder / COMPILED),
             strict=self._strict,
@@ -240,6 +242,14 @@ class Judging:
         with suppress(TraceError, OSError):
             return TracedWaits(records_of(self._folder / "trace"))
         return None
+
+    def _others(self, beside: Path) -> Iterator[Any]:
+        for kind in KINDS:
+            for finding in found_by(self._using, kind.found):
+                if isinstance(finding, Hang):
+                    parted = branches.parted(finding, lambda file: sources.lines_of(file, (beside,)))
+                    finding = replace(finding, parted=parted)
+                yield finding
 
     def _thinned(self, races: Sequence[Race]) -> Thinned | None:
         ends, launched = self._following.thinned, self._count.launched

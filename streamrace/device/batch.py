@@ -16,8 +16,8 @@ from torch import Tensor
 from streamrace.device import streams
 from streamrace.device.collectives import Work
 
-Launch = Callable[[torch.Stream], torch.Stream]
-"""Issues a part after the stream's earlier work; returns the stream on which the part runs."""
+Launch = Callable[[torch.Stream, bool], torch.Stream]
+"""Issues a part after the stream's earlier work; returns the stream on which the part runs. True: not the first."""
 
 
 class Batch:
@@ -45,12 +45,12 @@ class Batch:
         tensors = [tensor for reads, writes in self._parts for tensor in (*reads, *writes)]
         current = streams.current()
         if not self._asynchronous:
-            for launch in self._launches:
-                launch(current)
+            for place, launch in enumerate(self._launches):
+                launch(current, place > 0)
             return Work(None, tensors, ())
         stream = own()
         stream.come_behind(current)
-        for used in [launch(stream) for launch in self._launches]:
+        for used in [launch(stream, place > 0) for place, launch in enumerate(self._launches)]:
             if used is not stream:
                 stream.come_behind(used)
         return Work(stream.record_event(), tensors, tensors, stream=stream)

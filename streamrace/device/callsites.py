@@ -112,6 +112,22 @@ class CallSites:
         """Return the frames from which this process's own Python code was called, innermost first."""
         return tuple(self._callers())
 
+    def stack(self) -> int:
+        """Return the number of the stack from which this process's own Python code was called."""
+        return self._number(self.calls())
+
+    def called_function(self) -> str:
+        """Return the outermost function of ``distributed_c10d.py`` that the program is in; empty if it is in none."""
+        frame: FrameType | None = sys._getframe(1)
+        name = ""
+        while frame is not None and (file := frame.f_code.co_filename).endswith((".py", ">")):
+            if file.endswith("/distributed_c10d.py"):
+                name = frame.f_code.co_name
+            elif name and not file.endswith(("/c10d_logger.py", "typing_extensions.py")):
+                break
+            frame = frame.f_back
+        return name
+
     def place(self) -> str:
         """Return the calling place as text. If it lies in torch, add the program's line that called torch."""
         frames = list(self._callers())

@@ -29,6 +29,7 @@ from streamrace.device.library import functions
 from streamrace.device.overrides import overridden, part
 from streamrace.device.ranks import mismatches
 from streamrace.device.ranks.exchange import NEVER, PipeExchange
+from streamrace.trace.calls import AgreedCall
 from streamrace.trace.records import Transfer
 
 _PATIENCE = 50  # polls of a transfer before this rank blocks on it
@@ -112,7 +113,8 @@ class CollectiveCall:
     each replay takes ``next_number``.
 
     ``op``: the reduction that the program requested. ``reduction``, ``scale`` and ``splits`` are for a recording
-    (:class:`streamrace.trace.records.Transfer`). ``link`` and ``origin``: see :class:`streamrace.device.costs.Meeting`.
+    (:class:`streamrace.trace.records.Transfer`). ``joined``: see :class:`streamrace.trace.calls.AgreedCall`. ``link``
+    and ``origin``: see :class:`streamrace.device.costs.Meeting`.
     """
 
     kernel: str
@@ -130,6 +132,7 @@ class CollectiveCall:
     link: str = ""
     origin: tuple[int, ...] = ()
     op: str = ""
+    joined: bool = False
     next_number: Callable[[], int] = lambda: CAPTURED
 
 
@@ -215,16 +218,17 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
     call = _call(job)
+    place = tracing.place() if call is not None else ""
     if job.number == CAPTURED:
-        work.capture_collective(_begins(job, call))
+        work.capture_collective(_begins(job, call, place))
     elif call is not None:
-        _exchange[0].expect(job.group, job.number, job.members, call)
+        _exchange[0].expect(job.group, job.number, job.members, call, place)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     looks = uninitialised.checks(job.kernel, job.reads)
     state: list[Any] = []
     # not the job: its tensors would live until the collective's end, which differs from timing to timing
-    members, move, text = job.members, job.move, str(call.to(0)) if call is not None else ""
+    members, move, text = job.members, job.move, f"{call.to(0)} at {place}" if call is not None else ""
 
     def read() -> None:
         with versions.of_gloo():
@@ -243,27 +247,28 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
         for alias, value in zip(write_to, outputs, strict=True):
             alias.copy_(value)
 
-    launch(job, stream=stream, members=job.members, at_start=read, at_end=write)
+    launch(job, stream=stream, members=job.members, at_start=read, at_end=write, call=call)
 
 
-def _call(job: CollectiveCall) -> mismatches.AgreedCall | None:
+def _call(job: CollectiveCall) -> AgreedCall | None:
     """Return this rank's call as the other ranks must make it, too. None: there is no other rank."""
     size = len(job.members)
     if size == 1:
         return None
     return mismatches.call(
-        job.kernel, job.reads, job.writes, size=size, op=job.op, root=job.root, place=tracing.place(), splits=job.splits
-    )
+        job.kernel, job.reads, job.writes, size=size, op=job.op, root=job.root, name=tracing.called_function(),
+        joined=job.joined, splits=job.splits,
+    )  # fmt: skip
 
 
-def _begins(job: CollectiveCall, call: mismatches.AgreedCall | None) -> Callable[[], int]:
+def _begins(job: CollectiveCall, call: AgreedCall | None, place: str) -> Callable[[], int]:
     """Return what begins a captured collective in a replay. It must not keep the tensors alive, as a graph does not."""
     group, members, next_number = job.group, job.members, job.next_number
 
     def begin() -> int:
         number = next_number()
         if call is not None:
-            _exchange[0].expect(group, number, members, call)
+            _exchange[0].expect(group, number, members, call, place)
         return number
 
     return begin
@@ -282,7 +287,7 @@ def _name_ended_rank(members: tuple[int, ...], call: str) -> Iterator[None]:
 
 def launch(
     job: CollectiveCall, *, stream: torch.Stream, members: tuple[int, ...],
-    at_start: work.Effect | None = None, at_end: work.Effect | None = None,
+    at_start: work.Effect | None = None, at_end: work.Effect | None = None, call: AgreedCall | None = None,
 ) -> None:  # fmt: skip
     """Launch the collective as work of the device that waits for ``members``."""
     cost = costs.current()
@@ -300,7 +305,14 @@ def launch(
         at_start=at_start,
         at_end=at_end,
         rendezvous=work.Rendezvous(
-            job.group, job.number, members, root=job.root, nominal=nbytes, alone=alone, link=job.link
+            job.group,
+            job.number,
+            members,
+            root=job.root,
+            nominal=nbytes,
+            alone=alone,
+            link=job.link,
+            call=call.text() if call is not None else "",
         ),
         issuer=functions().current_stream(),
     )

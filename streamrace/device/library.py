@@ -78,7 +78,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "reporting": (c_int64, ()),
     "block_at": (c_int, (c_int64, POINTER(c_int64))),
     "effects": (None, (_Effect,)),
-    "exchange": (None, (_Post, _Receive, _Promise)),
+    "exchange": (None, (_Post, _Receive, _Promise, _HandOn)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
     "broken": (None, (c_char_p,)),

@@ -278,12 +278,12 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         with streams.on(tensors[0].device):
             pair, group, link, stream = self._communicators.direction(src, dst)
 
-            def launch(behind: torch.Stream) -> torch.Stream:
+            def launch(behind: torch.Stream, joined: bool = False) -> torch.Stream:
                 stream.come_behind(behind)
                 number = self._communicators.next_number(group)
                 job = CollectiveCall(
                     kernel, reads, writes, move, pair, group, number,
-                    root=pair[0], link=link, origin=self._ranks,
+                    root=pair[0], link=link, origin=self._ranks, joined=joined,
                     next_number=lambda: self._communicators.next_number(group),
                 )  # fmt: skip
                 self._give(job, stream)
@@ -315,7 +315,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             )  # fmt: skip
             current, at_once = streams.current(), versions.on_current_stream(opts)
 
-            def launch(stream: torch.Stream) -> torch.Stream:
+            def launch(stream: torch.Stream, joined: bool = False) -> torch.Stream:
+                job.joined = joined
                 self._give(job, stream)
                 if not at_once:
                     versions.record(opts, tensors, stream)

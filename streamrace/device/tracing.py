@@ -29,6 +29,7 @@ from streamrace.trace.records import (
     Frame,
     Group,
     Launch,
+    Standstill,
     StreamName,
     TraceRecord,
     Transfer,
@@ -55,6 +56,18 @@ def caller() -> Frame | None:
 def place() -> str:
     """Return the place as text, also while nothing is traced."""
     return (_sites[0] if _sites else _untraced()).place()
+
+
+def called_function() -> str:
+    """Return the function of torch.distributed that the program called; empty if it called none."""
+    return (_sites[0] if _sites else _untraced()).called_function()
+
+
+def note_standstill(group: int, number: int, call: str, lacks: tuple[int, ...], why: str) -> None:
+    """Note that this collective cannot take place, and so none can; and where the host is."""
+    if _tracing:
+        note(groups[group])  # the collective may be the group's first, and never be issued
+        note(Standstill(_sites[0].stack(), group, number, call, lacks, why))
 
 
 @cache

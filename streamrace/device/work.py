@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamrace.device.library import Post, Promise, PythonEffect, Receive, functions
+from streamrace.device.library import HandOn, Post, Promise, PythonEffect, Receive, functions
 from streamrace.device.sanitizer import unseen
 
 Effect = Callable[[], None]
@@ -37,6 +37,9 @@ class Exchange(Protocol):
     def promise(self, floor: int) -> None:
         """Promise all ranks that no collective at which this rank has not arrived yet starts before ``floor``."""
 
+    def stand(self) -> None:
+        """Note that the host waits until other ranks arrive: if all ranks wait so, none can go on."""
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -50,6 +53,7 @@ class Rendezvous:
     late: int = 0
     alone: float = -1.0
     link: str = ""
+    call: str = ""
 
 
 def launch(
@@ -78,7 +82,8 @@ def launch(
     with torch._C._AutoDispatchBelowAutograd():
         number: int = torch.ops.simgpu.issue(
             list(reads), list(writes), kernel, stream, duration, effects,
-            met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late, met.alone, met.link,
+            met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late, met.alone,
+            met.link, met.call,
         )  # fmt: skip
     return number
 
@@ -175,6 +180,7 @@ def use_exchange(exchange: Exchange, *, rank: int) -> None:
         f.callback("post", Post, post),
         f.callback("receive", Receive, receive),
         f.callback("promise", Promise, exchange.promise),
+        f.callback("stand", HandOn, exchange.stand),
     )
 
 

@@ -30,9 +30,9 @@ from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, Pool
 FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are not operators
-VERSION = 3
+VERSION = 4
 LEFT_OUT = "without "  # prefix of the operation of a call that was left out
-READ = (2, 3)  # version 2 had no Reuse, no Export, and no free that touches nothing
+READ = (2, 3, 4)  # version 2 had no Reuse, no Export, and no free that touches nothing; 3 no calls of collectives
 
 
 class TraceError(Exception):
@@ -210,7 +210,8 @@ class Collective(NamedTuple):
     (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
     stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
     duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not recorded);
-    ``link``: the link that carries it, as a timing names it.
+    ``link``: the link that carries it, as a timing names it. ``call``: what its ranks must agree on
+    (:class:`streamrace.trace.calls.AgreedCall`, as text; empty: not recorded, or its group has one rank).
     """
 
     op: int
@@ -229,6 +230,7 @@ class Collective(NamedTuple):
     nominal: int = -1
     alone: float = -1.0
     link: str = ""
+    call: str = ""
 
 
 class Record(NamedTuple):
@@ -336,6 +338,22 @@ class Probed(NamedTuple):
     checksum: int
 
 
+class Standstill(NamedTuple):
+    """The host of this rank is at this stack, and its collectives cannot go on; ``why``: the device's sentence.
+
+    ``call``: of collective ``number`` of ``group``, which cannot take place; ``lacks``: the ranks that have not arrived
+    at it, though they may have issued it. The trace may lack its :class:`Collective`, if the device refused it when it
+    was issued.
+    """
+
+    stack: int
+    group: int
+    number: int
+    call: str
+    lacks: tuple[int, ...]
+    why: str
+
+
 class End(NamedTuple):
     """Last record of a trace that was closed in good order."""
 
@@ -411,4 +429,5 @@ TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
     | Seal | Reuse | Export | Asked | Onward | KernelFault | PoolPart | GraphPart | Replay | Dangling | KeptOutput
+    | Standstill
 )  # fmt: skip

@@ -73,7 +73,7 @@ FIELDS: dict[WordKind, tuple[type[Any], str]] = {
     WordKind.FREE: (Free, "number number truth(false) truth(true)"),
     WordKind.RECORD_STREAM: (RecordStream, "number number"),
     WordKind.LAUNCH: (Launch, f"{_WORK} number"),
-    WordKind.COLLECTIVE: (Collective, f"{_WORK} number number number number number real name"),
+    WordKind.COLLECTIVE: (Collective, f"{_WORK} number number number number number real name name"),
     WordKind.RECORD: (Record, "number number"),
     WordKind.WAIT: (Wait, "number number number"),
     WordKind.HOST_WAIT: (HostWait, "number how number number number"),

@@ -42,6 +42,9 @@ class Others:
     def promise(self, floor: int) -> None:
         pass
 
+    def stand(self) -> None:
+        pass
+
 
 def test_a_collectives_end_is_open_until_the_others_have_come() -> None:
     others = Others(10**9)

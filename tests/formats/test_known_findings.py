@@ -140,7 +140,7 @@ def test_the_page_has_every_exit_status() -> None:
     assert "not known" in table["1"] and "failed" in table["3"] and "not all" in table["4"]
 
 
-_WRONG = ("stale", "wrong bounds", "wrong arithmetic", "uninitialised", "kernel", "graph-memory")
+_WRONG = ("stale", "wrong bounds", "wrong arithmetic", "uninitialised", "kernel", "graph-memory", "hang", "may-hang")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -64,7 +64,7 @@ Effect python(int64_t ticket, int64_t moment) {
 // is open until all `members` have arrived.
 int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kernel, int64_t stream, int64_t duration,
               int64_t ticket, int64_t group, int64_t number, at::IntArrayRef members, int64_t root, int64_t issuer, int64_t nominal,
-              int64_t late, double alone, c10::string_view link) {
+              int64_t late, double alone, c10::string_view link, c10::string_view call) {
   int64_t site = call_site();
   Lock lock;
   Accesses accesses;
@@ -76,7 +76,7 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
     dry().wrote(accesses.writes, false);
     return trace().ops;
   }
-  Rendezvous rendezvous{group, duration, late, root, issuer, nominal, alone, name_id(std::string(link)), {}, python(ticket, 0), python(ticket, 1)};
+  Rendezvous rendezvous{group, duration, late, root, issuer, nominal, alone, name_id(std::string(link)), name_id(std::string(call)), {}, python(ticket, 0), python(ticket, 1)};
   rendezvous.members.assign(members.begin(), members.end());
   device().launch(stream, name, accesses, rendezvous, number, site);
   dry().wrote(accesses.writes, false);
@@ -173,7 +173,7 @@ void take_whole_(const std::string& name) { take_whole(name); }
 
 TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
-        "int[] members, int root, int issuer, int nominal, int late, float alone, str link) -> int",
+        "int[] members, int root, int issuer, int nominal, int late, float alone, str link, str call) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
   m.def("issue_late(Tensor[] bounds, str kernel, int stream, int duration, int ticket) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue_late));
@@ -424,10 +424,14 @@ int64_t simgpu_reporting() {
 }
 void simgpu_failed(const char* sentence) { device().fail(sentence); }
 void simgpu_effects(Callback run) { run_python = run; }
-void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t)) {
-  timeline().exchange = {post, receive, promise};
+void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t),
+                     void (*stand)()) {
+  timeline().exchange = {post, receive, promise, stand};
 }
-void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
+void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) {
+  Lock lock;
+  timeline().arrived(group, number, rank, time);
+}
 void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
 void simgpu_broken(const char* sentence) { timeline().broken = sentence; }
 

@@ -230,6 +230,7 @@ void Device::enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, c
   work->late = rendezvous.late + change.late;
   work->alone = rendezvous.alone;
   work->link = rendezvous.link;
+  work->call = rendezvous.call;
   work->members = rendezvous.members;
   int64_t issued = time.now;
   time.collective(stream, work);

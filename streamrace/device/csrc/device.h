@@ -33,7 +33,7 @@ struct Marker {  // a position in a stream
 struct Rendezvous {
   int64_t group, duration, late, root, issuer, nominal;
   double alone;
-  int64_t link;
+  int64_t link, call;
   std::vector<int> members;
   Effect read, write;
 };

@@ -8,6 +8,7 @@
 // Python often has no headers of it. The symbols come from the running interpreter.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 
 extern "C" {
@@ -35,9 +36,26 @@ inline std::recursive_mutex& device_mutex() {
 
 extern bool python_alive;  // false once the interpreter ends
 
+// The number of threads that wait for the device: what they will give it is not known yet.
+inline std::atomic<int>& waiting_threads() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
 class Lock {
  public:
   Lock() {
+    if (device_mutex().try_lock()) return;
+    ++waiting_threads();
+    wait();
+    --waiting_threads();
+  }
+  ~Lock() { device_mutex().unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  static void wait() {
     while (!device_mutex().try_lock()) {
       if (!python_alive || !PyGILState_Check()) {
         device_mutex().lock();
@@ -50,9 +68,6 @@ class Lock {
       PyEval_RestoreThread(thread);
     }
   }
-  ~Lock() { device_mutex().unlock(); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
 };
 
 }  // namespace simgpu

@@ -1,7 +1,10 @@
 #include "timeline.h"
 
+
 #include <algorithm>
 #include <stdexcept>
+
+#include "lock.h"
 
 namespace simgpu {
 
@@ -124,7 +127,7 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
 void Timeline::synchronize(Instant instant) {
   while (!instant.settle()) {
     // As `instant` is open, all effects before the earliest open collective precede it.
-    if (!take_effects(nullptr) && !raise_bounds()) wait_for_others(std::max(now, instant.lower()));
+    if (!take_effects(nullptr) && !raise_bounds()) wait_for_others(std::max(now, instant.lower()), true);
   }
   now = std::max(now, instant.known);
   catch_up();
@@ -296,13 +299,15 @@ bool Timeline::receive(double timeout) {
 // Before it blocks, a rank promises that no collective at which it has not arrived starts earlier than possible:
 // ranks that wait in a circle release each other by this (Chandy and Misra's null messages). A promise wakes
 // all other ranks, so it is sent only if no message arrives for a moment. Results do not depend on it.
-void Timeline::wait_for_others(int64_t resume) {
+// `for_arrivals`: only these end the host's wait, and if all ranks wait so, none can go on.
+void Timeline::wait_for_others(int64_t resume, bool for_arrivals) {
   if (receive(kPatienceSeconds)) return progress();
   if (raise_bounds()) return;  // another rank may wait for one of these effects
   int64_t floor = resume + 1;
   for (auto& work : open_collectives_)
     if (work->arrival < 0) floor = std::min(floor, work->lower);
   if (exchange.promise) exchange.promise(floor);
+  if (for_arrivals && exchange.stand && !waiting_threads()) exchange.stand();
   receive(-1);
   progress();
 }

@@ -36,7 +36,7 @@ struct Work {
   Effect read;  // a collective's: at its start
   int64_t group = 0, number = 0, late = 0, arrival = -1;
   double alone = -1;  // its duration if nothing delays it; over `link`, a name
-  int64_t link = 0;
+  int64_t link = 0, call = 0;  // call: what the ranks must agree on, a name
   std::vector<int> members;
   int64_t bound() const { return end >= 0 ? end : collective ? lower + duration : lower; }
 };
@@ -56,6 +56,7 @@ struct Exchange {
   void (*post)(int64_t group, int64_t number, const int* members, int count, int64_t arrival) = nullptr;
   int (*receive)(double timeout_s) = nullptr;  // negative: no time limit. 1 if there was any message
   void (*promise)(int64_t floor) = nullptr;
+  void (*stand)() = nullptr;  // the host waits, until other ranks arrive
 };
 
 class Timeline {
@@ -109,7 +110,7 @@ class Timeline {
   bool raise_bounds();
   int64_t earliest_bound() const;
   bool take_effects(const int64_t* limit);
-  void wait_for_others(int64_t resume);
+  void wait_for_others(int64_t resume, bool for_arrivals = false);
   bool receive(double timeout);
 };
 

@@ -93,7 +93,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   words_.push_back((met ? schema::Collective::fields : schema::Launch::fields) + 4 * (reads + writes));
   if (work) open_.emplace_back(words_.size() + schema::Launch::start, work);
   words_.insert(words_.end(), {ops, stream, kernel, reads, writes, stack, issued, start, end});
-  if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer, nominal, std::bit_cast<int64_t>(work->alone), work->link});
+  if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer, nominal, std::bit_cast<int64_t>(work->alone), work->link, work->call});
   else words_.push_back(nominal);
   put(words_, read);
   put(words_, written);

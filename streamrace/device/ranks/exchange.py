@@ -6,9 +6,17 @@ started, and open them through the list of each process's files (proc(5)): named
 ranks. A pipe may fill up while its rank computes: a rank that finds it full reads its own messages meanwhile, so two
 ranks never wait to write to each other.
 
-With its arrival a rank announces its call (:mod:`.agreed`). If two ranks make different calls, or a collective waits
-for a rank that has ended, nothing can go on: both ranks get an error at once, with their lines. A rank announces its
-end by a promise, if it can; otherwise its pipe shows it, which then has no reader.
+With its arrival a rank announces its call (:mod:`.mismatches`). A collective for which two ranks make different calls,
+or which lacks a rank that has ended, never takes place. A rank announces its end by a promise; if its process dies
+instead, its pipe shows it, which then has no reader, and ranks that wait for it get an error at once.
+
+If all ranks wait for arrivals and none is on its way, there is a *standstill*, and all get an error, with their lines.
+A rank that waits claims this to all others, with the numbers of arrivals that it has sent to each and received from
+each. If the claims of all ranks agree in each pair, no rank has gone on since its claim: the first one to do so would
+have received an arrival that its sender did not count, so that sender would have gone on before (after Mattern 1987,
+"Algorithms for distributed termination detection"). Promises are not counted: they end no wait for arrivals. So each
+rank goes as far as it can, and where it stands does not depend on the machine's timing. If some rank never waits, those
+that cannot go on get their error after :data:`_PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -16,20 +24,29 @@ from __future__ import annotations
 import os
 import select
 import struct
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from torch.distributed import Store
 
+from streamrace.device import tracing
 from streamrace.device.ranks import mismatches
 from streamrace.device.work import arrived, broken, promised
+from streamrace.trace import wording
+from streamrace.trace.calls import AgreedCall, differences
 
 _RECORD = struct.Struct("<iiqqH")  # the last field is the number of bytes that follow
-_PROMISE, _BROKEN = -1, -2
+_PROMISE, _DIFFERS, _CLAIM = -1, -2, -3
+_PAIR = struct.Struct("<iii")  # of a claim: another rank, the arrivals sent to it, and received (_GONE: it has ended)
+_GONE = -1
 _AT_ONCE, _LONGEST = 1 << 16, 4000
 _DYING_S = 0.3  # the system closes a dying process's files in any order: other connections may break before its pipe
+_PATIENCE_S = 2.0
 NEVER = 1 << 62
 _Key = tuple[int, int]  # the numbers of a group and of a collective in it
+_Claim = dict[int, tuple[int, int]]  # by rank: the arrivals sent to it, and received from it
 
 
 class PipeExchange:
@@ -46,12 +63,16 @@ class PipeExchange:
         self._promised = 0
         self._taken = False  # True: messages were read while sending, and receive() has not returned since
         self._half = b""  # the beginning of a record whose rest was not read yet
-        self._open: dict[
-            _Key, tuple[tuple[int, ...], mismatches.AgreedCall]
-        ] = {}  # collectives that lack some arrivals
-        self._received: dict[_Key, dict[int, bytes]] = {}
+        self._open: dict[_Key, tuple[tuple[int, ...], AgreedCall, str]] = {}  # collectives that lack some arrivals
+        self._received: dict[_Key, dict[int, tuple[int, bytes]]] = {}  # by rank: when it arrives, and its call
+        self._unfit: set[_Key] = set()  # collectives for which this rank and another make different calls
         self._posted: set[_Key] = set()
         self._ended: set[int] = set()
+        self._died: set[int] = set()  # of those, the ones that did not announce their end
+        self._foreseen: tuple[str, _Key] | None = None  # a reason why a collective of this rank never takes place
+        self._sent: Counter[int] = Counter()  # arrivals, by rank
+        self._got: Counter[int] = Counter()
+        self._claims: dict[int, _Claim] = {}  # by rank
         self.problem = ""
         """Reason why no collective can go on; empty if they can."""
         self.follows = False
@@ -73,22 +94,23 @@ class PipeExchange:
                 ) from None
             self._ready.register(self._writers[rank], 0)  # reports only that the pipe has no reader
 
-    def expect(self, group: int, number: int, members: tuple[int, ...], call: mismatches.AgreedCall) -> None:
+    def expect(self, group: int, number: int, members: tuple[int, ...], call: AgreedCall, place: str) -> None:
         """Announce that this rank will post a collective. Raise RuntimeError if another rank's call does not fit."""
         key = group, number
-        self._open[key] = members, call
+        self._open[key] = members, call, place
         for sender in list(self._received.get(key, ())):
-            self._compare(key, sender)
+            self._arrives(key, sender)
         self._look_for_ended()
         if self.problem:
             raise RuntimeError(self.problem)
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
-        _, call = self._open.get((group, number), ((), None))
-        for place, member in enumerate(members):
+        _, call, place = self._open.get((group, number), ((), None, ""))
+        for at, member in enumerate(members):
             if member != self.rank:
-                payload = mismatches.packed(call.to(place)) if call is not None else b""
-                self._send([member], group, number, arrival, payload)
+                own = mismatches.AnnouncedCall(call.to(at), place) if call is not None else None
+                self._send([member], group, number, arrival, mismatches.packed(own) if own is not None else b"")
+                self._sent[member] += 1
         if call is not None:
             self._posted.add((group, number))
             self._settle((group, number))
@@ -98,12 +120,30 @@ class PipeExchange:
             self._promised = floor
             self._send(list(self._writers), _PROMISE, 0, floor)
 
+    def stand(self) -> None:
+        """Claim to all ranks that this one waits until others arrive.
+
+        No claim is made while a thread of the program's own is alive, which may go on.
+        """
+        if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+            return
+        claim = {rank: (self._sent[rank], _GONE if rank in self._ended else self._got[rank]) for rank in self._writers}
+        if claim != self._claims.get(self.rank):
+            self._claims[self.rank] = claim
+            payload = b"".join(_PAIR.pack(rank, *counts) for rank, counts in claim.items())
+            if len(payload) <= _LONGEST:
+                self._send(list(self._writers), _CLAIM, 0, 0, payload)
+        self._look_for_standstill()
+
     def receive(self, timeout: float | None) -> bool:
         while not self._take() and not self._taken and not self.problem:
             if timeout == 0.0:
                 return False
-            ready = self._ready.poll(None if timeout is None else timeout * 1000)
-            if not ready:
+            limit = _PATIENCE_S if timeout is None and self._foreseen is not None else timeout
+            ready = self._ready.poll(None if limit is None else limit * 1000)
+            if not ready and timeout is None and self._foreseen is not None:
+                self._break(*self._foreseen)
+            elif not ready:
                 return False
             self._note_ended(ready)
         self._taken = False
@@ -117,7 +157,7 @@ class PipeExchange:
             self._taken |= self._take()
             for rank in members:
                 if rank in self._ended:
-                    self._break(f"rank {rank} has ended before its part was done in {call}", follows=True)
+                    self._break(f"rank {rank} has ended before its part was done in {call}", None, follows=True)
                     return self.problem
         return ""
 
@@ -136,49 +176,89 @@ class PipeExchange:
             at = end
         self._half = data[at:]
         for group, number, sender, value, payload in records:
-            if group == _BROKEN:
-                self._break(payload.decode(errors="ignore"))
+            if group == _DIFFERS:
+                self._foreseen = self._foreseen or (payload.decode(errors="ignore"), (value, number))
+            elif group == _CLAIM:
+                self._claims[sender] = {rank: (sent, got) for rank, sent, got in _PAIR.iter_unpack(payload)}
+                self._look_for_standstill()
             elif group == _PROMISE:
                 promised(sender, value)
                 if value >= NEVER:
                     self._ended.add(sender)
+                    self._look_for_standstill()
             else:
-                self._received.setdefault((group, number), {})[sender] = payload
-                if self._compare((group, number), sender):
-                    arrived(group, number, sender, value)
+                self._received.setdefault((group, number), {})[sender] = value, payload
+                self._got[sender] += 1
+                if (group, number) in self._open:
+                    self._arrives((group, number), sender)
                     self._settle((group, number))
         self._look_for_ended()
         return True
 
-    def _compare(self, key: _Key, sender: int) -> bool:
-        """Check whether another rank's call fits. If not, stop all collectives here and on that rank."""
-        payload = self._received[key][sender]
-        if key not in self._open or not payload:
-            return True
-        members, call = self._open[key]
-        own_call, other_call = call.to(members.index(sender)), mismatches.unpacked(payload)
-        if not mismatches.differences(own_call, other_call):
-            return True
-        if not self.problem:
-            self._break(mismatches.mismatch((self.rank, own_call), (sender, other_call), _which(key, members)))
-            self._send([sender], _BROKEN, 0, 0, self.problem.encode()[:_LONGEST])  # that rank may wait for another
-        return False
+    def _arrives(self, key: _Key, sender: int) -> None:
+        """Let another rank arrive if its call fits. If not, tell that rank: the collective never takes place."""
+        time, payload = self._received[key][sender]
+        members, call, place = self._open[key]
+        own_call = mismatches.AnnouncedCall(call.to(members.index(sender)), place)
+        other_call = mismatches.unpacked(payload)
+        if not differences(own_call.call, other_call.call):
+            arrived(*key, sender, time)
+            return
+        why = mismatches.mismatch((self.rank, own_call), (sender, other_call), _which(key, members))
+        self._foreseen = self._foreseen or (why, key)
+        self._unfit.add(key)
+        self._send(
+            [sender], _DIFFERS, key[1], key[0], why.encode()[:_LONGEST]
+        )  # it may have no arrival to compare with
 
     def _settle(self, key: _Key) -> None:
         """Forget a collective at which all ranks have arrived."""
-        members, _ = self._open.get(key, ((), None))
-        if key in self._posted and len(self._received.get(key, ())) == len(members) - 1:
+        members, *_ = self._open.get(key, ((), None))
+        if key in self._posted and key not in self._unfit and len(self._received.get(key, ())) == len(members) - 1:
             del self._open[key], self._received[key]
             self._posted.discard(key)
 
     def _look_for_ended(self) -> None:
-        """Stop all collectives if one of them waits for a rank that has ended."""
-        for key, (members, call) in list(self._open.items()) if self._ended else ():
-            come = self._received.get(key, {})
-            for rank in members:
-                if rank in self._ended and rank not in come:
-                    waits = f"rank {self.rank} waits for it in {call.to(0)} ({_which(key, members)})"
-                    self._break(f"rank {rank} has ended, and {waits}", follows=True)
+        """Note that a collective waits for a rank that has ended; stop all if that rank died."""
+        for key, (members, call, place) in list(self._open.items()) if self._ended else ():
+            for rank in self._missing(key, members):
+                if rank not in self._ended:
+                    continue
+                waits = f"rank {self.rank} waits for it in {call.to(0)} at {place} ({_which(key, members)})"
+                why = f"rank {rank} has ended, and {waits}"
+                if rank in self._died:
+                    self._break(why, key, follows=True)
+                self._foreseen = self._foreseen or (why, key)
+
+    def _missing(self, key: _Key, members: tuple[int, ...]) -> list[int]:
+        come = self._received.get(key, {})
+        return [rank for rank in members if rank not in come and rank != self.rank]
+
+    def _look_for_standstill(self) -> None:
+        """Stop all collectives if every rank has claimed that it waits, and no arrival is on its way."""
+        if not self._stands_still():
+            return
+        if self._foreseen is not None and self._foreseen[1] in self._open:
+            self._break(*self._foreseen)
+            return
+        for key, (members, call, place) in self._open.items():
+            if key in self._posted and (missing := self._missing(key, members)):
+                others = f"{wording.plural_of(len(missing), 'rank')} {wording.every(missing)}"
+                where = f"{call.to(0)} at {place} ({_which(key, members)})"
+                self._break(f"no rank can go on, and rank {self.rank} waits for {others} in {where}", key)
+                return
+
+    def _stands_still(self) -> bool:
+        live = {self.rank, *self._writers} - self._ended
+        if not live <= self._claims.keys():
+            return False
+        for rank in live:
+            claim = self._claims[rank]
+            if any(got != _GONE for other, (_, got) in claim.items() if other not in live):
+                return False  # it may still receive something from a rank that has ended
+            if any(claim.get(other) != self._claims[other].get(rank, (0, 0))[::-1] for other in live - {rank}):
+                return False
+        return True
 
     def _note_ended(self, ready: list[tuple[int, int]]) -> None:
         ended = {file for file, _ in ready} - {self._reader}
@@ -187,12 +267,19 @@ class PipeExchange:
                 self._ready.unregister(writer)
                 while self._take():  # messages from before its end
                     self._taken = True
-                self._ended.add(rank)
+                if rank not in self._ended:
+                    self._ended.add(rank)
+                    self._died.add(rank)
         self._look_for_ended()
 
-    def _break(self, why: str, *, follows: bool = False) -> None:
+    def _break(self, why: str, key: _Key | None, *, follows: bool = False) -> None:
+        """Stop all collectives, as this rank's call of ``key`` cannot take place (None: it was under way)."""
         if not self.problem:
             self.problem, self.follows = f"streamrace: {why.removeprefix('streamrace: ')}", follows
+            if key in self._open:
+                members, call, _ = self._open[key]
+                lacks = tuple(self._missing(key, members))
+                tracing.note_standstill(*key, call.text(), lacks, self.problem.removeprefix("streamrace: "))
             broken(self.problem)
 
     def _send(self, ranks: Sequence[int], group: int, number: int, value: int, payload: bytes = b"") -> None:

@@ -1,0 +1,153 @@
+"""Explains a standstill: what does not fit between which two ranks, and where they made the same call last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streamrace.detectors.hang.meetings import Meeting, Meetings, Part
+from streamrace.detectors.hangs import Hang, Issue, Stand, ranks
+from streamrace.trace import wording
+from streamrace.trace.calls import AgreedCall, parsed
+from streamrace.trace.records import Frame, Group, Standstill
+
+
+@dataclass
+class RankState:
+    """The state of a rank. ``ended``: its trace has an end, so the program ended in good order there.
+
+    ``groups``: those whose collectives it has issued, in the order of their first one.
+    """
+
+    rank: int
+    mirrored: bool = False
+    ended: bool = False
+    standstill: Standstill | None = None
+    stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    groups: list[int] = field(default_factory=list)
+
+
+class Issues:
+    """Describes the calls of these ranks."""
+
+    def __init__(self, ranks: Mapping[int, RankState], groups: Mapping[int, Group]) -> None:
+        self._ranks = ranks
+        self._names: dict[int, str] = {}
+        by_ranks: dict[tuple[int, ...], list[int]] = {}
+        for state in [ranks[rank] for rank in sorted(ranks)]:
+            for group in state.groups:
+                if group not in by_ranks.setdefault(groups[group].ranks, []):
+                    by_ranks[groups[group].ranks].append(group)
+        for same in by_ranks.values():
+            for place, group in enumerate(same, 1):
+                self._names[group] = self._name(groups[group], place, len(same))
+
+    @staticmethod
+    def _name(group: Group, place: int, of: int) -> str:
+        return ranks(group.ranks) if of == 1 else f"the {wording.ordinal(place)} of {of} groups of {ranks(group.ranks)}"
+
+    def of(self, rank: int, meeting: Meeting) -> Issue:
+        """Return the rank's call of the collective."""
+        part, state = meeting.parts[rank], self._ranks[rank]
+        call = parsed(part.call)
+        text = str(call or part.kernel)
+        if call is not None and call.kind in ("send", "recv"):
+            other = next((member for member in meeting.members if member != rank), rank)
+            text = f"{text} {'to' if call.kind == 'send' else 'from'} rank {other}"
+        group, number = meeting.key
+        return Issue(rank, text, part.kernel, self._names[group], number, state.stacks.get(part.stack, ()))
+
+
+class Explanation:
+    """The standstill of these ranks, whose collectives in ``meetings`` did not all take place."""
+
+    def __init__(self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], meetings: Meetings) -> None:
+        self._ranks, self._groups, self._meetings = ranks, groups, meetings
+        self._issues = Issues(ranks, groups)
+        self._at: dict[int, Meeting] = {}
+        for rank, state in sorted(ranks.items()):
+            if state.standstill is not None and (meeting := self._met(state, state.standstill)):
+                self._at[rank] = meeting
+
+    def _met(self, state: RankState, stands: Standstill) -> Meeting | None:
+        """Return the collective that cannot take place, with this rank's part, which the trace may lack."""
+        key, call = (stands.group, stands.number), parsed(stands.call)
+        group = self._groups.get(stands.group)
+        if call is None or group is None or state.rank not in group.ranks:
+            return None
+        meeting = self._meetings.open.setdefault(key, Meeting(key, group.ranks))
+        if state.rank not in meeting.parts:
+            meeting.parts[state.rank] = Part(state.rank, f"nccl::{call.kind}", stands.call, stands.stack)
+        return meeting
+
+    def hang(self) -> Hang | None:
+        """Return the hang; None if no rank stood still, or only because another one failed."""
+        return self._mismatch() or self._ended() or self._circle()
+
+    def _mismatch(self) -> Hang | None:
+        for meeting in sorted(self._at.values(), key=lambda meeting: meeting.key[1]):
+            if differing := meeting.mismatch():
+                one, other, properties = differing
+                return self._hang(
+                    "mismatch", meeting, self._stand(one, meeting), self._stand(other, meeting), properties
+                )
+        return None
+
+    def _ended(self) -> Hang | None:
+        for rank, meeting in self._at.items():
+            for other in self._lacks(rank):
+                if other in self._ranks and self._ranks[other].ended:
+                    return self._hang("ended", meeting, self._stand(rank, meeting), self._ended_stand(other, meeting))
+        return None
+
+    def _circle(self) -> Hang | None:
+        """Follow from each rank one that it waits for, until a rank repeats."""
+        for start in self._at:
+            way = [start]
+            while True:
+                lacks = [rank for rank in self._lacks(way[-1]) if rank in self._at]
+                if not lacks:
+                    break
+                if lacks[0] in way:
+                    one, other = way[-1], lacks[0]
+                    pair = sorted((one, other))
+                    meetings = [self._at[rank] for rank in way[way.index(other) :]]
+                    messages = all(len(_kinds(meeting) - {"send", "recv"}) == 0 for meeting in meetings)
+                    first, second = (self._stand(rank, self._at[rank]) for rank in pair)
+                    return self._hang("messages" if messages else "order", self._at[pair[0]], first, second)
+                way.append(lacks[0])
+        return None
+
+    def _hang(self, kind: str, meeting: Meeting, first: Stand, second: Stand, differing: tuple[str, ...] = ()) -> Hang:
+        last = [self._last(stand.rank, meeting) for stand in (first, second)]
+        places = [issue.stack[:1] for issue in last if issue is not None]
+        same = len(places) == 2 and places[0] == places[1] and bool(places[0])
+        stands = [
+            self._stand(rank, self._at[rank]) if rank in self._at else self._ended_stand(rank, meeting)
+            for rank, state in sorted(self._ranks.items())
+            if rank in self._at or state.ended
+        ]
+        kernel = first.issue.kernel if first.issue is not None else ""
+        return Hang(kind, kernel, first, second, tuple(stands), differing, places[0][0] if same else None)
+
+    def _lacks(self, rank: int) -> tuple[int, ...]:
+        stands = self._ranks[rank].standstill
+        return stands.lacks if stands is not None else ()
+
+    def _stand(self, rank: int, meeting: Meeting) -> Stand:
+        state = self._ranks[rank]
+        host = state.stacks.get(state.standstill.stack, ()) if state.standstill else ()
+        return Stand(rank, self._issues.of(rank, meeting), self._lacks(rank), host)
+
+    def _ended_stand(self, rank: int, meeting: Meeting) -> Stand:
+        return Stand(rank, None, last=self._last(rank, meeting))
+
+    def _last(self, rank: int, meeting: Meeting) -> Issue | None:
+        """Return the rank's part in the last collective of the group in which all ranks agreed."""
+        common = self._meetings.common.get(meeting.key[0])
+        return self._issues.of(rank, common) if common and rank in common.parts else None
+
+
+def _kinds(meeting: Meeting) -> set[str]:
+    calls: list[AgreedCall] = [call for part in meeting.parts.values() if (call := parsed(part.call))]
+    return {call.kind for call in calls}

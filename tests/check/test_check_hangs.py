@@ -1,0 +1,223 @@
+"""Programs whose ranks wait for each other: what does not fit is said at once, and where the ranks part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.check.conftest import Checking, Done
+
+HEAD = """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.cuda.set_device(rank)
+    x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+"""
+MISMATCH = """
+    dist.all_reduce(x)  # common
+    if rank == 0:  # condition
+        dist.all_reduce(x)  # zero
+    else:
+        dist.broadcast(x, 0)  # other
+    print(x.sum().item())
+"""
+KEYS = """
+    def log(metrics):
+        for name in sorted(metrics):  # loop
+            dist.all_reduce(metrics[name])  # metric
+
+    for step in range(3):
+        metrics = {"loss": x.clone()}
+        if rank == 0 and step == 2:
+            metrics["reward"] = x.clone()
+        log(metrics)
+        dist.barrier()  # barrier
+"""
+UNEVEN = """
+    for batch in range(4 - rank):  # loop
+        dist.all_reduce(x)  # step
+    print(x.sum().item())
+"""
+SIZES = """
+    dist.all_gather_into_tensor(torch.empty(world * (4 + rank), device="cuda"), torch.ones(4 + rank, device="cuda"))
+    torch.cuda.synchronize()
+"""
+ORDER = """
+    one, two = dist.new_group(list(range(world))), dist.new_group(list(range(world)))
+    if rank == 0:  # condition
+        dist.all_reduce(x, group=one); x.sum().item()
+        dist.all_reduce(y, group=two); y.sum().item()
+    else:
+        dist.all_reduce(y, group=two); y.sum().item()
+        dist.all_reduce(x, group=one); x.sum().item()
+"""
+MESSAGES = """
+    dist.recv(x, (rank - 1) % world)  # receives
+    x.sum().item()
+    dist.send(x, (rank + 1) % world)
+    torch.cuda.synchronize()
+"""
+OBJECTS = """
+    if rank == 0:
+        dist.all_gather_object([None] * world, {"a": 1})  # objects
+    else:
+        dist.barrier()
+    torch.cuda.synchronize()
+"""
+
+
+def line(check: Checking, comment: str) -> int:
+    (at,) = (at for at, line in enumerate((check.folder / "train.py").read_text().split("\n"), 1) if comment in line)
+    return at
+
+
+def hang(done: Done) -> dict[str, Any]:
+    assert (done.status, done.findings["verdict"]) == (6, "hang"), done.out + done.err
+    (found,) = done.findings["checked"]["hangs"]
+    return dict(found)
+
+
+def test_another_collective_behind_a_condition(check: Checking) -> None:
+    check.script(HEAD + MISMATCH)
+    done = check("--ranks", "2", "train.py")
+    found = hang(done)
+    assert (found["kind"], found["differing"]) == ("mismatch", ["collective"])
+    assert [found[side]["issue"]["stack"][0][1] for side in ("first", "second")] == [
+        line(check, "# zero"), line(check, "# other"),
+    ]  # fmt: skip
+    assert found["common"][1] == line(check, "# common")
+    where = f"train.py:{line(check, '# condition')}, `if rank == 0`"
+    assert found["parted"] == f"they part at {where}: rank 0 goes there, rank 1 does not"
+    calls = (
+        f"calls all_reduce (SUM) of 4 float32 at train.py:{line(check, '# zero')} <module>, and rank 1 calls broadcast"
+    )
+    assert f"rank 0 {calls}" in done.told
+    assert "No race was seen until then" in done.told
+
+
+def test_a_metric_that_one_rank_has(check: Checking) -> None:
+    """As in TRL 7310: the metrics are gathered by the names that a rank has. Another rank is in a barrier by then."""
+    check.script(HEAD + KEYS)
+    found = hang(done := check("--ranks", "3", "train.py"))
+    assert found["kind"] == "mismatch"
+    loop = f"train.py:{line(check, '# loop')}, `for name in sorted(metrics)`"
+    assert found["parted"] == f"the loop at {loop} goes on for longer on rank 0"
+    assert f"rank 1 calls barrier's all_reduce (SUM) of 1 float32 at train.py:{line(check, '# barrier')}" in done.told
+    assert done.told.count("rank 2 is in barrier's all_reduce") == 1
+
+
+def test_a_rank_with_fewer_batches(check: Checking) -> None:
+    check.script(HEAD + UNEVEN)
+    found = hang(check("--ranks", "2", "train.py"))
+    assert found["kind"] == "ended"
+    assert (found["first"]["rank"], found["first"]["lacks"], found["first"]["issue"]["number"]) == (0, [1], 4)
+    assert found["second"]["issue"] is None
+    assert found["second"]["last"]["number"] == 3
+    loop = f"train.py:{line(check, '# loop')}, `for batch in range(4 - rank)`"
+    assert found["parted"] == f"the loop at {loop} goes on for longer on rank 0"
+
+
+def test_other_sizes(check: Checking) -> None:
+    check.script(HEAD + SIZES)
+    found = hang(check("--ranks", "2", "train.py"))
+    assert (found["kind"], found["differing"], found["parted"]) == ("mismatch", ["size"], "")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_another_order_of_two_groups(check: Checking, world: int) -> None:
+    check.script(HEAD + ORDER)
+    found = hang(done := check("--ranks", str(world), "train.py"))
+    assert (found["kind"], found["first"]["lacks"]) == ("order", list(range(1, world)))
+    assert "the 1st of 2 groups of ranks 0, 1" in done.told
+    assert f"they part at train.py:{line(check, '# condition')}, `if rank == 0`" in found["parted"]
+    assert [stand["rank"] for stand in found["stands"]] == list(range(world))
+
+
+def test_receives_in_a_circle(check: Checking) -> None:
+    check.script(HEAD + MESSAGES)
+    found = hang(done := check("--ranks", "3", "train.py"))
+    assert found["kind"] == "messages"
+    assert f"recv of 4 float32 from rank 2 at train.py:{line(check, '# receives')}" in done.told
+
+
+def test_objects_are_called_by_their_name(check: Checking) -> None:
+    check.script(HEAD + OBJECTS)
+    hang(done := check("--ranks", "2", "train.py"))
+    assert f"all_gather_object's all_gather of 1 int64 at train.py:{line(check, '# objects')}" in done.told
+
+
+def test_a_race_until_then_is_found_as_ever(check: Checking) -> None:
+    race = """
+    side, z = torch.cuda.Stream(), torch.ones(4, device="cuda")
+    z += 1
+    with torch.cuda.stream(side):
+        z.mul_(2)
+"""
+    check.script(HEAD + race + UNEVEN)
+    done = check("--ranks", "2", "train.py")
+    hang(done)
+    assert done.findings["races"]
+    assert "Until then, 2 races, one missing wait between streams." in done.told
+
+
+ASYNC = """
+    groups = [dist.new_group(list(range(world))), dist.new_group(list(range(world)))]
+    order = (0, 1) if rank == 0 or {same} else (1, 0)
+    for step in range(3):
+        works = [dist.all_reduce((x, y)[at], group=groups[at], async_op=True) for at in order]
+        for work in works:
+            work.wait()
+    torch.cuda.synchronize()
+"""
+RING = """
+    ops = [dist.P2POp(dist.isend, x, (rank + 1) % world), dist.P2POp(dist.irecv, y, (rank - 1) % world)]
+    works = dist.batch_isend_irecv(ops) if {same} else [op.op(op.tensor, op.peer) for op in ops]
+    for work in works:
+        work.wait()
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(("program", "kind", "world"), [(ASYNC, "order", 2), (RING, "messages", 3)])
+def test_an_order_that_may_hang_elsewhere(check: Checking, program: str, kind: str, world: int) -> None:
+    check.script(HEAD + program.replace("{same}", "False"))
+    done = check("--ranks", str(world), "train.py")
+    assert (done.status, done.findings["verdict"]) == (5, "may-hang"), done.out + done.err
+    (found,) = done.findings["checked"]["may_hang"]
+    assert (found["kind"], len(found["circle"])) == (kind, world)
+    assert found["count"] == (3 if kind == "order" else 1)
+    check.script(HEAD + program.replace("{same}", "True"))
+    done = check("--ranks", str(world), "--overwrite", "train.py")
+    assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err
+
+
+def test_a_possible_hang_is_known_once_it_is_in_the_baseline(check: Checking) -> None:
+    check.script(HEAD + ASYNC.replace("{same}", "False"))
+    check("--ranks", "2", "--write-baseline", "known.json", "train.py")
+    again = check("--ranks", "2", "--overwrite", "--baseline", "known.json", "train.py")
+    assert again.status == 0, again.out + again.err
+
+
+@pytest.mark.parametrize(
+    "end", ["raise ValueError('own')", "import os; os.kill(os.getpid(), 9)"], ids=["raises", "killed"]
+)
+def test_a_rank_that_fails_is_no_hang(check: Checking, end: str) -> None:
+    check.script(
+        HEAD
+        + f"""
+    dist.all_reduce(x)
+    if rank == 1:
+        torch.cuda.synchronize()
+        {end}
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+"""
+    )
+    done = check("--ranks", "2", "train.py")
+    assert (done.status, done.findings["verdict"]) == (3, "unknown"), done.out + done.err
+    assert "hangs" not in done.findings["checked"]
+    assert "rank 1" in done.findings["failure"]
