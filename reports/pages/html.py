@@ -22,7 +22,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from streamrace.reports.charts import rank_lanes
 from streamrace.reports.charts.frame import Chart
+from streamrace.reports.data.finding_kinds import warns
 from streamrace.reports.data.whole import put
 from streamrace.reports.pictures.figures import svg
 from streamrace.reports.text import plain_text
@@ -76,6 +78,7 @@ def environment() -> Environment:
     env.filters["breaks"] = lambda text: breaks(shortened(str(text)))
     env.filters["command"] = lambda text: breaks(str(text))
     env.filters["linked"] = lambda text: linked(shortened(str(text)))
+    env.filters |= {"warns": warns, "lanes": rank_lanes.svg}
     env.filters["prose"] = lambda text: prose(shortened(str(text)))
     return env
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from streamrace.reports.data.finding_kinds import warns
 from streamrace.reports.text import race as sentences
 from streamrace.studies.table import Table
 from streamrace.trace.untrusted import visible
@@ -39,7 +40,7 @@ def render(template: str, **context: Any) -> str:
         finalize=lambda value: value if isinstance(value, Ready) or type(value) is not str else plain(value),
     )
     environment.globals["sentences"] = sentences
-    environment.filters |= {"code": code, "fenced": fenced, "sentence": sentence, "table": table}
+    environment.filters |= {"code": code, "fenced": fenced, "sentence": sentence, "table": table, "warns": warns}
     text = environment.get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
