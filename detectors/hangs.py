@@ -10,6 +10,18 @@ from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
 _RANKS = 8  # printed at most
+CURES = {
+    "mismatch": "All ranks of a group make the same calls, in the same order, with the same sizes. Let nothing that "
+    "differs between ranks decide whether or how a collective is called: agree on it first, for example with an "
+    "all_reduce of the flag or of the size, or with all_gather_object of the names",
+    "ended": "Let all ranks run the loop equally often: give them as many batches (drop_last, a sampler that pads), or "
+    "let a rank that is through join the others (torch.distributed.algorithms.join; DDP's model.join())",
+    "order": "Issue the collectives of these groups in one order on all ranks, or let the host wait for the first "
+    "before it issues the second",
+    "messages": "Put sends and receives that belong together into one batch_isend_irecv, or let every second rank "
+    "receive before it sends",
+}
+"""What to do about each kind of a hang, sentences without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +154,8 @@ class MayHang:
             for step in self.circle
         )
         often = f" ({wording.times(self.count)})" if self.count > 1 else ""
-        cure = {
-            "order": "Issue them in one order on all ranks, or let the host wait for the one before it issues the "
-            "other",
-            "messages": "Put those that belong together into one batch_isend_irecv, or let every second rank receive "
-            "before it sends",
-        }[self.kind]
         why = "Where a GPU runs only one of them at a time, each rank waits in its first for the others. "
-        return f"{orders}{often}. {why}{cure}"
+        return f"{orders}{often}. {why}{CURES[self.kind]}"
 
     @property
     def frames(self) -> tuple[Frame, ...]:

@@ -12,8 +12,10 @@ from rich.text import Text
 from streamrace.detectors import Race
 from streamrace.reports.data.explanation import Explained
 from streamrace.reports.text import race as sentences
-from streamrace.reports.text import typed
+from streamrace.reports.text import reports_on, typed
+from streamrace.reports.text.hang import HangTelling
 from streamrace.reports.window import Slice, Window
+from streamrace.trace import wording
 from streamrace.trace.untrusted import visible
 from streamrace.trace.wording import duration
 
@@ -55,6 +57,17 @@ def show(console: Console, explanation: Explained, page: Path | None) -> None:
         console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
     else:
         console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def show_hang(console: Console, hang: HangTelling, folder: Path) -> None:
+    """Print a hang as it is told, then the command that writes the page of its run."""
+    console.print(Text(visible(f"Hang {hang.number} of {folder}", lines=False), "bold"), soft_wrap=True)
+    _say(console, f"{wording.capital(hang.headline)}.", indent="")
+    for title, sentences_ in hang.sections:
+        console.print(Text(f"\n{title}", "bold"))
+        for sentence in sentences_:
+            _say(console, f"{wording.capital(sentence)}.")
+    console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _say(console: Console, sentence: str, indent: str = "  ") -> None:

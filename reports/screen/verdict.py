@@ -83,6 +83,8 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     if answered:
         counting = next((each for each in answered if each.found.suppressed is None), answered[0])
         say(f"Next:  {typed(counting.command)}")
+    elif basis.hangs or basis.may_hang:
+        say(f"Next:  {typed(shlex.join(['streamrace', 'explain', str(folder)]))}")
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.check.conftest import Checking, Done
+from tests.warm import ROOT, with_simulated_gpu
 
 HEAD = """
     import torch
@@ -221,3 +226,34 @@ def test_a_rank_that_fails_is_no_hang(check: Checking, end: str) -> None:
     assert (done.status, done.findings["verdict"]) == (3, "unknown"), done.out + done.err
     assert "hangs" not in done.findings["checked"]
     assert "rank 1" in done.findings["failure"]
+
+
+def test_a_hang_is_explained_from_its_run(check: Checking, tmp_path: Path) -> None:
+    check.script(HEAD + KEYS)
+    done = check("--ranks", "3", "train.py")
+    assert "Next: streamrace explain runs/it" in done.told
+
+    def explain(*words: str) -> subprocess.CompletedProcess[str]:
+        shell = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
+        return with_simulated_gpu().run("-m", "streamrace", "explain", *words, folder=tmp_path, environment=shell)
+
+    told = explain("runs/it").stdout
+    calls = [line.strip() for line in told.splitlines() if "(collective 5 of ranks 0, 1, 2)" in line]
+    metric = line(check, "# metric")
+    assert calls == [f"All_reduce (SUM) of 4 float32 at train.py:{metric} log (collective 5 of ranks 0, 1, 2)."] * 2
+    assert "agree on it first" in told
+    assert json.loads(explain("--format", "json", "runs/it").stdout)["number"] == 1
+    wrong = explain("runs/it", "2")
+    assert (wrong.returncode, wrong.stderr) == (
+        2, "Error: runs/it has no race, and no hang '2': give a number from 1 to 1\n",
+    )  # fmt: skip
+
+
+def test_the_page_has_a_lane_for_each_rank(check: Checking) -> None:
+    check.script(HEAD + ORDER)
+    check("--ranks", "3", "--report", "train.py")
+    page = (check.folder / "runs" / "it" / "report" / "index.html").read_text()
+    lanes = page.partition("The hang</h2>")[2].partition("</svg></li>")[0]
+    assert [f">rank {rank}</text>" in lanes for rank in range(4)] == [True, True, True, False]
+    markdown = (check.folder / "runs" / "it" / "report" / "report.md").read_text()
+    assert markdown.count("waits for rank") >= 3
