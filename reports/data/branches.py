@@ -36,6 +36,9 @@ def parted(hang: Hang, lines_of: _Lines) -> str:
             if within != beyond:
                 goes = (one.rank, other.rank) if within else (other.rank, one.rank)
                 return f"they part at {_text(branch, frame.file)}: rank {goes[0]} goes there, rank {goes[1]} does not"
+    if at is None and other.issue is not None:
+        loop = next((loop for frame in reversed(ways[0]) if (loop := _loop(frame, lines_of))), "")
+        return f"both are in the loop at {loop}: its order or its values differ" if loop else ""
     for stand, way in zip((one, other), ways, strict=True):
         if stand.issue is not None and way[-1] == hang.common:  # the same place, once more
             for frame in reversed(way[at:] if at is not None else way):

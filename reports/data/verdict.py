@@ -249,4 +249,6 @@ def ran_with(options: Mapping[str, Any]) -> str:
     beside = len(releases) - len(named)  # each was reported when it was installed
     asks = wording.plural_of(len(named), "it asks for", "they ask for")
     more = f", and {wording.count(beside, 'package')} that {asks}" if beside else ""
-    return f"With {', '.join(named)}{more}" if named else ""
+    with_ = [f"With {', '.join(named)}{more}"] if named else []
+    vary = ["Each rank had an interpreter, a hash seed and a host's speed of its own"] if options.get("vary") else []
+    return ". ".join([*with_, *vary])

@@ -15,7 +15,7 @@ from streamrace.device.options import HELP, dry_world, whole_timing
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ProgramOptions
-from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging
+from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging, varied
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.witness_runs import WitnessRequest
 
@@ -75,6 +75,12 @@ class CheckOptions(ProgramOptions):
         callback=_places,
         help="Witnesses only for races with an access at file.py:function or file.py:line. Twice: for both accesses.",
     )
+    vary: bool = flags.option(
+        "--vary",
+        is_flag=True,
+        help="With --ranks: run each rank in an interpreter of its own, with its own hash seed and host speed. Ranks "
+        "whose collectives depend on the order of a set, or on time, then hang or may hang.",
+    )
     form: str
     output: Path | None
     baseline: Path | None = flags.option(
@@ -127,6 +133,12 @@ def check(argument: str | None, options: CheckOptions) -> None:
     memory, 130 interrupted.
     """
     me = launcher_rank.launcher_context()
+    if options.vary and options.dry:
+        raise WrongUse("a dry run has one rank, which the others repeat: leave --vary or --dry out")
+    if options.vary and me is None:
+        raise SystemExit(varied.run(options.ranks))
+    if options.vary and me is not None:
+        options = replace(options, ranks=None, token=varied.timing(options.token, me.world))
     if options.dry or me:  # defaults from pyproject.toml are not meant for these
         options = replace(
             options,
@@ -139,6 +151,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
     telling = options.telling()
     dry = launch.dry
     request = options.request(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
+    request |= {"vary": True} if options.vary else {}
     beside = launch.program.folder
     began = me.began if me else datetime.now()
     folder = options.runs / (options.name or f"{folders.name_of(options.program)}-{began:%Y%m%d-%H%M%S}")

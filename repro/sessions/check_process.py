@@ -13,7 +13,7 @@ from streamrace.process.lifetime import BY_ITSELF
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import ReportError
 
-_STATUS = (0, 1, 4, 5)  # exit statuses that come with a verdict
+_STATUS = (0, 1, 4, 5, 6)  # exit statuses that come with a verdict
 _LAST = 300  # characters of a failed check's output
 
 

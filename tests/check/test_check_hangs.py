@@ -257,3 +257,40 @@ def test_the_page_has_a_lane_for_each_rank(check: Checking) -> None:
     assert [f">rank {rank}</text>" in lanes for rank in range(4)] == [True, True, True, False]
     markdown = (check.folder / "runs" / "it" / "report" / "report.md").read_text()
     assert markdown.count("waits for rank") >= 3
+
+
+SETS = """
+    sizes = {"loss": 1, "reward": 2, "kl": 3, "entropy": 4, "value": 5, "clip": 6}
+    for name in set(sizes):  # loop
+        dist.all_reduce(torch.ones(sizes[name], device="cuda"))
+    torch.cuda.synchronize()
+"""
+POLLS = """
+    big, event = torch.ones(1024, 1024, device="cuda"), torch.cuda.Event()
+    big @ big
+    event.record()
+    for _ in range(2):
+        x.add_(1)
+    if event.query():  # condition
+        dist.all_reduce(x)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("program", [SETS, POLLS], ids=["sets", "time"])
+def test_an_order_that_differs_from_machine_to_machine(check: Checking, program: str) -> None:
+    check.script(HEAD + program)
+    alike = check("--ranks", "2", "train.py", PYTHONHASHSEED="0")
+    assert (alike.status, alike.findings["verdict"]) == (0, "clean"), alike.out + alike.err
+    done = check("--ranks", "2", "--vary", "--overwrite", "train.py")
+    found = hang(done)
+    assert found["kind"] == "mismatch"
+    where = f"the loop at train.py:{line(check, '# loop')}" if program is SETS else f"{line(check, '# condition')}, `if"
+    assert where in found["parted"]
+    assert "Each rank had an interpreter, a hash seed and a host's speed of its own." in done.told
+
+
+def test_there_must_be_ranks_to_vary(check: Checking) -> None:
+    check.script(HEAD)
+    assert check("--vary", "train.py").err == "Error: --vary compares what ranks do: say --ranks N, for two or more\n"
+    assert check("--vary", "--dry", "train.py").status == 2
