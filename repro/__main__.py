@@ -132,7 +132,7 @@ def _explain(error: Exception) -> int:
     if sentences.is_one(error, ("streamrace.repro.sessions.session", "Interrupted")):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
         _say(f"Ended after {done} whole steps: {error}. What was found is written.", error)
-        return 130 if cause is None else 2 if cause.full else 3
+        return 130 if cause is None else 2 if cause.full else 6 if error.findings.verdict == "hang" else 3  # type: ignore[attr-defined]
     if sentences.failed(error):
         full = getattr(error, "full", False)
         _say(f"{'Error' if full else 'Failed'}: {error}", error)

@@ -135,11 +135,11 @@ class Meetings:
         return come
 
     def _circle(self, first: Meeting) -> list[Behind] | None:
-        """Return a way from the collective, through those that it is behind, back to itself; None if there is none."""
+        """Return the shortest way from the collective, through those it is behind, back to itself; None: there is none."""
         seen: set[Key] = set()
-        ways: list[tuple[Meeting, list[Behind]]] = [(first, [])]
+        ways: deque[tuple[Meeting, list[Behind]]] = deque([(first, [])])
         while ways:
-            meeting, way = ways.pop()
+            meeting, way = ways.popleft()
             for rank in meeting.members if meeting.complete else ():
                 for earlier in self._front(rank, meeting):
                     step = [*way, Behind(rank, earlier, meeting)]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import FiniteFloat, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
-from streamrace.detectors import Divergence, Finding, Race, Stale, Uncovered
+from streamrace.detectors import Divergence, Finding, Hang, Race, Stale, Uncovered
 from streamrace.detectors.confidence.incidental import IncidentalOrder, OrderBasis
 from streamrace.detectors.confidence.waits import WaitSite
 from streamrace.detectors.missing_waits import Where, missing_waits
@@ -387,13 +387,16 @@ def of_scenario(
     distance: float = 0.0,
     holding: OrderBasis = OrderBasis(),  # noqa: B008
     unexercised: Sequence[str] = (),
+    hangs: Sequence[Hang] = (),
 ) -> Findings:
     """Return the findings of a scenario's run. ``witnesses``: one for each race, or none. ``holding``: the waits that a
-    clean verdict depends on.
+    clean verdict depends on. ``hangs``: the one that ended it, if one did.
     """
     diverged = divergence is not None and divergence.diverged
     causes = {"race": races, "stale": stale, "uncovered": uncovered}
-    if races:
+    if hangs:
+        verdict = Verdict.HANG
+    elif races:
         verdict = Verdict.UNSTABLE if diverged else Verdict.HIDDEN
     elif stale is not None:
         verdict = Verdict.STALE
@@ -426,7 +429,8 @@ def of_scenario(
         profile=dict(profile),
         versions=dict(versions),
     )
-    return findings.model_copy(update={"sentence": _sentence(findings)})
+    hung = [f"Hang: no rank can go on: {hang.sentence()}." for hang in hangs]
+    return findings.model_copy(update={"sentence": " ".join(hung) or _sentence(findings)})
 
 
 def _sentence(findings: Findings) -> str:

@@ -39,7 +39,7 @@ def run(
     """Run a scenario on the simulated GPU, and compare it with the same program on plain gloo.
 
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
-    3 a rank failed, 130 interrupted.
+    3 a rank failed, 6 a hang, 130 interrupted.
     """
     from streamrace.reports.screen import terminal
     from streamrace.reports.screen.terminal import Progress

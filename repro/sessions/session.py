@@ -10,6 +10,7 @@ from pathlib import Path
 
 from streamrace.detectors import (
     Finding,
+    Hang,
     Race,
     RaceDetector,
     Uncovered,
@@ -148,6 +149,7 @@ def simulate(
             watch=watch_findings[0] if watch_findings else None,
             witnesses=witnesses.of(scenario, folder / "trace", races) if failure is None else (),
             distance=_distance(values),
+            hangs=found_by(using, Hang),
         )
         tables.write(values, reference, folder)
         findings = build()

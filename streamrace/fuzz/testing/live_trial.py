@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from streamrace.detectors import Race, Uninitialised, Unseen, UnwrittenRead, read, registry
+from streamrace.detectors import Hang, MayHang, Race, Uninitialised, Unseen, UnwrittenRead, read, registry
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.waits import Waits
 from streamrace.detectors.files import rests_on
@@ -28,7 +28,16 @@ from streamrace.fuzz.testing.bodies import Body, Describe, Problem
 from streamrace.fuzz.testing.forked import NO_FAILURE, Done, Forks
 from streamrace.fuzz.testing.lines import by_pytest, own, timing_lines
 from streamrace.fuzz.testing.options import Options
-from streamrace.fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
+from streamrace.fuzz.testing.report import (
+    BLIND,
+    BodyFailed,
+    JudgedTest,
+    Shown,
+    hang_lines,
+    in_token,
+    races_so_far,
+    report,
+)
 from streamrace.fuzz.watched_values import NoTensors
 from streamrace.trace.records import TraceError
 
@@ -69,9 +78,10 @@ class LiveTrial:
             failing = self._search(control)
         accused = [race for race in judged if self._options.benign == "fail" or race.word != "benign"]
         self._note(races)
-        if failing is None and not accused and not unwritten:
+        orders = found_by(self._detectors, MayHang)
+        if failing is None and not accused and not unwritten and not orders:
             return None
-        lines = report(judged if failing else accused, failing, self._command, unwritten)
+        lines = report(judged if failing else accused, failing, self._command, unwritten, orders)
         return "\n".join([*lines, *(["", *self.notes] if self.notes else [])])
 
     def once(self, timing: Timing, *, strict: bool = True) -> str | None:
@@ -115,6 +125,8 @@ class LiveTrial:
             if first.failure.kind == NoTensors.__name__:
                 raise Problem(first.failure.line.partition(": ")[2])
             skipped = first.failure.kind in NO_FAILURE
+            if hangs := found_by(self._detectors, Hang):
+                raise BodyFailed(first.failure, "hang", hang_lines(hangs[0]))
             raise BodyFailed(first.failure, "stream races", [] if skipped else races_so_far(races))
         if not any(recorded.works for recorded in first.run.values()):
             raise Problem("the test issues no work to the simulated GPU: there is no timing to fuzz")

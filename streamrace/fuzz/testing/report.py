@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from streamrace.detectors import Race, Uninitialised
+from streamrace.detectors import Hang, MayHang, Race, Uninitialised
 from streamrace.fuzz.testing.bodies import Failure
 from streamrace.fuzz.testing.lines import race_lines
 
@@ -50,8 +50,10 @@ def report(
     failing: Shown | None,
     command: Callable[[str], str],
     unwritten: Sequence[Uninitialised] = (),
+    orders: Sequence[MayHang] = (),
 ) -> list[str]:
-    """Return the lines of a failing test, whose values depend on timing ``failing`` or on memory ``unwritten``.
+    """Return the lines of a failing test, whose values depend on timing ``failing`` or on memory ``unwritten``, or
+    whose collectives have ``orders`` that may hang.
 
     ``command``: returns the command for a token.
     """
@@ -62,8 +64,10 @@ def report(
         lines = [f"values depend on timing: {failing.wrong[0]}"]
     elif races:
         lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
-    else:
+    elif unwritten:
         lines = [f"uninitialised: memory that nobody wrote reaches {unwritten[0].where}"]
+    else:
+        lines = ["may hang: ranks issue their collectives in different order"]
     for number, result in enumerate(sorted(races, key=lambda result: result.word != "harmful"), 1):
         lines += ["", f"Race {number} of {len(races)}: {result.race.kind}, {result.word}", *race_lines(result.race)]
         if result.reason:
@@ -78,9 +82,16 @@ def report(
         lines += [] if races else [f"  {_NO_RACE}"]
     for read in unwritten:
         lines += ["", f"Uninitialised: {read.sentence()}."]
+    for order in orders:
+        lines += ["", f"May hang: {order.sentence()}."]
     if harmful is None and failing is None and races and all(result.word == "benign" for result in races):
         lines += ["", "No value depends on it. To let such races pass: @pytest.mark.stream_race(benign='allow')"]
     return lines
+
+
+def hang_lines(hang: Hang) -> list[str]:
+    """Return what does not fit, and where each rank stands."""
+    return [f"{hang.sentence()}.", *(f"  {clause}." for clause in hang.details())]
 
 
 def races_so_far(races: Sequence[Race]) -> list[str]:
