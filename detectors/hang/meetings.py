@@ -135,7 +135,7 @@ class Meetings:
         return come
 
     def _circle(self, first: Meeting) -> list[Behind] | None:
-        """Return the shortest way from the collective, through those it is behind, back to itself; None: there is none."""
+        """Return the shortest way from the collective, by those it is behind, back to itself, if there is one."""
         seen: set[Key] = set()
         ways: deque[tuple[Meeting, list[Behind]]] = deque([(first, [])])
         while ways:
