@@ -95,6 +95,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "command": Row("command"),
     "check": Row("check"),
     "ending": Row("ending"),
+    "hang": Row("hang"),
     "step": Row("step"),
     "memory": Row("memory"),
     "long": Row("long"),
