@@ -4,7 +4,8 @@ The command ``streamrace`` covers most uses. Programs and tests import from this
 
 * :class:`NanWatch`, in a training program: the first bad value, and where it came from;
 * :func:`watch`, in a test marked ``stream_race``: a value that must not depend on timing;
-* :func:`check_program` and :func:`stream_timings`, in tests of whole programs and in property tests;
+* :func:`check_program` and :func:`check_collectives`, in tests of whole programs;
+* :func:`stream_timings`, in property tests;
 * :class:`RaceDetector`, :func:`find_races` and :class:`Race`: the detectors, on a trace.
 
 Importing the package imports nothing else: each name is imported on first use.
@@ -21,15 +22,25 @@ if TYPE_CHECKING:
     from streamrace.detectors.order.races import Race
     from streamrace.detectors.race_detector import RaceDetector
     from streamrace.fuzz.strategy import stream_timings
-    from streamrace.fuzz.testing.programs import check_program
+    from streamrace.fuzz.testing.programs import check_collectives, check_program
     from streamrace.fuzz.watched_values import watch
 
-__all__ = ["NanWatch", "Race", "RaceDetector", "check_program", "find_races", "stream_timings", "watch"]
+__all__ = [
+    "NanWatch",
+    "Race",
+    "RaceDetector",
+    "check_collectives",
+    "check_program",
+    "find_races",
+    "stream_timings",
+    "watch",
+]
 
 _MODULES = {
     "NanWatch": "streamrace.detectors.live.watch",
     "Race": "streamrace.detectors.order.races",
     "RaceDetector": "streamrace.detectors.race_detector",
+    "check_collectives": "streamrace.fuzz.testing.programs",
     "check_program": "streamrace.fuzz.testing.programs",
     "find_races": "streamrace.detectors.files",
     "stream_timings": "streamrace.fuzz.strategy",

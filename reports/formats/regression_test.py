@@ -10,12 +10,12 @@ import base64
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from streamrace.detectors import Race
+from streamrace.detectors import Hang, MayHang, Race
 from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.order.races import Side
 from streamrace.detectors.places import meant
@@ -35,28 +35,19 @@ _ASSERTS = (
 )
 
 
-@dataclass(frozen=True)
-class EmittedTest:
-    """The contents of a test. ``program``: its text; ``name``: its file's; ``modules``: texts of its modules, by file
+@dataclass(frozen=True, kw_only=True)
+class EmittedProgram:
+    """The program of a test. ``program``: its text; ``name``: its file's; ``modules``: texts of its modules, by file
     name.
 
-    ``about``: the program's docstring. ``between``: the two places; ``beside``: those of the program's other races.
-    ``timing`` and ``reference``: of the witness. ``harm``: harmful, benign or not confirmed; ``says``: the evidence.
-    ``data``: contents of the files that it opens, by path; None: too large, so the file lies beside the test's.
-    ``elsewhere``: paths of files that it opens and the test does not bring. ``releases``: with which it fails.
-    ``needed``: modules of the user's own that are not in the file. ``lines``: count of all lines before and after the
-    reduction; ``whole``: nothing more can be left out, as so many ``trials`` showed.
+    ``about``: the program's docstring. ``data``: contents of the files that it opens, by path; None: too large, so the
+    file lies beside the test's. ``elsewhere``: paths of files that it opens and the test does not bring. ``releases``:
+    with which it fails. ``needed``: modules of the user's own that are not in the file. ``lines``: count of all lines
+    before and after the reduction; ``whole``: nothing more can be left out, as so many ``trials`` showed.
     """
 
-    race: Race
     program: str
     name: str
-    between: tuple[str, str]
-    timing: str
-    reference: str
-    harm: str
-    says: str
-    beside: Sequence[tuple[str, str]] = ()
     ranks: int | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, bytes | None] = field(default_factory=dict)
@@ -70,8 +61,61 @@ class EmittedTest:
     trials: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmittedTest(EmittedProgram):
+    """The contents of a test of a race. ``between``: the two places; ``beside``: those of the program's other races.
+
+    ``timing`` and ``reference``: of the witness. ``harm``: harmful, benign or not confirmed; ``says``: the evidence.
+    """
+
+    race: Race
+    between: tuple[str, str]
+    timing: str
+    reference: str
+    harm: str
+    says: str
+    beside: Sequence[tuple[str, str]] = ()
+
+    @property
+    def function(self) -> str:
+        return name_of(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmittedHangTest(EmittedProgram):
+    """The contents of a test of a ``hang``, or of an order that may hang."""
+
+    hang: Hang | MayHang
+    function = "test_no_rank_waits_for_ever"
+
+
 def text(test: EmittedTest) -> str:
     """Return the text of the test's file."""
+    own = [_between(test.between), f"timing={_quoted(test.timing)}"]
+    own += [f"reference={_quoted(test.reference)}"] if test.reference != "t1" else []
+    own += [_pairs(test.beside)] if test.beside else []
+    return _file(test, test.function, "check_program", own, _docstring(test))
+
+
+def text_of_hang(test: EmittedHangTest) -> str:
+    """Return the text of the file of a test of a hang."""
+    word = "Hangs" if isinstance(test.hang, Hang) else "May hang"
+    parts = [
+        "All ranks of a group make the same calls in the same order.",
+        inspect.cleandoc(test.about),
+        _filled(f"{word}{_with_releases(test)}: {test.hang.sentence()}."),
+        _filled(
+            "It asserts that no rank waits for ever, and that the program would come to its end if each GPU ran its "
+            "collectives one at a time, in the order in which they were issued."
+        ),
+        *_brings(test),
+    ]  # fmt: skip
+    docstring = visible("\n\n".join(part for part in parts if part)) + "\n"
+    return _file(test, test.function, "check_collectives", [], docstring)
+
+
+def _file(test: EmittedProgram, function: str, check: str, own: Sequence[str], docstring: str) -> str:
+    """Return the text of a file with one test, which calls ``check`` with the program and ``own`` arguments."""
     constants = {"PROGRAM": literal(test.program)}
     modules, files = [], []
 
@@ -91,21 +135,19 @@ def text(test: EmittedTest) -> str:
     arguments += ["files={\n" + "".join(f"            {file},\n" for file in files) + "        }"] if files else []
     arguments += [f"arguments=[{', '.join(map(_quoted, test.arguments))}]"] if test.arguments else []
     arguments += [f"ranks={test.ranks}"] if test.ranks is not None else []
-    arguments += [_between(test.between), f"timing={_quoted(test.timing)}"]
-    arguments += [f"reference={_quoted(test.reference)}"] if test.reference != "t1" else []
-    arguments += [_pairs(test.beside)] if test.beside else []
+    arguments += own
     imports = {"from base64 import b64decode" for value in constants.values() if value.startswith("b64decode")}
     imports |= {"from pathlib import Path" for data in test.data.values() if data is None}
     lines = [
-        literal(_docstring(test)),
+        literal(docstring),
         "",
         *([*sorted(imports), ""] if imports else []),
-        "from streamrace import check_program",
+        f"from streamrace import {check}",
         "",
         *(f"{name} = {value}\n" for name, value in constants.items()),
         "",
-        f"def {name_of(test)}():",
-        "    check_program(",
+        f"def {function}():",
+        f"    {check}(",
         *(f"        {argument}," for argument in arguments),
         "    )",
     ]
@@ -150,9 +192,8 @@ def _docstring(test: EmittedTest) -> str:
         head = f"The memory of the {first} is not to be used again before that is done."
     else:
         head = f"The {second} has to wait for the {first}."
-    releases = ", ".join(f"{name} {version}" for name, version in test.releases.items())
     shown = [
-        f"Fails{f' with {releases}' if releases else ''}:",
+        f"Fails{_with_releases(test)}:",
         "",
         *_line("first", race.first),
         *_line("second", race.second),
@@ -168,20 +209,31 @@ def _docstring(test: EmittedTest) -> str:
         parts.append("Both functions lie in this file: if they are wrong, mend them here.")
     if test.beside:
         parts.append("The program has other races, which this test ignores: `beside` names them.")
-    if test.needed:
-        parts.append(_filled(f"Beside this file it imports {', '.join(test.needed)}: pytest has to find that."))
-    if beside := [file for file, data in test.data.items() if data is None]:
-        parts.append(_filled(f"It opens {wording.few(beside, _LISTED)}: copy that into the folder of this file."))
-    if test.elsewhere:
-        parts.append(_filled(f"It opens {wording.few(test.elsewhere, _LISTED)}: that has to be there."))
-    parts.append(_filled(_made(test)))
+    parts += _brings(test)
     return visible("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _made(test: EmittedTest) -> str:
+def _with_releases(test: EmittedProgram) -> str:
+    releases = ", ".join(f"{name} {version}" for name, version in test.releases.items())
+    return f" with {releases}" if releases else ""
+
+
+def _brings(test: EmittedProgram) -> Iterator[str]:
+    """Yield what the test needs beside its file, and how it was made."""
+    if test.needed:
+        yield _filled(f"Beside this file it imports {', '.join(test.needed)}: pytest has to find that.")
+    if beside := [file for file, data in test.data.items() if data is None]:
+        yield _filled(f"It opens {wording.few(beside, _LISTED)}: copy that into the folder of this file.")
+    if test.elsewhere:
+        yield _filled(f"It opens {wording.few(test.elsewhere, _LISTED)}: that has to be there.")
+    yield _filled(_made(test))
+
+
+def _made(test: EmittedProgram) -> str:
     where = f"{test.ranks} processes with a simulated GPU each" if (test.ranks or 1) > 1 else "a simulated GPU"
     before, after = test.lines
-    left = f" The program is what is left of {before} lines, {after}, that show the race" if after < before else ""
+    shows = "that hang" if isinstance(test, EmittedHangTest) else "that show the race"
+    left = f" The program is what is left of {before} lines, {after}, {shows}" if after < before else ""
     remark = f"{left}{'' if test.whole else '; it may still have some that are not needed'}." if left else ""
     return f"Runs on {where}: pip install pytest 'streamrace[watch]'.{remark}"
 

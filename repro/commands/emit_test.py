@@ -15,6 +15,7 @@ from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import in_place, slowed
 
 if TYPE_CHECKING:
+    from streamrace.reports.formats.regression_test import EmittedProgram
     from streamrace.repro.sessions.race_selection import Chosen
 
 
@@ -42,19 +43,27 @@ def emit_test(
     """Write a pytest file that fails while the race RACE of RUN is there, and passes when it is fixed.
 
     RUN is a folder of 'streamrace check'. RACE is a number or a place: FILE:FUNCTION, or both places with a comma
-    between them. The program runs many times, with the releases of RUN, and is made smaller as long as it shows the
-    race with the same effect. The test needs pytest, this package and the library, but no GPU.
+    between them; in a run without races, the number of a hang. The program runs many times, with the releases of RUN,
+    and is made smaller as long as it shows the race with the same effect. The test needs pytest, this package and the
+    library, but no GPU.
     Exit status: 0 written, 2 no test can be made (a message says why), 130 interrupted.
     """
     from streamrace.reports.formats import regression_test as form
     from streamrace.reports.formats.writing import write
     from streamrace.reports.screen.console import Terminal
-    from streamrace.reports.text import typed
-    from streamrace.repro.sessions import regression_test
+    from streamrace.repro.sessions import hang_test, regression_test
     from streamrace.repro.sessions.race_selection import chosen
 
+    console = Terminal(stderr=True)
+    with console.status("the hang") as status:
+        hang = hang_test.emit(folder, race, packages, trials, status.update)
+    if hang is not None:
+        file = output or folder / f"test_hang_{race}.py"
+        write(form.text_of_hang(hang), file)
+        _say(hang, hang.function, file, ())
+        return
     selection = chosen(folder, race, traced=False)
-    program = regression_test.AskedTest.of(selection)
+    program = regression_test.AskedTest.of(folder, own=selection.own, request=selection.asked)
     timing = _timing(selection)
     file = output or folder / f"test_race_{selection.number}.py"
     if file.is_dir() or not file.absolute().parent.is_dir():
@@ -62,14 +71,21 @@ def emit_test(
             f"--output {file} {'is a folder' if file.is_dir() else 'is in a folder that does not exist'}: name a file"
         )
     in_place(tuple(regression_test.available_releases(program.packages, packages)))
-    console = Terminal(stderr=True)
     with console.status("the program by itself") as status:
         test = regression_test.emit(selection, program, timing, race, trials, status.update, fixed=fixed)
     write(form.text(test), file)
+    _say(test, form.name_of(test), file, fixed)
+
+
+def _say(test: EmittedProgram, name: str, file: Path, fixed: tuple[str, ...]) -> None:
+    """Print how small the test is, what it lacks, and how it is run."""
+    from streamrace.reports.screen.console import Terminal
+    from streamrace.reports.text import typed
+
     terminal = Terminal()
     before, after = test.lines
     size = f"{after} lines of {before}" if after < before else f"all {before} lines"
-    terminal.print(f"{form.name_of(test)}: {size}, {test.trials} trials", highlight=False, soft_wrap=True)
+    terminal.print(f"{name}: {size}, {test.trials} trials", highlight=False, soft_wrap=True)
     if not test.whole:
         terminal.print("Not every removal was tried: --trials sets how many are.", highlight=False, soft_wrap=True)
     if test.needed:

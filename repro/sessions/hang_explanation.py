@@ -11,12 +11,19 @@ from streamrace.detectors.hang.history import History
 from streamrace.detectors.hangs import Issue
 from streamrace.device.scripts import WrongUse
 from streamrace.reports.data import dry, loading
+from streamrace.reports.data.loading import ReadRun
 from streamrace.reports.text.hang import HangTelling, telling
 from streamrace.trace.records import TraceError
 
 
 def explain(folder: Path, wanted: str) -> HangTelling | None:
-    """Explain hang number ``wanted``. Return None for a run that has races, or neither races nor hangs.
+    """Explain hang number ``wanted``: see :func:`chosen`."""
+    selection = chosen(folder, wanted)
+    return telling(selection[1], int(wanted), _last(folder / "trace")) if selection is not None else None
+
+
+def chosen(folder: Path, wanted: str) -> tuple[ReadRun, Hang | MayHang] | None:
+    """Return the run, and its hang number ``wanted``; None for a run that has races, or neither races nor hangs.
 
     Raises :class:`WrongUse`, :class:`streamrace.reports.data.schema.ReportError`.
     """
@@ -29,7 +36,7 @@ def explain(folder: Path, wanted: str) -> HangTelling | None:
         return None
     if not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted[:9]) <= len(found)):
         raise WrongUse(f"{folder} has no race, and no hang '{wanted}': give a number from 1 to {len(found)}")
-    return telling(found[int(wanted) - 1], int(wanted), _last(folder / "trace"))
+    return run, found[int(wanted) - 1]
 
 
 def _last(traces: Path) -> Mapping[int, Sequence[Issue]]:

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from streamrace.detectors.identity import lasting
 from streamrace.detectors.order.races import Race, Side
@@ -40,8 +41,8 @@ from streamrace.reports.formats.regression_test import EmittedTest
 from streamrace.repro.sessions.folders import OPENED
 from streamrace.repro.sessions.race_selection import BETWEEN, Chosen
 
-_PATIENCE, _LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
-_FIRST_S = 600.0  # limit of the first run
+_PATIENCE, LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
+FIRST_S = 600.0  # limit of the first run
 _LARGEST_COPIED = 64 << 20  # bytes of a file that the test copies from its own folder
 _IMPORTED = "torch._dynamo"  # torch's optimizers import it on first use, which takes seconds
 
@@ -65,25 +66,22 @@ class AskedTest:
     packages: tuple[str, ...]
 
     @classmethod
-    def of(cls, chosen: Chosen) -> AskedTest:
-        """Derive the program from a run. Raises :class:`WrongUse` if the run cannot become a test."""
-        if not chosen.own:
-            raise WrongUse(
-                f"{chosen.folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran"
-            )
-        request = chosen.asked
+    def of(cls, folder: Path, *, own: bool, request: Mapping[str, Any]) -> AskedTest:
+        """Derive the program from a run's request. Raises :class:`WrongUse` if the run cannot become a test."""
+        if not own:
+            raise WrongUse(f"{folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran")
         if request.get("dry_on_nodes"):
-            raise WrongUse(f"{chosen.folder} is a dry run, and has no values: check the program on one machine's ranks")
+            raise WrongUse(f"{folder} is a dry run, and has no values: check the program on one machine's ranks")
         if request.get("scale_limits"):
             raise WrongUse(
-                f"{chosen.folder} had --scale-limits, and a test has no such option: give the program's own "
+                f"{folder} had --scale-limits, and a test has no such option: give the program's own "
                 "configuration the limits that the verdict names, and check it again"
             )
         if request.get("gpus"):
-            raise WrongUse(f"{chosen.folder} had --gpus {request['gpus']}, and a test has one GPU for each rank")
+            raise WrongUse(f"{folder} had --gpus {request['gpus']}, and a test has one GPU for each rank")
         if request.get("compile"):
             raise WrongUse(
-                f"{chosen.folder} had --compile {request['compile']}, and a test has no such option: its compiled "
+                f"{folder} had --compile {request['compile']}, and a test has no such option: its compiled "
                 "functions would run eagerly"
             )
         try:
@@ -91,17 +89,17 @@ class AskedTest:
         except ValueError:
             words = []
         if not words:
-            raise WrongUse(f"{chosen.folder} does not say which program ran")
+            raise WrongUse(f"{folder} does not say which program ran")
         if words[0] == "-m":
-            raise WrongUse(f"{chosen.folder} is of a module (-m): emit-test is of a script")
+            raise WrongUse(f"{folder} is of a module (-m): emit-test is of a script")
         script = Path(words[0])
         if not script.is_file():
             raise WrongUse(
-                f"there is no {words[0]} here, which {chosen.folder} is of: run emit-test where 'streamrace check' ran"
+                f"there is no {words[0]} here, which {folder} is of: run emit-test where 'streamrace check' ran"
             )
         ranks = request.get("ranks", 1)
         if type(ranks) is not int or not 1 <= ranks <= 64:
-            raise WrongUse(f"{chosen.folder} does not say on how many ranks its program ran")
+            raise WrongUse(f"{folder} does not say on how many ranks its program ran")
         packages = request.get("packages", {})
         releases = packages if isinstance(packages, dict) else {}
         return cls(script, tuple(words[1:]), ranks, tuple(name for name, word in releases.items() if word != "beside"))
@@ -119,6 +117,34 @@ def available_releases(packages: Sequence[str], requested: Sequence[str]) -> Seq
     return [*packages, *(pkg for pkg in requested if pkg not in packages)]
 
 
+class Prepared(NamedTuple):
+    """A program that stands by itself. ``path``: prepended to the import path; ``beforehand``: imported before a run.
+
+    ``elsewhere``: paths of files that it opens and does not bring; ``needed``: modules that it does not bring.
+    """
+
+    files: Files
+    program: Alone
+    path: Sequence[str]
+    beforehand: Sequence[str]
+    elsewhere: Sequence[str]
+    needed: Sequence[str]
+
+
+def prepared(folder: Path, test: AskedTest) -> Prepared:
+    """Collect the program of the run in ``folder``, with its modules and the files that it opens."""
+    try:
+        imports = modules.imported(test.script)
+        files: Files = {test.script.name: modules.read(test.script), **(imports.beside if imports.few else {})}
+        data, elsewhere = _data(noted(folder / OPENED), [*files.values(), *test.arguments])
+        program = Alone(files, test.arguments, test.ranks if test.ranks > 1 else None, data)
+    except (modules.NoProgram, ValueError) as problem:
+        raise WrongUse(str(problem)) from None
+    needed = [*imports.packages, *([] if imports.few else [Path(name).stem for name in imports.beside])]
+    path = [str(test.script.parent.absolute())] if needed else []
+    return Prepared(files, program, path, [*_importable(imports.installed), _IMPORTED], elsewhere, needed)
+
+
 def emit(
     chosen: Chosen, test: AskedTest, timing: Timing, named: str, trials: int, tell: Tell, *, fixed: Sequence[str] = ()
 ) -> EmittedTest:
@@ -128,18 +154,9 @@ def emit(
     Raises :class:`WrongUse` if the program, alone in a folder, does not show the race.
     """
     places = _places(chosen.race, named)
-    try:
-        imports = modules.imported(test.script)
-        files: Files = {test.script.name: modules.read(test.script), **(imports.beside if imports.few else {})}
-        data, elsewhere = _data(noted(chosen.folder / OPENED), [*files.values(), *test.arguments])
-        program = Alone(files, test.arguments, test.ranks if test.ranks > 1 else None, data)
-    except (modules.NoProgram, ValueError) as problem:
-        raise WrongUse(str(problem)) from None
-    needed = [*imports.packages, *([] if imports.few else [Path(name).stem for name in imports.beside])]
-    path = [str(test.script.parent.absolute())] if needed else []
+    files, program, path, beforehand, elsewhere, needed = prepared(chosen.folder, test)
     mended = _variables(fixed) if fixed else {}
-    beforehand = [*_importable(imports.installed), _IMPORTED]
-    with _runner(path, beforehand) as runner, _other(path, beforehand, mended, runner) as other:
+    with running(path, beforehand) as runner, _other(path, beforehand, mended, runner) as other:
         tell("the program by itself")
         shows = _shown(program, chosen, timing, runner)
         if fixed:
@@ -148,13 +165,13 @@ def emit(
                 raise WrongUse(f"with {' '.join(fixed)} the program {why}")
         reduced = Reduced(files, 0, whole=True)
         if trials:
-            before = _count(files)
+            before = count_lines(files)
 
             def progress(done: int, left: Files) -> None:
-                tell(f"trial {done + 1} of at most {trials}: {_count(left)} lines are left of {before}")
+                tell(f"trial {done + 1} of at most {trials}: {count_lines(left)} lines are left of {before}")
 
             reduced = reduce(files, shows, budget=trials, tell=progress)
-    with _runner(path, []) as runner, _other(path, [], mended, runner) as other:
+    with running(path, []) as runner, _other(path, [], mended, runner) as other:
         tell("the reduced program, once more")
         final = replace(shows, runner=runner)
         last = final.look(reduced.files, twice=True)
@@ -169,7 +186,7 @@ def emit(
         with standing(alone, runner, shows.patience_s) as runs:
             runs.keep(timing)
             still = {file.key for file in noted(runs.opened)}
-        alone = replace(alone, data={path: inner for path, inner in data.items() if path in still})
+        alone = replace(alone, data={path: inner for path, inner in alone.data.items() if path in still})
         beside = _others(last.races, places)
         with standing(alone, runner, shows.patience_s) as runs:
             verdict = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
@@ -201,7 +218,7 @@ def emit(
         about=Text(files[name]).docstring if trials else "",
         releases=_releases(test.packages, last.race),
         needed=needed,
-        lines=(_count(files), _count(reduced.files)),
+        lines=(count_lines(files), count_lines(reduced.files)),
         whole=reduced.whole,
         trials=reduced.trials,
     )
@@ -212,11 +229,11 @@ def _shown(program: Alone, chosen: Chosen, timing: Timing, runner: Runner) -> Sh
     look = Look()
     for ranks in [program.ranks] if program.ranks else [None, 1]:
         trial = replace(program, ranks=ranks)
-        shows = Shows(trial, lasting(chosen.race), timing, runner, _FIRST_S)
+        shows = Shows(trial, lasting(chosen.race), timing, runner, FIRST_S)
         began = time.monotonic()
         look = shows.look(program.files, twice=True)
         if look.race is not None:
-            shows.patience_s = max(_LEAST_S, _PATIENCE * (time.monotonic() - began))
+            shows.patience_s = max(LEAST_S, _PATIENCE * (time.monotonic() - began))
             shows.known = look.keys
             verdict = look.witness.verdict if look.witness else "not confirmed"
             shows.harm = verdict if verdict != "not confirmed" else ""
@@ -287,7 +304,7 @@ def _importable(installed: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _runner(
+def running(
     path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Runner]:
     """Start a runner. ``path``: prepended to the import path; ``variables``: added to its environment."""
@@ -301,7 +318,7 @@ def _other(
     path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str], runner: Runner
 ) -> AbstractContextManager[Runner]:
     """Return a runner with the fixed releases, or the same runner if none were given."""
-    return _runner(path, imported, variables) if variables else nullcontext(runner)
+    return running(path, imported, variables) if variables else nullcontext(runner)
 
 
 def _variables(packages: Sequence[str]) -> dict[str, str]:
@@ -328,5 +345,5 @@ def _releases(packages: Sequence[str], race: Race) -> dict[str, str]:
     return requested | {name: version for name, version in local.items() if name not in requested and name != "python"}
 
 
-def _count(files: Files) -> int:
+def count_lines(files: Files) -> int:
     return sum(text.count("\n") for text in files.values())

@@ -217,7 +217,7 @@ class Work(dist.Work):
 def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
-    call = _call(job)
+    call = agreed_call(job)
     place = tracing.place() if call is not None else ""
     if job.number == CAPTURED:
         work.capture_collective(_begins(job, call, place))
@@ -250,7 +250,7 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     launch(job, stream=stream, members=job.members, at_start=read, at_end=write, call=call)
 
 
-def _call(job: CollectiveCall) -> AgreedCall | None:
+def agreed_call(job: CollectiveCall) -> AgreedCall | None:
     """Return this rank's call as the other ranks must make it, too. None: there is no other rank."""
     size = len(job.members)
     if size == 1:

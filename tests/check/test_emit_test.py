@@ -25,7 +25,7 @@ from streamrace.fuzz.testing.programs import Judgement, StreamRaceWarning, judge
 from streamrace.repro.__main__ import main
 from streamrace.repro.sessions import regression_test
 from tests.check.conftest import Checking
-from tests.warm import shell
+from tests.warm import ROOT, shell, with_simulated_gpu
 
 LIBRARY = """
     import torch
@@ -212,3 +212,42 @@ def test_a_checked_race_becomes_a_test_of_what_shows_it(
     with warnings.catch_warnings():
         warnings.simplefilter("error", StreamRaceWarning)
         run()
+
+
+UNEVEN = """
+    '''Gathers what one rank has.'''
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    torch.cuda.set_device(rank)
+    unused = torch.zeros(3, device="cuda")
+    for step in range(3 - rank):
+        value = torch.ones(4, device="cuda")
+        dist.all_reduce(value)
+        print(value.sum().item())
+"""
+
+
+def test_a_hang_becomes_a_test_that_fails_and_passes_when_it_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(dedent(UNEVEN))
+    house = with_simulated_gpu()
+    shell_ = {**shell(), "PYTHONPATH": str(ROOT)}
+    words = ["check", "--ranks", "2", "--name", "it", "train.py"]
+    assert house.run("-m", "streamrace", *words, folder=tmp_path, environment=shell_).returncode == 6
+    words = ["emit-test", "--trials", "12", "runs/it", "1"]
+    made = house.run("-m", "streamrace", *words, folder=tmp_path, environment=shell_)
+    assert "test_no_rank_waits_for_ever" in made.stdout, made.stdout + made.stderr
+    file = tmp_path / "runs" / "it" / "test_hang_1.py"
+    text = file.read_text()
+    assert "unused" not in text
+    assert "rank 0 waits for rank 1 in all_reduce (SUM) of 4 float32" in " ".join(text.split())
+
+    def tested() -> str:
+        alone = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        return house.run(*alone, folder=tmp_path, environment=shell_).stdout
+
+    assert "hang: rank 0 waits for rank 1" in tested()
+    file.write_text(text.replace("range(3 - rank)", "range(3)"))
+    assert "1 passed" in tested()

@@ -41,7 +41,8 @@ class MirroredProcessGroup(ProcessGroupNCCL):
             values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
         else:
             values = _values(job) if all(torch.ops.simgpu.known(tensor) for tensor in job.reads) else None
-        collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],))
+        call = collectives.agreed_call(job)
+        collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],), call=call)
         for output, value in zip(job.writes, values or (), strict=False):
             with torch.inference_mode(), unseen():
                 _alias(output).copy_(value)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from streamrace.detectors import Race, Unseen, registry
+from streamrace.detectors import Hang, Race, Unseen, registry
 from streamrace.detectors import wording as of_accesses
 from streamrace.detectors.base import found_by
 from streamrace.detectors.confidence.waits import Waits
@@ -27,6 +28,7 @@ from streamrace.device.processor import KERNELS
 from streamrace.device.timing import Delay, Timing
 from streamrace.fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
 from streamrace.fuzz.live.standalone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
+from streamrace.fuzz.reduction.hang_predicate import hangs_of
 from streamrace.fuzz.testing.report import races_so_far
 from streamrace.trace import wording
 from streamrace.trace.records import TraceError
@@ -78,6 +80,52 @@ def check_program(
     __tracebackhide__ = True
     import pytest
 
+    with _standing(program, ranks, name, modules, files, arguments) as runs:
+        try:
+            result = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
+        except UnwrittenTrace as problem:
+            result = Judgement(f"nothing is known of the race: {problem}")
+    for note in result.notes:
+        warnings.warn(note, StreamRaceWarning, stacklevel=2)
+    if result.problem:
+        pytest.fail(result.problem, pytrace=False)
+
+
+def check_collectives(
+    program: str,
+    *,
+    ranks: int,
+    name: str = "program.py",
+    modules: Mapping[str, str] = MappingProxyType({}),
+    files: Mapping[str, str | bytes | Path] = MappingProxyType({}),
+    arguments: Sequence[str] = (),
+) -> None:
+    """Fail if the program's ranks hang, or issue collectives in an order that may hang. See :func:`check_program`."""
+    __tracebackhide__ = True
+    import pytest
+
+    with _standing(program, ranks, name, modules, files, arguments) as runs:
+        found, why = hangs_of(runs, Timing())
+    if why:
+        pytest.fail(f"nothing is known of the collectives: {why}", pytrace=False)
+    if found:
+        word = "hang" if isinstance(found[0], Hang) else "may hang"
+        pytest.fail(f"{word}: {found[0].sentence()}", pytrace=False)
+
+
+@contextmanager
+def _standing(
+    program: str,
+    ranks: int | None,
+    name: str,
+    modules: Mapping[str, str],
+    files: Mapping[str, str | bytes | Path],
+    arguments: Sequence[str],
+) -> Iterator[AloneRuns]:
+    """Let the program run by itself, with this session's imports."""
+    __tracebackhide__ = True
+    import pytest
+
     path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in [*_cpu_torch(), *sys.path]))
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
     variables |= SAME_ORDER
@@ -88,14 +136,7 @@ def check_program(
         if isinstance(file, Path) and not file.is_file():
             pytest.fail(f"nothing is known of the race: the program opens {file}, which is not there", pytrace=False)
     with Runner(variables=variables) as runner, standing(alone, runner, PATIENCE_S) as runs:
-        try:
-            result = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
-        except UnwrittenTrace as problem:
-            result = Judgement(f"nothing is known of the race: {problem}")
-    for note in result.notes:
-        warnings.warn(note, StreamRaceWarning, stacklevel=2)
-    if result.problem:
-        pytest.fail(result.problem, pytrace=False)
+        yield runs
 
 
 def judged(
