@@ -168,5 +168,8 @@ def ranks(numbers: Sequence[int]) -> str:
 
 
 def _at(stack: tuple[Frame, ...]) -> str:
+    """Return the innermost place of a stack, and the program's own line that led to it: a stack ends with its file."""
     frame = site(stack)
-    return f" at {wording.frame(frame, path=True)}" if frame else ""
+    own = next((one for one in stack if one.file == stack[-1].file), None)
+    called = f", called from {wording.frame(own, path=True)}" if frame and own and own.file != frame.file else ""
+    return f" at {wording.frame(frame, path=True)}{called}" if frame else ""

@@ -12,6 +12,7 @@ from streamrace.trace.records import Frame
 
 _Lines = Callable[[str], Sequence[str] | None]
 _LONGEST = 100  # characters of a condition
+_LEAVES = ast.Continue | ast.Break | ast.Return
 
 
 def parted(hang: Hang, lines_of: _Lines) -> str:
@@ -36,6 +37,10 @@ def parted(hang: Hang, lines_of: _Lines) -> str:
             if within != beyond:
                 goes = (one.rank, other.rank) if within else (other.rank, one.rank)
                 return f"they part at {_text(branch, frame.file)}: rank {goes[0]} goes there, rank {goes[1]} does not"
+        lines = sorted((frame.line, second.line))
+        for branch in _branches(lines_of(frame.file)):
+            if lines[0] < branch.lineno < lines[1] and isinstance(branch.body[-1], _LEAVES):
+                return f"they may part at {_text(branch, frame.file)}, which skips what follows"
     if at is None and other.issue is not None:
         loop = next((loop for frame in reversed(ways[0]) if (loop := _loop(frame, lines_of))), "")
         return f"both are in the loop at {loop}: its order or its values differ" if loop else ""

@@ -26,6 +26,7 @@ from streamrace import checkout
 from streamrace.device import graph_lines
 from streamrace.device.build import torch_folder
 from streamrace.trace import wording
+from streamrace.trace.calls import IN_BACKWARD
 from streamrace.trace.records import Frame, Stack
 
 _HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not on the import path
@@ -117,9 +118,12 @@ class CallSites:
         return self._number(self.calls())
 
     def called_function(self) -> str:
-        """Return the outermost function of ``distributed_c10d.py`` that the program is in; empty if it is in none."""
+        """Return the outermost function of ``distributed_c10d.py`` that the program is in; empty if it is in none.
+
+        :data:`streamrace.trace.calls.IN_BACKWARD` if no Python code outside of the device called.
+        """
         frame: FrameType | None = sys._getframe(1)
-        name = ""
+        name = IN_BACKWARD if next(self._callers(), None) is None else ""
         while frame is not None and (file := frame.f_code.co_filename).endswith((".py", ">")):
             if file.endswith("/distributed_c10d.py"):
                 name = frame.f_code.co_name

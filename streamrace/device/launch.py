@@ -228,14 +228,19 @@ def traced(
         raise
     finally:
         with held():  # Ctrl-C may arrive twice: from the terminal, and forwarded by the parent process
-            collectives.leave(done=done)
-            if tracer is not None and writer is not None:
-                tracer.flush(everything=True)
-                if not dry.active():
-                    _written(writer, probes.collected())
-                tracer.close(done=done)
-                with _writing():
-                    writer.close()
+            try:
+                collectives.leave(done=done)
+            except BaseException:
+                done = False  # its collectives never take place: the trace says so
+                raise
+            finally:
+                if tracer is not None and writer is not None:
+                    tracer.flush(everything=True)
+                    if not dry.active():
+                        _written(writer, probes.collected())
+                    tracer.close(done=done)
+                    with _writing():
+                        writer.close()
 
 
 _unwritten: list[OSError] = []  # errors that kept this process from writing its trace

@@ -11,6 +11,7 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
+IN_BACKWARD = "backward"  # the name of a call without a caller in Python: autograd's thread made it, as for DDP
 _OF_SEVERAL = {"barrier", "monitored_barrier"}  # functions of torch.distributed that make another collective
 _OTHER_END = {"send": "recv", "recv": "send"}
 
@@ -61,6 +62,8 @@ class AgreedCall(NamedTuple):
         return json.dumps(self, ensure_ascii=False)
 
     def __str__(self) -> str:
+        if self.name == IN_BACKWARD:
+            return f"{self.to(0)} of a backward pass"
         return f"{self.name}'s {self.to(0)}" if self.name in _OF_SEVERAL or "object" in self.name else str(self.to(0))
 
 

@@ -294,3 +294,55 @@ def test_there_must_be_ranks_to_vary(check: Checking) -> None:
     check.script(HEAD)
     assert check("--vary", "train.py").err == "Error: --vary compares what ranks do: say --ranks N, for two or more\n"
     assert check("--vary", "--dry", "train.py").status == 2
+
+
+FSDP = """
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).cuda()
+    for layer in (*model, model):
+        fully_shard(layer)
+    for batch in range(3):
+        loss = model(torch.ones(2, 8, device="cuda")).sum()
+        if rank == 0 and batch == 1:
+            continue
+        loss.backward()  # backward
+"""
+DDP = """
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
+    for batch in range(3 - rank):
+        model(torch.ones(2, 8, device="cuda")).sum().backward()  # backward
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_library_shows_the_programs_line(check: Checking) -> None:
+    check.script(HEAD + FSDP)
+    hang(done := check("--ranks", "2", "train.py"))
+    at = f"called from train.py:{line(check, '# backward')} <module>"
+    assert f"DefaultAllGather.__call__, {at}, and rank 1 calls reduce_scatter" in done.told
+    assert f"DefaultReduceScatter.__call__, {at}, as collective" in done.told
+
+
+SKIPS = """
+    for batch in range(3):
+        dist.all_reduce(x)
+        if rank == 0 and batch == 1:  # condition
+            continue
+        dist.broadcast(y, 0)
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_rank_that_skips_the_rest_of_a_loops_round(check: Checking) -> None:
+    check.script(HEAD + SKIPS)
+    where = f"train.py:{line(check, '# condition')}, `if rank == 0 and batch == 1`"
+    found = hang(check("--ranks", "2", "train.py"))
+    assert found["parted"] == f"they may part at {where}, which skips what follows"
+
+
+def test_ddps_gradients_are_those_of_a_backward_pass(check: Checking) -> None:
+    check.script(HEAD + DDP)
+    hang(done := check("--ranks", "2", "train.py"))
+    told = f"all_reduce (SUM) of 72 float32 of a backward pass at train.py:{line(check, '# backward')} <module>"
+    assert f"rank 0 waits for rank 1 in {told}" in done.told
