@@ -97,8 +97,8 @@ def test_words_become_records() -> None:
         ),
         (
             WordKind.COLLECTIVE,
-            [5, 1, NAMED, 1, 0, 6, 7, 8, 9, 20, 21, 22, 23, 24, 0x4004000000000000, NAMED, 1, 0, 8, 0],
-            Collective(5, 1, text, ((1, 0, 8, None),), (), 6, 7, 8, 9, 20, 21, 22, 23, 24, 2.5, text),  # type: ignore[arg-type]
+            [5, 1, NAMED, 1, 0, 6, 7, 8, 9, 20, 21, 22, 23, 24, 0x4004000000000000, NAMED, NAMED, 1, 0, 8, 0],
+            Collective(5, 1, text, ((1, 0, 8, None),), (), 6, 7, 8, 9, 20, 21, 22, 23, 24, 2.5, text, text),  # type: ignore[arg-type]
         ),
     ]
     for kind, words, record in cases:
