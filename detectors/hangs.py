@@ -45,10 +45,11 @@ class Issue:
 
 @dataclass(frozen=True)
 class Stand:
-    """The place of a rank when no rank can go on. ``issue``: the collective that cannot take place; None: it has ended.
+    """The place of a rank when no rank can go on. ``issue``: the collective that cannot take place; None: it has ended,
+    or, if not ``ended``, it stands in none, which is all that a dump tells.
 
     ``lacks``: the ranks for which it waits. ``stack``: of the host, which may wait for the collective later. ``last``:
-    of a rank that has ended, its last collective with the ranks that wait for it.
+    of a rank without an issue, its last collective with the ranks that wait for it.
     """
 
     rank: int
@@ -56,12 +57,13 @@ class Stand:
     lacks: tuple[int, ...] = ()
     stack: tuple[Frame, ...] = ()
     last: Issue | None = None
+    ended: bool = True
 
     def sentence(self) -> str:
         """Return a clause for the user, without a full stop."""
         if self.issue is None:
             last = f", after {self.last} ({self.last.which})" if self.last else ""
-            return f"rank {self.rank} has ended{last}"
+            return f"rank {self.rank} {'has ended' if self.ended else 'waits in no collective'}{last}"
         here = site(self.stack)
         host = f"; the host is at {wording.frame(here, path=True)}" if here and here != site(self.issue.stack) else ""
         waits = f"waits for {ranks(self.lacks)} in" if self.lacks else "is in"
@@ -74,6 +76,7 @@ class Hang:
 
     * ``mismatch``: two ranks call different things as one collective, which differ in ``differing``,
     * ``ended``: a rank has ended, and others wait for it,
+    * ``behind``: a rank that stands in no collective has not issued that in which others wait (known of dumps alone),
     * ``order``: ranks wait for each other in a circle, in collectives of different groups,
     * ``messages``: the same, in sends and receives alone.
 
@@ -101,7 +104,7 @@ class Hang:
                 f"rank {one.rank} calls {one.issue}, and rank {other.rank} calls {other.issue}, as {one.issue.which}: "
                 f"not the same {wording.every(self.differing)}"
             )
-        elif self.kind == "ended":
+        elif self.kind in ("ended", "behind"):
             text = f"{one.sentence()}, and {other.sentence()}"
         else:
             orders = {

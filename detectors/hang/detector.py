@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from streamrace.detectors.base import Detector
 from streamrace.detectors.hang.explanation import Explanation, Issues, RankState
 from streamrace.detectors.hang.meetings import Behind, Meeting, Meetings, Part
-from streamrace.detectors.hangs import Hang, MayHang, Reversed
+from streamrace.detectors.hangs import Hang, MayHang, Reversed, Stand
 from streamrace.detectors.order.races import site
 from streamrace.detectors.order.rendezvous import is_point_to_point
 from streamrace.trace.calls import parsed
@@ -21,16 +22,19 @@ _READ = frozenset({Begin, Collective, End, Group, Stack, Standstill})
 class Hangs(Detector):
     """Follows the collectives of all ranks. Accepts the ranks' records in any interleaving.
 
-    A mirrored trace (a dry run) has one rank, which the others repeat, and is not examined.
+    A mirrored trace (a dry run) has one rank, which the others repeat, and is not examined. ``names``: of groups; one
+    that is not there is named by its ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        self._names = names
         self._ranks: dict[int, RankState] = {}
         self._groups: dict[int, Group] = {}
         self._meetings = Meetings()
         self._circles: dict[tuple[object, ...], list[Behind]] = {}  # the first one at these places
         self._counts: Counter[tuple[object, ...]] = Counter()
         self._hang: list[Hang] = []
+        self.stands: tuple[Stand, ...] = ()
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         state = self._ranks.setdefault(rank, RankState(rank))
@@ -48,7 +52,7 @@ class Hangs(Detector):
             elif isinstance(record, Standstill):
                 state.standstill = record
             elif isinstance(record, Begin):
-                state.mirrored = bool(record.info.get("mirrored"))
+                state.mirrored, state.dumped = (bool(record.info.get(word)) for word in ("mirrored", "dump"))
             else:
                 state.ended = True
 
@@ -56,12 +60,14 @@ class Hangs(Detector):
         return self._meetings.ahead(rank) > _AHEAD
 
     def finish(self) -> None:
-        explanation = Explanation(self._ranks, self._groups, self._meetings)
+        issues = Issues(self._ranks, self._groups, self._names)
+        explanation = Explanation(self._ranks, self._groups, self._meetings, issues)
         self._hang = [hang] if (hang := explanation.hang()) else []
+        self.stands = explanation.stands()
 
     def findings(self) -> list[Hang | MayHang]:
         """Return the hang, if there was one, and one finding for each circle of places."""
-        issues = Issues(self._ranks, self._groups)
+        issues = Issues(self._ranks, self._groups, self._names)
         return [*self._hang, *(self._may_hang(key, circle, issues) for key, circle in self._circles.items())]
 
     def _may_hang(self, key: tuple[object, ...], circle: list[Behind], issues: Issues) -> MayHang:

@@ -16,11 +16,13 @@ from streamrace.trace.records import Frame, Group, Standstill
 class RankState:
     """The state of a rank. ``ended``: its trace has an end, so the program ended in good order there.
 
-    ``groups``: those whose collectives it has issued, in the order of their first one.
+    ``dumped``: its records are of a dump, which does not tell where a rank is that stands in no collective. ``groups``:
+    those whose collectives it has issued, in the order of their first one.
     """
 
     rank: int
     mirrored: bool = False
+    dumped: bool = False
     ended: bool = False
     standstill: Standstill | None = None
     stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
@@ -28,9 +30,9 @@ class RankState:
 
 
 class Issues:
-    """Describes the calls of these ranks."""
+    """Describes the calls of these ranks. ``names``: of groups, instead of their ranks."""
 
-    def __init__(self, ranks: Mapping[int, RankState], groups: Mapping[int, Group]) -> None:
+    def __init__(self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], names: Mapping[int, str]) -> None:
         self._ranks = ranks
         self._names: dict[int, str] = {}
         by_ranks: dict[tuple[int, ...], list[int]] = {}
@@ -40,7 +42,7 @@ class Issues:
                     by_ranks[groups[group].ranks].append(group)
         for same in by_ranks.values():
             for place, group in enumerate(same, 1):
-                self._names[group] = self._name(groups[group], place, len(same))
+                self._names[group] = names.get(group) or self._name(groups[group], place, len(same))
 
     @staticmethod
     def _name(group: Group, place: int, of: int) -> str:
@@ -61,9 +63,10 @@ class Issues:
 class Explanation:
     """The standstill of these ranks, whose collectives in ``meetings`` did not all take place."""
 
-    def __init__(self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], meetings: Meetings) -> None:
-        self._ranks, self._groups, self._meetings = ranks, groups, meetings
-        self._issues = Issues(ranks, groups)
+    def __init__(
+        self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], meetings: Meetings, issues: Issues
+    ) -> None:
+        self._ranks, self._groups, self._meetings, self._issues = ranks, groups, meetings, issues
         self._at: dict[int, Meeting] = {}
         for rank, state in sorted(ranks.items()):
             if state.standstill is not None and (meeting := self._met(state, state.standstill)):
@@ -84,8 +87,19 @@ class Explanation:
         """Return the hang; None if no rank stood still, or only because another one failed."""
         return self._mismatch() or self._ended() or self._circle()
 
+    def stands(self, beside: Meeting | None = None) -> tuple[Stand, ...]:
+        """Return the place of each rank that is known. ``beside``: a collective whose group's last one is named."""
+        return tuple(
+            self._stand(rank, self._at[rank]) if rank in self._at else self._ended_stand(rank, beside)
+            for rank, state in sorted(self._ranks.items())
+            if rank in self._at or state.ended or state.dumped
+        )
+
     def _mismatch(self) -> Hang | None:
-        for meeting in sorted(self._at.values(), key=lambda meeting: meeting.key[1]):
+        """Return calls that differ. In dumps the first ones count: on hardware, ranks may come past them."""
+        dumped = any(state.dumped for state in self._ranks.values())
+        past = self._meetings.open.values() if dumped and self._at else ()
+        for meeting in (*past, *sorted(self._at.values(), key=lambda meeting: meeting.key[1])):
             if differing := meeting.mismatch():
                 one, other, properties = differing
                 return self._hang(
@@ -96,8 +110,10 @@ class Explanation:
     def _ended(self) -> Hang | None:
         for rank, meeting in self._at.items():
             for other in self._lacks(rank):
-                if other in self._ranks and self._ranks[other].ended:
-                    return self._hang("ended", meeting, self._stand(rank, meeting), self._ended_stand(other, meeting))
+                state = self._ranks.get(other)
+                if state is not None and (state.ended or (state.dumped and other not in self._at)):
+                    kind = "ended" if state.ended else "behind"
+                    return self._hang(kind, meeting, self._stand(rank, meeting), self._ended_stand(other, meeting))
         return None
 
     def _circle(self) -> Hang | None:
@@ -122,13 +138,8 @@ class Explanation:
         last = [self._last(stand.rank, meeting) for stand in (first, second)]
         places = [issue.stack[:1] for issue in last if issue is not None]
         same = len(places) == 2 and places[0] == places[1] and bool(places[0])
-        stands = [
-            self._stand(rank, self._at[rank]) if rank in self._at else self._ended_stand(rank, meeting)
-            for rank, state in sorted(self._ranks.items())
-            if rank in self._at or state.ended
-        ]
         kernel = first.issue.kernel if first.issue is not None else ""
-        return Hang(kind, kernel, first, second, tuple(stands), differing, places[0][0] if same else None)
+        return Hang(kind, kernel, first, second, self.stands(meeting), differing, places[0][0] if same else None)
 
     def _lacks(self, rank: int) -> tuple[int, ...]:
         stands = self._ranks[rank].standstill
@@ -139,12 +150,12 @@ class Explanation:
         host = state.stacks.get(state.standstill.stack, ()) if state.standstill else ()
         return Stand(rank, self._issues.of(rank, meeting), self._lacks(rank), host)
 
-    def _ended_stand(self, rank: int, meeting: Meeting) -> Stand:
-        return Stand(rank, None, last=self._last(rank, meeting))
+    def _ended_stand(self, rank: int, meeting: Meeting | None) -> Stand:
+        return Stand(rank, None, last=self._last(rank, meeting), ended=self._ranks[rank].ended)
 
-    def _last(self, rank: int, meeting: Meeting) -> Issue | None:
+    def _last(self, rank: int, meeting: Meeting | None) -> Issue | None:
         """Return the rank's part in the last collective of the group in which all ranks agreed."""
-        common = self._meetings.common.get(meeting.key[0])
+        common = self._meetings.common.get(meeting.key[0]) if meeting else None
         return self._issues.of(rank, common) if common and rank in common.parts else None
 
 

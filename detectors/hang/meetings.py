@@ -83,7 +83,8 @@ class Meetings:
 
     def __init__(self) -> None:
         self.open: dict[Key, Meeting] = {}
-        self.common: dict[int, Meeting] = {}  # by group: the last collective in which all ranks agreed
+        self.common: dict[int, Meeting] = {}  # by group: the last one before which all ranks agreed
+        self._differing: set[int] = set()  # groups of which ranks have made different calls
         self._queues: dict[tuple[int, int], deque[list[Meeting]]] = {}  # by rank and lane: batches as they were issued
 
     def ahead(self, rank: int) -> int:
@@ -102,8 +103,11 @@ class Meetings:
         else:
             queue.append([meeting])
         if meeting.complete and meeting.mismatch() is None:
-            self.common[key[0]] = meeting
+            if key[0] not in self._differing:
+                self.common[key[0]] = meeting
             yield from self._settle([meeting])
+        elif meeting.complete:
+            self._differing.add(key[0])
 
     def _settle(self, candidates: list[Meeting]) -> Iterator[list[Behind]]:
         while candidates:

@@ -45,7 +45,7 @@ def parted(hang: Hang, lines_of: _Lines) -> str:
         loop = next((loop for frame in reversed(ways[0]) if (loop := _loop(frame, lines_of))), "")
         return f"both are in the loop at {loop}: its order or its values differ" if loop else ""
     for stand, way in zip((one, other), ways, strict=True):
-        if stand.issue is not None and way[-1] == hang.common:  # the same place, once more
+        if stand.issue is not None and way[-1:] == [hang.common]:  # the same place, once more
             for frame in reversed(way[at:] if at is not None else way):
                 if loop := _loop(frame, lines_of):
                     return f"the loop at {loop} goes on for longer on rank {stand.rank}"

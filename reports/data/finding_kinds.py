@@ -119,6 +119,7 @@ _OF_GRAPHS = {
 _OF_HANGS = {
     "mismatch": "ranks call different things as one collective",
     "ended": "ranks wait for one that has ended",
+    "behind": "ranks wait for one that has not come to their collective",
     "order": "ranks wait for each other in collectives of different groups",
     "messages": "ranks wait for each other in sends and receives",
 }

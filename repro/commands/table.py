@@ -38,6 +38,7 @@ COMMANDS = {
     "explain": Command("explain", "reports", "Explain a race of a run in words and pictures."),
     "fix": Command("fix", "reports", "Find the missing wait of a race, with its cost; a diff, tried live."),
     "emit-test": Command("emit_test", "reports", "Write a self-contained pytest file for a race of a run."),
+    "hang": Command("hang", "reports", "Explain a hang of a real cluster, from the dumps of torch's flight recorder."),
     "bisect": Command("bisect", "reports", "Find the first release of a package that changes your program's verdict."),
     "run": Command("run", "deepspeed", "Run a scenario, compare it with its reference, and give a verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
@@ -61,7 +62,7 @@ COMMANDS = {
 # Headings of the list of commands in the help.
 SECTIONS = {
     "First steps": ("doctor", "demo"),
-    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "device"),
+    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "hang", "device"),
     "Known bugs and scenarios": ("catalogue", "run", "compare", "fuzz", "replay", "releases"),
     "Jobs of full size, on paper": ("dry", "choose", *STUDIES, "calibrate"),
     "NaN and Inf in training": ("watch", "diverge"),

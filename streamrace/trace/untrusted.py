@@ -69,7 +69,7 @@ def json_of(raw: bytes, *, finite: bool = True, halves: bool = False) -> Any:
         raise Unreadable("it is nested too deeply") from None
     except ValueError as error:
         raise Unreadable(f"it is cut off or is not JSON: {error}") from None
-    _bounded(value)
+    bounded(value)
     return whole_characters(value) if not halves and "\\ud" in text.lower() else value
 
 
@@ -89,7 +89,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise Unreadable("it is nested too deeply") from None
     except ValueError as error:  # includes TOMLDecodeError, and Python's own error for thousands of digits
         raise Unreadable(f"it is not TOML: {error}") from None
-    _bounded(table)
+    bounded(table)
     _whole_numbers(table)
     return table
 
@@ -128,8 +128,8 @@ def shortened(text: str, longest: int = _SHOWN) -> str:
     return line if len(line) <= longest else f"{line[:longest]} …"
 
 
-def _bounded(value: Any) -> None:
-    """Check the nesting, level by level: recursion would fail on input that is too deep."""
+def bounded(value: Any) -> None:
+    """Check the nesting of lists and dicts, level by level: recursion would fail on input that is too deep."""
     level: list[Iterable[Any]] = [[value]]
     for _ in range(DEEPEST + 1):
         level = [
