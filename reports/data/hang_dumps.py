@@ -50,7 +50,7 @@ class HangInDumps(JsonFile):
             where = f"{ranks(waiting)} {'stands' if len(waiting) == 1 else 'stand'} in what has not completed"
             sentence = f"No cause was found: {where}, and the calls that the dumps hold fit together."
         else:
-            sentence = "No hang: all that the dumps hold has completed, and fits together."
+            sentence = "No hang was found in what the dumps hold."
         return cls(
             verdict=verdict,
             sentence=sentence,

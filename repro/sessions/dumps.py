@@ -221,14 +221,15 @@ class _Job:
             yield f"There is no dump of {listed(missing)}: nothing is known of what it issued"
         if lost := [rank for rank, dump in self._dumps.items() if dump.lost]:
             yield (
-                f"The dump of {listed(lost)} has lost earlier calls: compared is what all ranks of a group still have, "
-                "and messages are counted from the first that has not completed"
+                f"On {listed(lost)} the recorder has lost earlier calls: compared is what all ranks of a group still "
+                "have, and messages are counted from the first that has not completed"
             )
         if active := [rank for rank, dump in self._dumps.items() if dump.active]:
-            yield f"The dump of {listed(active)} has no completed calls: one that is not there may have been issued"
+            yield f"On {listed(active)} the recorder left out what has completed: a call may have, if it is not there"
         if self._guessed:
             names = wording.every(f"'{name}'" for name in self._guessed)
-            yield f"The dumps do not tell the ranks of group {names}: those that use it are taken for all"
+            which = wording.plural_of(len(self._guessed), "group")
+            yield f"The dumps do not tell the ranks of {which} {names}: those whose dumps have it are taken for all"
         if self._anonymous:
             yield "Messages from any rank are left out: who sent them is not in a dump"
         if calls and not any(call.entry.stack for call in calls):

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,14 @@ def damaged_json(draw: Callable[..., Any], raw: bytes) -> bytes:
     else:
         above[key] = draw(replacements())
     return json.dumps(tree).encode()
+
+
+def damaged_pickle(draw: Callable[..., Any], raw: bytes) -> bytes:
+    """A pickle of other values, or of other opcodes."""
+    try:
+        return pickle.dumps(json.loads(damaged_json(draw, json.dumps(pickle.loads(raw)).encode())), 2)
+    except (ValueError, RecursionError):
+        return damaged_bytes(draw, raw)
 
 
 def damaged_lines(draw: Callable[..., Any], raw: bytes) -> bytes:
@@ -281,6 +290,7 @@ Damage = Callable[[Callable[..., Any], bytes], bytes]
 BY_ENDING: dict[str, Damage] = {
     ".json": damaged_json,
     ".jsonl": damaged_lines,
+    ".pickle": damaged_pickle,
     ".csv": damaged_csv,
     ".toml": damaged_toml,
     ".parquet": damaged_parquet,

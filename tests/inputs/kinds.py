@@ -23,6 +23,7 @@ from streamrace.scenarios.sharding import checkpoint_index as checkpoints
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.records import Begin
 from tests.calibration import traces
+from tests.check.flight_recordings import recorders
 from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs
 from tests.live.test_incident import save as save_incident
@@ -53,6 +54,17 @@ def _recording(folder: Path) -> None:
         for number in (1, 2):
             recorder.add(step(rank, number, {}))
         recorder.close()
+
+
+def _dumps(form: str) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for rank in (ranks := recorders(2)):
+            rank.call("_all_gather_base", 10, out=(8,))
+            rank.between("send" if rank is ranks[0] else "recv", 1 - rank.rank, 11)
+            rank.write(folder, form).rename(folder / f"dump_{rank.rank}.{form}")
+
+    return make
 
 
 def _profiled(folder: Path) -> None:
@@ -207,5 +219,7 @@ KINDS = {
         ("run", "--sharding", "IIG", "--resume", "it", *_SIZE, "--name", "again", "--overwrite"),
         ("*.json", "checkpoints/*/*.json"),
     ),
+    "dumps of a flight recorder": FileKind(_dumps("pickle"), ("hang", "it")),
+    "dumps of a flight recorder, as JSON": FileKind(_dumps("json"), ("hang", "it")),
     "a program's recording": FileKind(_recorded, ("replay", "it")),
 }

@@ -21,7 +21,7 @@ from streamrace.repro.__main__ import main
 from streamrace.repro.commands.table import STREAMRACE, CommandLine
 from streamrace.trace.untrusted import visible
 
-DOCUMENTED = {0, 1, 2, 3, 4, 130}
+DOCUMENTED = {0, 1, 2, 3, 4, 5, 6, 130}
 MAY_WRITE = ("runs", "it/report", "out", "mine.toml", "it-and-other", "incidents")
 _LONGEST = 40_000  # characters of what is said
 
