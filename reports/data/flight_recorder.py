@@ -47,7 +47,7 @@ def _frames(data: Any) -> tuple[Frame, ...]:
     return _same(tuple(frames))
 
 
-class Entry(JsonPart):
+class RecordedCall(JsonPart):
     """A call of a rank. Its properties are what other ranks' entries are compared by."""
 
     process_group: Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -138,7 +138,7 @@ class Dump(JsonPart):
     version: Annotated[str, Field(pattern=r"^\d{1,4}\.\d{1,4}$")]
     pg_config: dict[str, _Group]
     pg_status: dict[str, Any] = {}
-    entries: list[Entry] = []
+    entries: list[RecordedCall] = []
 
     @property
     def lost(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from streamrace.detectors.hangs import ranks as listed
-from streamrace.reports.data.flight_recorder import Dump, Entry
+from streamrace.reports.data.flight_recorder import Dump, RecordedCall
 from streamrace.trace import wording
 from streamrace.trace.calls import AgreedCall
 from streamrace.trace.records import Collective, Group, Stack, Standstill, TraceRecord, begin
@@ -52,7 +52,7 @@ class _Call:
     """A call of a rank. ``members``: of the group, with and without a dump. ``done``, ``joined``: as its batch is."""
 
     key: _Key
-    entry: Entry
+    entry: RecordedCall
     members: tuple[int, ...]
     done: bool
     joined: bool
@@ -150,7 +150,7 @@ class _Job:
             yield _Call((group, number), entry, members, closer.done, joined=before == entry.batch)
             before = entry.batch
 
-    def _ranks(self, dump: Dump, entry: Entry) -> tuple[int, ...]:
+    def _ranks(self, dump: Dump, entry: RecordedCall) -> tuple[int, ...]:
         """Return the ranks of the entry's group; where no dump has them, those that use it."""
         name = entry.group
         if name in dump.groups:
@@ -243,7 +243,7 @@ def _front(calls: Sequence[_Call]) -> Iterator[_Call]:
         yield from (call for call in calls if call.entry.batch == first.entry.batch)
 
 
-def _kind(entry: Entry) -> str:
+def _kind(entry: RecordedCall) -> str:
     return _KINDS.get(entry.operation, entry.operation)
 
 

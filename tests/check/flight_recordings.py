@@ -19,7 +19,7 @@ class Recorder:
 
     rank: int
     groups: Mapping[str, Sequence[int]]
-    file: str = "/home/me/train.py"
+    file: str = "/job/train.py"
     size: int = 2000
     entries: list[dict[str, Any]] = field(default_factory=list)
     _issued: int = 0

@@ -42,7 +42,7 @@ def test_another_collective(tmp_path: Path, form: str) -> None:
     one.call("_all_gather_base", 12, out=(8,), done=False)
     other.call("broadcast", 14, done=False)
     done = written(tmp_path, [one, other], form)
-    places = [f" at /home/me/train.py:{line} step" if form == "pickle" else "" for line in (12, 14, 10)]
+    places = [f" at /job/train.py:{line} step" if form == "pickle" else "" for line in (12, 14, 10)]
     assert done.status == 6
     assert "Hang: ranks call different things as one collective." in done.out
     assert (
@@ -87,10 +87,8 @@ def test_the_first_difference_counts_where_hardware_goes_past_it(tmp_path: Path)
     other.call("all_reduce_barrier", 12, shape=(1,))
     done = written(tmp_path, [one, other])
     assert done.status == 6
-    assert (
-        "and rank 1 calls barrier's all_reduce of 1 float32 at /home/me/train.py:12 step, as collective 2" in done.out
-    )
-    assert "They last made the same call at /home/me/train.py:10 step." in done.out
+    assert "and rank 1 calls barrier's all_reduce of 1 float32 at /job/train.py:12 step, as collective 2" in done.out
+    assert "They last made the same call at /job/train.py:10 step." in done.out
 
 
 def test_a_rank_with_fewer_batches(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_another_order_of_two_groups(tmp_path: Path, issued: bool) -> None:
     assert done.status == 6
     assert "Hang: ranks wait for each other in collectives of different groups." in done.out
     assert "train.py:10 step (collective 1 of group tp (mesh_tp) of ranks 0, 1)" in done.out
-    assert "rank 1 waits for rank 0 in all_reduce of 4 float32 at /home/me/train.py:11 step" in done.out
+    assert "rank 1 waits for rank 0 in all_reduce of 4 float32 at /job/train.py:11 step" in done.out
     assert ("Orders that may hang" in done.out) == issued
 
 
@@ -140,7 +138,7 @@ def test_receives_in_a_circle(tmp_path: Path) -> None:
     done = written(tmp_path, ranks)
     assert done.status == 6
     assert "Hang: ranks wait for each other in sends and receives." in done.out
-    assert "recv of 4 float32 from rank 2 at /home/me/train.py:10 step" in done.out
+    assert "recv of 4 float32 from rank 2 at /job/train.py:10 step" in done.out
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -193,13 +191,12 @@ def test_nothing_is_known_of_a_rank_without_a_dump(tmp_path: Path) -> None:
     assert done.status == 0
     assert "There is no dump of rank 3: nothing is known of what it issued." in done.out
     assert (
-        "rank 0 is in all_reduce of 4 float32 at /home/me/train.py:11 step (collective 2 of ranks 0, 1, 2, 3)"
-        in done.out
+        "rank 0 is in all_reduce of 4 float32 at /job/train.py:11 step (collective 2 of ranks 0, 1, 2, 3)" in done.out
     )
     ranks[1].entries[-1]["profiling_name"] = "nccl:broadcast"
     done = written(tmp_path, ranks[:3])
     assert done.status == 6
-    assert "They last made the same call at /home/me/train.py:10 step." in done.out
+    assert "They last made the same call at /job/train.py:10 step." in done.out
 
 
 def test_what_ring_buffers_have_lost_is_left_out(tmp_path: Path) -> None:
@@ -214,7 +211,7 @@ def test_what_ring_buffers_have_lost_is_left_out(tmp_path: Path) -> None:
     done = written(tmp_path, [one, other])
     assert done.status == 6
     assert "as collective 10 of ranks 0, 1: not the same collective." in done.out
-    assert "They last made the same call at /home/me/train.py:18 step." in done.out
+    assert "They last made the same call at /job/train.py:18 step." in done.out
     assert "On rank 0 the recorder has lost earlier calls" in done.out
 
 
@@ -228,7 +225,7 @@ def test_messages_are_counted_from_the_first_that_has_not_completed(tmp_path: Pa
     one.size = 3
     done = written(tmp_path, [one, other])
     assert done.status == 6
-    assert "rank 0 calls send of 4 float32 to rank 1 at /home/me/train.py:32 step" in done.out
+    assert "rank 0 calls send of 4 float32 to rank 1 at /job/train.py:32 step" in done.out
     assert "as collective 1 of ranks 0, 1: not the same size." in done.out
 
 
