@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from streamrace.detectors.base import Detector
-from streamrace.detectors.hang.explanation import Explanation, Issues, RankState
-from streamrace.detectors.hang.meetings import Behind, Meeting, Meetings, Part
+from streamrace.detectors.hang.explanation import Issues, RankState, StandstillExplanation
+from streamrace.detectors.hang.queues import IssuedCall, IssuedCollective, IssuedCollectives, QueuedBehind
 from streamrace.detectors.hangs import Hang, MayHang, Reversed, Stand
 from streamrace.detectors.order.races import site
 from streamrace.detectors.order.rendezvous import is_point_to_point
@@ -30,8 +30,8 @@ class Hangs(Detector):
         self._names = names
         self._ranks: dict[int, RankState] = {}
         self._groups: dict[int, Group] = {}
-        self._meetings = Meetings()
-        self._circles: dict[tuple[object, ...], list[Behind]] = {}  # the first one at these places
+        self._issued = IssuedCollectives()
+        self._circles: dict[tuple[object, ...], list[QueuedBehind]] = {}  # the first one at these places
         self._counts: Counter[tuple[object, ...]] = Counter()
         self._hang: list[Hang] = []
         self.stands: tuple[Stand, ...] = ()
@@ -57,11 +57,11 @@ class Hangs(Detector):
                 state.ended = True
 
     def waits(self, rank: int) -> bool:
-        return self._meetings.ahead(rank) > _AHEAD
+        return self._issued.ahead(rank) > _AHEAD
 
     def finish(self) -> None:
         issues = Issues(self._ranks, self._groups, self._names)
-        explanation = Explanation(self._ranks, self._groups, self._meetings, issues)
+        explanation = StandstillExplanation(self._ranks, self._groups, self._issued, issues)
         self._hang = [hang] if (hang := explanation.hang()) else []
         self.stands = explanation.stands()
 
@@ -70,7 +70,7 @@ class Hangs(Detector):
         issues = Issues(self._ranks, self._groups, self._names)
         return [*self._hang, *(self._may_hang(key, circle, issues) for key, circle in self._circles.items())]
 
-    def _may_hang(self, key: tuple[object, ...], circle: list[Behind], issues: Issues) -> MayHang:
+    def _may_hang(self, key: tuple[object, ...], circle: list[QueuedBehind], issues: Issues) -> MayHang:
         steps = tuple(
             Reversed(step.rank, issues.of(step.rank, step.earlier), issues.of(step.rank, step.later)) for step in circle
         )
@@ -82,16 +82,18 @@ class Hangs(Detector):
         group, call = self._groups.get(record.group), parsed(record.call)
         if group is None or state.rank not in group.ranks or call is None:
             return  # a damaged trace, which the race detector refuses
-        part = Part(state.rank, record.kernel, record.call, record.stack)
+        part = IssuedCall(state.rank, record.kernel, record.call, record.stack)
         elsewhere = group.origin == group.ranks and not is_point_to_point(record)  # on a further GPU of the process
         lane = record.group if elsewhere else 0
         key = record.group, record.number
-        for circle in self._meetings.issue(key, group.ranks, part, joined=call.joined, lane=lane):
+        for circle in self._issued.issue(key, group.ranks, part, joined=call.joined, lane=lane):
             circle.sort(key=lambda step: step.rank)
-            places = tuple(self._place(step.rank, meeting) for step in circle for meeting in (step.earlier, step.later))
+            places = tuple(
+                self._place(step.rank, collective) for step in circle for collective in (step.earlier, step.later)
+            )
             self._circles.setdefault(places, circle)
             self._counts[places] += 1
 
-    def _place(self, rank: int, meeting: Meeting) -> tuple[int, str, Frame | None]:
-        part = meeting.parts[rank]
+    def _place(self, rank: int, collective: IssuedCollective) -> tuple[int, str, Frame | None]:
+        part = collective.parts[rank]
         return rank, part.kernel, site(self._ranks[rank].stacks.get(part.stack, ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streamrace.detectors.hang.meetings import Meeting, Meetings, Part
+from streamrace.detectors.hang.queues import IssuedCall, IssuedCollective, IssuedCollectives
 from streamrace.detectors.hangs import Hang, Issue, Stand, ranks
 from streamrace.trace import wording
 from streamrace.trace.calls import AgreedCall, parsed
@@ -48,46 +48,46 @@ class Issues:
     def _name(group: Group, place: int, of: int) -> str:
         return ranks(group.ranks) if of == 1 else f"the {wording.ordinal(place)} of {of} groups of {ranks(group.ranks)}"
 
-    def of(self, rank: int, meeting: Meeting) -> Issue:
+    def of(self, rank: int, collective: IssuedCollective) -> Issue:
         """Return the rank's call of the collective."""
-        part, state = meeting.parts[rank], self._ranks[rank]
+        part, state = collective.parts[rank], self._ranks[rank]
         call = parsed(part.call)
         text = str(call or part.kernel)
         if call is not None and call.kind in ("send", "recv"):
-            other = next((member for member in meeting.members if member != rank), rank)
+            other = next((member for member in collective.members if member != rank), rank)
             text = f"{text} {'to' if call.kind == 'send' else 'from'} rank {other}"
-        group, number = meeting.key
+        group, number = collective.key
         return Issue(rank, text, part.kernel, self._names[group], number, state.stacks.get(part.stack, ()))
 
 
-class Explanation:
-    """The standstill of these ranks, whose collectives in ``meetings`` did not all take place."""
+class StandstillExplanation:
+    """The standstill of these ranks, whose collectives in ``issued`` did not all take place."""
 
     def __init__(
-        self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], meetings: Meetings, issues: Issues
+        self, ranks: Mapping[int, RankState], groups: Mapping[int, Group], issued: IssuedCollectives, issues: Issues
     ) -> None:
-        self._ranks, self._groups, self._meetings, self._issues = ranks, groups, meetings, issues
-        self._at: dict[int, Meeting] = {}
+        self._ranks, self._groups, self._issued, self._issues = ranks, groups, issued, issues
+        self._at: dict[int, IssuedCollective] = {}
         for rank, state in sorted(ranks.items()):
-            if state.standstill is not None and (meeting := self._met(state, state.standstill)):
-                self._at[rank] = meeting
+            if state.standstill is not None and (collective := self._met(state, state.standstill)):
+                self._at[rank] = collective
 
-    def _met(self, state: RankState, stands: Standstill) -> Meeting | None:
+    def _met(self, state: RankState, stands: Standstill) -> IssuedCollective | None:
         """Return the collective that cannot take place, with this rank's part, which the trace may lack."""
         key, call = (stands.group, stands.number), parsed(stands.call)
         group = self._groups.get(stands.group)
         if call is None or group is None or state.rank not in group.ranks:
             return None
-        meeting = self._meetings.open.setdefault(key, Meeting(key, group.ranks))
-        if state.rank not in meeting.parts:
-            meeting.parts[state.rank] = Part(state.rank, f"nccl::{call.kind}", stands.call, stands.stack)
-        return meeting
+        collective = self._issued.open.setdefault(key, IssuedCollective(key, group.ranks))
+        if state.rank not in collective.parts:
+            collective.parts[state.rank] = IssuedCall(state.rank, f"nccl::{call.kind}", stands.call, stands.stack)
+        return collective
 
     def hang(self) -> Hang | None:
         """Return the hang; None if no rank stood still, or only because another one failed."""
         return self._mismatch() or self._ended() or self._circle()
 
-    def stands(self, beside: Meeting | None = None) -> tuple[Stand, ...]:
+    def stands(self, beside: IssuedCollective | None = None) -> tuple[Stand, ...]:
         """Return the place of each rank that is known. ``beside``: a collective whose group's last one is named."""
         return tuple(
             self._stand(rank, self._at[rank]) if rank in self._at else self._ended_stand(rank, beside)
@@ -98,22 +98,24 @@ class Explanation:
     def _mismatch(self) -> Hang | None:
         """Return calls that differ. In dumps the first ones count: on hardware, ranks may come past them."""
         dumped = any(state.dumped for state in self._ranks.values())
-        past = self._meetings.open.values() if dumped and self._at else ()
-        for meeting in (*past, *sorted(self._at.values(), key=lambda meeting: meeting.key[1])):
-            if differing := meeting.mismatch():
+        past = self._issued.open.values() if dumped and self._at else ()
+        for collective in (*past, *sorted(self._at.values(), key=lambda collective: collective.key[1])):
+            if differing := collective.mismatch():
                 one, other, properties = differing
                 return self._hang(
-                    "mismatch", meeting, self._stand(one, meeting), self._stand(other, meeting), properties
+                    "mismatch", collective, self._stand(one, collective), self._stand(other, collective), properties
                 )
         return None
 
     def _ended(self) -> Hang | None:
-        for rank, meeting in self._at.items():
+        for rank, collective in self._at.items():
             for other in self._lacks(rank):
                 state = self._ranks.get(other)
                 if state is not None and (state.ended or (state.dumped and other not in self._at)):
                     kind = "ended" if state.ended else "behind"
-                    return self._hang(kind, meeting, self._stand(rank, meeting), self._ended_stand(other, meeting))
+                    return self._hang(
+                        kind, collective, self._stand(rank, collective), self._ended_stand(other, collective)
+                    )
         return None
 
     def _circle(self) -> Hang | None:
@@ -127,38 +129,40 @@ class Explanation:
                 if lacks[0] in way:
                     one, other = way[-1], lacks[0]
                     pair = sorted((one, other))
-                    meetings = [self._at[rank] for rank in way[way.index(other) :]]
-                    messages = all(len(_kinds(meeting) - {"send", "recv"}) == 0 for meeting in meetings)
+                    issued = [self._at[rank] for rank in way[way.index(other) :]]
+                    messages = all(len(_kinds(collective) - {"send", "recv"}) == 0 for collective in issued)
                     first, second = (self._stand(rank, self._at[rank]) for rank in pair)
                     return self._hang("messages" if messages else "order", self._at[pair[0]], first, second)
                 way.append(lacks[0])
         return None
 
-    def _hang(self, kind: str, meeting: Meeting, first: Stand, second: Stand, differing: tuple[str, ...] = ()) -> Hang:
-        last = [self._last(stand.rank, meeting) for stand in (first, second)]
+    def _hang(
+        self, kind: str, collective: IssuedCollective, first: Stand, second: Stand, differing: tuple[str, ...] = ()
+    ) -> Hang:
+        last = [self._last(stand.rank, collective) for stand in (first, second)]
         places = [issue.stack[:1] for issue in last if issue is not None]
         same = len(places) == 2 and places[0] == places[1] and bool(places[0])
         kernel = first.issue.kernel if first.issue is not None else ""
-        return Hang(kind, kernel, first, second, self.stands(meeting), differing, places[0][0] if same else None)
+        return Hang(kind, kernel, first, second, self.stands(collective), differing, places[0][0] if same else None)
 
     def _lacks(self, rank: int) -> tuple[int, ...]:
         stands = self._ranks[rank].standstill
         return stands.lacks if stands is not None else ()
 
-    def _stand(self, rank: int, meeting: Meeting) -> Stand:
+    def _stand(self, rank: int, collective: IssuedCollective) -> Stand:
         state = self._ranks[rank]
         host = state.stacks.get(state.standstill.stack, ()) if state.standstill else ()
-        return Stand(rank, self._issues.of(rank, meeting), self._lacks(rank), host)
+        return Stand(rank, self._issues.of(rank, collective), self._lacks(rank), host)
 
-    def _ended_stand(self, rank: int, meeting: Meeting | None) -> Stand:
-        return Stand(rank, None, last=self._last(rank, meeting), ended=self._ranks[rank].ended)
+    def _ended_stand(self, rank: int, collective: IssuedCollective | None) -> Stand:
+        return Stand(rank, None, last=self._last(rank, collective), ended=self._ranks[rank].ended)
 
-    def _last(self, rank: int, meeting: Meeting | None) -> Issue | None:
+    def _last(self, rank: int, collective: IssuedCollective | None) -> Issue | None:
         """Return the rank's part in the last collective of the group in which all ranks agreed."""
-        common = self._meetings.common.get(meeting.key[0]) if meeting else None
+        common = self._issued.common.get(collective.key[0]) if collective else None
         return self._issues.of(rank, common) if common and rank in common.parts else None
 
 
-def _kinds(meeting: Meeting) -> set[str]:
-    calls: list[AgreedCall] = [call for part in meeting.parts.values() if (call := parsed(part.call))]
+def _kinds(collective: IssuedCollective) -> set[str]:
+    calls: list[AgreedCall] = [call for part in collective.parts.values() if (call := parsed(part.call))]
     return {call.kind for call in calls}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from streamrace.detectors.hang.explanation import Issues, RankState
-from streamrace.detectors.hang.meetings import Meeting, Part
+from streamrace.detectors.hang.queues import IssuedCall, IssuedCollective
 from streamrace.detectors.hangs import Issue
 from streamrace.trace.records import Collective, Group, Stack, TraceRecord
 
@@ -18,7 +18,7 @@ class History:
         self._most = most
         self._ranks: dict[int, RankState] = {}
         self._groups: dict[int, Group] = {}
-        self._last: dict[int, deque[Meeting]] = {}
+        self._last: dict[int, deque[IssuedCollective]] = {}
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         state = self._ranks.setdefault(rank, RankState(rank))
@@ -30,11 +30,11 @@ class History:
                 self._groups.setdefault(record.group, record)
                 state.groups.append(record.group)
             elif isinstance(record, Collective) and record.call and record.group in self._groups:
-                part = Part(rank, record.kernel, record.call, record.stack)
+                part = IssuedCall(rank, record.kernel, record.call, record.stack)
                 members = self._groups[record.group].ranks
-                last.append(Meeting((record.group, record.number), members, parts={rank: part}))
+                last.append(IssuedCollective((record.group, record.number), members, parts={rank: part}))
 
     def last(self) -> Mapping[int, list[Issue]]:
         """Return the last collectives by rank, in the order of issue."""
-        issues = Issues(self._ranks, self._groups)
-        return {rank: [issues.of(rank, meeting) for meeting in last] for rank, last in self._last.items()}
+        issues = Issues(self._ranks, self._groups, {})
+        return {rank: [issues.of(rank, collective) for collective in last] for rank, last in self._last.items()}

@@ -55,7 +55,7 @@ class Ranks:
             for rank, trace in self.traces.items():
                 detector.feed(rank, trace[at : at + turns])
         detector.finish()
-        self.left = len(detector._meetings.open)
+        self.left = len(detector._issued.open)
         return detector.findings()
 
 

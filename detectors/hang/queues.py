@@ -24,7 +24,7 @@ Key = tuple[int, int]
 
 
 @dataclass
-class Part:
+class IssuedCall:
     """A rank's part in a collective: its call as text, and the number of its stack."""
 
     rank: int
@@ -34,13 +34,13 @@ class Part:
 
 
 @dataclass(eq=False)
-class Meeting:
+class IssuedCollective:
     """A collective, with the parts that were issued by now."""
 
     key: Key
     members: tuple[int, ...]
     lane: int = 0
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, IssuedCall] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -70,65 +70,67 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Behind:
+class QueuedBehind:
     """On ``rank``, ``later`` cannot take place before ``earlier``, which was issued before."""
 
     rank: int
-    earlier: Meeting
-    later: Meeting
+    earlier: IssuedCollective
+    later: IssuedCollective
 
 
-class Meetings:
+class IssuedCollectives:
     """All collectives that have not taken place yet."""
 
     def __init__(self) -> None:
-        self.open: dict[Key, Meeting] = {}
-        self.common: dict[int, Meeting] = {}  # by group: the last one before which all ranks agreed
+        self.open: dict[Key, IssuedCollective] = {}
+        self.common: dict[int, IssuedCollective] = {}  # by group: the last one before which all ranks agreed
         self._differing: set[int] = set()  # groups of which ranks have made different calls
-        self._queues: dict[tuple[int, int], deque[list[Meeting]]] = {}  # by rank and lane: batches as they were issued
+        self._queues: dict[
+            tuple[int, int], deque[list[IssuedCollective]]
+        ] = {}  # by rank and lane: batches as they were issued
 
     def ahead(self, rank: int) -> int:
         """Return how many batches of the rank wait in its queue."""
         return len(self._queues.get((rank, 0), ()))
 
     def issue(
-        self, key: Key, members: Sequence[int], part: Part, *, joined: bool, lane: int = 0
-    ) -> Iterator[list[Behind]]:
+        self, key: Key, members: Sequence[int], part: IssuedCall, *, joined: bool, lane: int = 0
+    ) -> Iterator[list[QueuedBehind]]:
         """Add a rank's part. Yield each circle that it closes. ``lane``: of the queue; 0 for the first GPU."""
-        meeting = self.open.setdefault(key, Meeting(key, tuple(members), lane))
-        meeting.parts[part.rank] = part
+        collective = self.open.setdefault(key, IssuedCollective(key, tuple(members), lane))
+        collective.parts[part.rank] = part
         queue = self._queues.setdefault((part.rank, lane), deque())
         if joined and queue:
-            queue[-1].append(meeting)
+            queue[-1].append(collective)
         else:
-            queue.append([meeting])
-        if meeting.complete and meeting.mismatch() is None:
+            queue.append([collective])
+        if collective.complete and collective.mismatch() is None:
             if key[0] not in self._differing:
-                self.common[key[0]] = meeting
-            yield from self._settle([meeting])
-        elif meeting.complete:
+                self.common[key[0]] = collective
+            yield from self._settle([collective])
+        elif collective.complete:
             self._differing.add(key[0])
 
-    def _settle(self, candidates: list[Meeting]) -> Iterator[list[Behind]]:
+    def _settle(self, candidates: list[IssuedCollective]) -> Iterator[list[QueuedBehind]]:
         while candidates:
-            meeting = candidates.pop()
-            if not meeting.complete or meeting.key not in self.open:
+            collective = candidates.pop()
+            if not collective.complete or collective.key not in self.open:
                 continue
-            if not all(meeting in self._queues[rank, meeting.lane][0] for rank in meeting.members):
-                circle = self._circle(meeting)
+            if not all(collective in self._queues[rank, collective.lane][0] for rank in collective.members):
+                circle = self._circle(collective)
                 if circle is None:
                     continue
                 yield circle
-            candidates += self._take_place(meeting)
+            candidates += self._take_place(collective)
 
-    def _take_place(self, meeting: Meeting) -> list[Meeting]:
+    def _take_place(self, collective: IssuedCollective) -> list[IssuedCollective]:
         """Remove the collective from all queues; return those that have come to the front."""
-        del self.open[meeting.key]
-        come: list[Meeting] = []
-        for rank in meeting.members:
-            queue = self._queues[rank, meeting.lane]
-            batch = next(batch for batch in queue if meeting in batch)
-            batch.remove(meeting)
+        del self.open[collective.key]
+        come: list[IssuedCollective] = []
+        for rank in collective.members:
+            queue = self._queues[rank, collective.lane]
+            batch = next(batch for batch in queue if collective in batch)
+            batch.remove(collective)
             if batch:
                 continue
             if batch is queue[0]:
@@ -138,15 +140,15 @@ class Meetings:
                 queue.remove(batch)  # the only empty one
         return come
 
-    def _circle(self, first: Meeting) -> list[Behind] | None:
+    def _circle(self, first: IssuedCollective) -> list[QueuedBehind] | None:
         """Return the shortest way from the collective, by those it is behind, back to itself, if there is one."""
         seen: set[Key] = set()
-        ways: deque[tuple[Meeting, list[Behind]]] = deque([(first, [])])
+        ways: deque[tuple[IssuedCollective, list[QueuedBehind]]] = deque([(first, [])])
         while ways:
-            meeting, way = ways.popleft()
-            for rank in meeting.members if meeting.complete else ():
-                for earlier in self._front(rank, meeting):
-                    step = [*way, Behind(rank, earlier, meeting)]
+            collective, way = ways.popleft()
+            for rank in collective.members if collective.complete else ():
+                for earlier in self._front(rank, collective):
+                    step = [*way, QueuedBehind(rank, earlier, collective)]
                     if earlier is first:
                         return step
                     if earlier.key not in seen:
@@ -154,11 +156,11 @@ class Meetings:
                         ways.append((earlier, step))
         return None
 
-    def _front(self, rank: int, meeting: Meeting) -> list[Meeting]:
+    def _front(self, rank: int, collective: IssuedCollective) -> list[IssuedCollective]:
         """Return all that is before the collective in the rank's queue."""
-        earlier: list[Meeting] = []
-        for batch in self._queues[rank, meeting.lane]:
-            if meeting in batch:
+        earlier: list[IssuedCollective] = []
+        for batch in self._queues[rank, collective.lane]:
+            if collective in batch:
                 return earlier
             earlier += batch
         return earlier
