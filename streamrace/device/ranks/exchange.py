@@ -98,8 +98,9 @@ class PipeExchange:
         """Announce that this rank will post a collective. Raise RuntimeError if another rank's call does not fit."""
         key = group, number
         self._open[key] = members, call, place
-        for sender in list(self._received.get(key, ())):
-            self._arrives(key, sender)
+        for sender, (_, payload) in list(self._received.get(key, {}).items()):
+            if payload:
+                self._arrives(key, sender)
         self._look_for_ended()
         if self.problem:
             raise RuntimeError(self.problem)
@@ -189,7 +190,9 @@ class PipeExchange:
             else:
                 self._received.setdefault((group, number), {})[sender] = value, payload
                 self._got[sender] += 1
-                if (group, number) in self._open:
+                if not payload:  # no call was announced, so nothing is compared
+                    arrived(group, number, sender, value)
+                elif (group, number) in self._open:
                     self._arrives((group, number), sender)
                     self._settle((group, number))
         self._look_for_ended()
