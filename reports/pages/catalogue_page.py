@@ -10,14 +10,14 @@ import pandas as pd
 
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, short
 from streamrace.reports.pages.study_page import Card, StudyMetadata, StudyReport
-from streamrace.scenarios.catalogue.entry import CONTROLS
+from streamrace.scenarios.catalogue.entry import CONTROLS, HANGS
 from streamrace.studies.study import Fact
 from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace import wording
 
 SIDES = ("affected", "fixed")
 _KINDS = {
-    "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
+    "race": "race", "open": "race, open", "hang": "hang", "may-hang": "may hang", "stale": "control: stale", "arithmetic": "control: arithmetic",
     "bounds": "control: bounds", "uninitialised": "control: uninitialised",
     "graph-memory": "control: graph memory", "not-shown": "not shown",
 }  # fmt: skip
@@ -25,6 +25,7 @@ _WORDS = (
     "race",
     "witness",
     "harmful",
+    "hang",
     "control",
     "open",
     "stale",
@@ -78,13 +79,15 @@ def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     count = Counter(row.kind for row in rows)
     races = [row for row in rows if row.race]
     harmful = sum(bool(row.affected and row.affected.harm == "harmful") for row in races)
-    controls = sum(count[kind] for kind in CONTROLS)
+    hangs, controls = (sum(count[kind] for kind in kinds) for kinds in (HANGS, CONTROLS))
     wrong = [row for row in rows if row.differs]
     parts = []
     if races:
         parts.append(
             f"{wording.count(len(races), 'race')}, {harmful} with a witness that changes what the program computes"
         )
+    if hangs:
+        parts.append(f"{wording.count(hangs, 'hang')}, which took place or may on other hardware")
     if controls:
         parts.append(f"{wording.count(controls, 'bug')} with the same symptom that are no races")
     if count["not-shown"]:

@@ -6,6 +6,7 @@ from streamrace.reports.data.finding_kinds import KINDS
 
 WORDS = {
     "race": "Two overlapping accesses to memory, one of them a write, that nothing in the program orders.",
+    "hang": "Ranks wait for each other, or for one that has ended, and none can go on.",
     "stream": "A queue of work on the device. Work on one stream runs in order; two streams run side by side.",
     "rank": "One of the processes that train together, usually one for each device. The first is 0.",
     "step": "One update of the parameters by the optimizer. The first is step 1.",

@@ -18,7 +18,7 @@ from streamrace.device.options import EAGER
 from streamrace.reports.data.catalogue import EntryRow, RanSide
 from streamrace.reports.data.findings import Basis
 from streamrace.repro.sessions import check_process
-from streamrace.scenarios.catalogue.entry import CONTROLS, Entry, Setup
+from streamrace.scenarios.catalogue.entry import CONTROLS, HANGS, Entry, Setup
 from streamrace.trace import wording
 from streamrace.trace.files import file_of
 
@@ -113,7 +113,7 @@ def differs(entry: Entry, ran: RanSide) -> list[str]:
     """List the deviations of the affected side from the entry, in sentences without full stops."""
     if ran.failure:
         return [f"the affected side has no verdict: {ran.failure}"]
-    if entry.kind in CONTROLS:
+    if entry.kind in (*HANGS, *CONTROLS):
         problems = [f"{ran.races} races on the affected side of an entry without one"] if ran.races else []
         wanted = f"wrong {entry.kind}" if entry.kind in ("arithmetic", "bounds") else entry.kind
         return [*problems, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]

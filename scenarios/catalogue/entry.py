@@ -21,7 +21,11 @@ PROGRAMS = Path(__file__).parent
 LINES = 60
 """The most lines of a program, head and all: it can be read in a minute, and pasted into an issue."""
 
-Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "uninitialised", "graph-memory", "not-shown"]
+Kind = Literal[
+    "race", "open", "hang", "may-hang", "stale", "arithmetic", "bounds", "uninitialised", "graph-memory", "not-shown"
+]
+HANGS: tuple[Kind, ...] = ("hang", "may-hang")
+"""Kinds whose affected side has the verdict of that name: ranks wait for each other, or may on other hardware."""
 CONTROLS: tuple[Kind, ...] = ("stale", "arithmetic", "bounds", "uninitialised", "graph-memory")
 """Kinds that have the symptom of a race but are none."""
 

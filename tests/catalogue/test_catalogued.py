@@ -64,6 +64,14 @@ def test_a_control_is_told_as_what_it_is_and_never_as_a_race() -> None:
     ]
 
 
+def test_a_hang_is_one_that_took_place_or_may() -> None:
+    for kind, other in (("hang", "may-hang"), ("may-hang", "hang")):
+        waits = entry(kind=kind, places=[], harm="")
+        assert differs(waits, ran(kind)) == []
+        assert differs(waits, ran(other)) == [f"the affected side is {other}, not {kind}"]
+        assert differs(waits, ran(kind, races=1)) == ["1 races on the affected side of an entry without one"]
+
+
 def test_a_fixed_side_is_clean_or_said() -> None:
     assert unclean(ran("clean")) == unclean(ran("fragile")) == []
     assert unclean(ran("race")) == ["the fixed side is race: race"]

@@ -441,7 +441,7 @@ def test_every_option_of_a_scenario_was_thought_of() -> None:
 def test_the_verdicts_are_those_of_findings() -> None:
     of_scenarios = {"unstable", "hidden", "stale", "uncovered", "diverged", "clean"}
     of_programs = {"race", "fragile", "unknown", "wrong arithmetic", "wrong bounds", "uninitialised", "kernel"}
-    of_programs |= {"graph-memory"}
+    of_programs |= {"graph-memory", "hang", "may-hang"}
     assert of_scenarios | of_programs == set(map(str, Verdict))
 
 
