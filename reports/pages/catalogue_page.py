@@ -17,7 +17,8 @@ from streamrace.trace import wording
 
 SIDES = ("affected", "fixed")
 _KINDS = {
-    "race": "race", "open": "race, open", "hang": "hang", "may-hang": "may hang", "stale": "control: stale", "arithmetic": "control: arithmetic",
+    "race": "race", "open": "race, open", "hang": "hang", "may-hang": "may hang",
+    "stale": "control: stale", "arithmetic": "control: arithmetic",
     "bounds": "control: bounds", "uninitialised": "control: uninitialised",
     "graph-memory": "control: graph memory", "not-shown": "not shown",
 }  # fmt: skip

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from streamrace.process import lifetime
 from streamrace.process.lifetime import BY_ITSELF
-from streamrace.reports.data.findings import Findings
+from streamrace.reports.data.findings import Findings, Verdict
 from streamrace.reports.data.schema import ReportError
 
 _STATUS = (0, 1, 4, 5, 6)  # exit statuses that come with a verdict
@@ -58,7 +58,8 @@ def check(
     except (ReportError, OSError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise NoVerdict((lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:]) from None
-    if findings.failure or done.returncode not in _STATUS:
+    failed = findings.failure and findings.verdict != Verdict.HANG  # a hang ends the program, too
+    if failed or done.returncode not in _STATUS:
         why = (findings.failure or f"exit status {done.returncode}").rstrip(".")
         raise NoVerdict(f"{why} (see {log.name})")
     return findings
