@@ -14,7 +14,8 @@ def trainer(reward, **how):
     """Return a trainer for one step of two answers on each rank. ``how``: further settings of GRPOConfig."""
     words = Tokenizer(WordLevel(WORDS, unk_token="<pad>"))
     words.pre_tokenizer = Whitespace()
-    words = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
+    names = {"pad_token": "<pad>", "eos_token": "<end>", "model_input_names": ["input_ids", "attention_mask"]}
+    words = PreTrainedTokenizerFast(tokenizer_object=words, **names)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), **sizes, **special)).double()  # no Triton for it
