@@ -1,0 +1,46 @@
+"""Gradients that are left at the end of backward are reduced in the order of a set, which differs from rank to rank."""
+
+# /// catalogue
+# title = "Megatron-FSDP: gradients are reduced in the order of a set"
+# mechanism = """\
+# At the end of backward _root_post_backward reduces what no unit's own hook has reduced: here all, as the heads' input \
+# needs no gradient. It goes through a set of parameters, whose order is that of their addresses on each rank."""
+# threads = [
+#     "https://github.com/NVIDIA/Megatron-LM/pull/2218",
+#     "https://github.com/NVIDIA/Megatron-LM/pull/2252",
+# ]
+# kind = "hang"
+# known = "0.2.0 to 0.2.3; 0.3.0 sorts by name"
+# affected = { packages = ["megatron-fsdp==0.2.3"] }
+# fixed = { packages = ["megatron-fsdp==0.3.0"] }
+# ranks = 2
+# ///
+
+import torch
+from megatron_fsdp import fully_shard
+from torch import nn
+
+
+class Head(nn.Linear):
+    """A unit that is sharded alone."""
+
+
+class Heads(nn.ModuleList):
+    def forward(self, x):
+        return sum(head(x).square().mean() for head in self)
+
+
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(rank := torch.distributed.get_rank())
+torch.manual_seed(7)
+others = [nn.Parameter(torch.zeros(1)) for _ in range(rank)]  # as one rank may have, and other addresses
+model = Heads(Head(8, 8 * size) for size in range(1, 9)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mesh = torch.distributed.init_device_mesh("cuda", (2, 1), mesh_dim_names=("dp", "tp"))
+axes = {"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp"}
+model, optimizer = fully_shard(model, optimizer, **axes, fsdp_unit_modules=[Head], zero_dp_strategy=3)
+loss = model(torch.randn(4, 8).add(rank).cuda())
+loss.backward()
+optimizer.step()
+print(rank, loss.item())
+torch.distributed.destroy_process_group()
