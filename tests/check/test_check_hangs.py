@@ -200,6 +200,42 @@ def test_an_order_that_may_hang_elsewhere(check: Checking, program: str, kind: s
     assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err
 
 
+JOIN = """
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for batch in range(4 - rank):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.cuda.synchronize()
+"""
+SPLITS = """
+    sent, taken = [rank + 1] * world, [other + 1 for other in range(world)]
+    got = torch.empty(sum(taken), device="cuda")
+    dist.all_to_all_single(got, torch.ones(sum(sent), device="cuda"), taken, sent)
+    print(got.sum().item())
+"""
+COMMUNICATORS = """
+    one, two = dist.new_group(list(range(world))), dist.new_group(list(range(world)))
+    for step in range(2):
+        works = [dist.all_reduce(x, group=one, async_op=True), dist.all_reduce(y, group=two, async_op=True)]
+        if rank == 0:  # waits in another order are none of NCCL's
+            works.reverse()
+        for work in works:
+            work.wait()
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("program", [JOIN, SPLITS, COMMUNICATORS], ids=["join", "splits", "communicators"])
+def test_ranks_that_differ_and_still_fit_are_no_hang(check: Checking, program: str) -> None:
+    """Batches, sizes or waits of the ranks differ, and each collective meets its own."""
+    check.script(HEAD + program)
+    done = check("--ranks", "2", "train.py")
+    assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err
+
+
 def test_a_possible_hang_is_known_once_it_is_in_the_baseline(check: Checking) -> None:
     check.script(HEAD + ASYNC.replace("{same}", "False"))
     check("--ranks", "2", "--write-baseline", "known.json", "train.py")
