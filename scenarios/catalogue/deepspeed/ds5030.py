@@ -13,8 +13,9 @@
 # tried = """\
 # 0.13.2 with bf16 and inputs of other lengths on each rank: 4 ranks in two groups or one, 8 in two; with and without \
 # activation checkpointing (both kinds), accumulation, evaluation between steps, prefetching, reuse, persistent and \
-# live parameters, small and large buckets, overlap_comm. All ranks make the same calls in the same order, and come to \
-# their end; no order of the two groups may hang. What is found is the race of ds5059."""
+# live parameters, small and large buckets, overlap_comm, weights whose sizes divide by the ranks and others. All \
+# ranks make the same calls in the same order, and come to their end; no order of the two groups may hang. What is \
+# found is the race of ds5059, and ds5216-padding."""
 # ///
 
 import os
@@ -34,7 +35,7 @@ config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(33, 66), torch.nn.Linear(66, 33, bias=False)
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32, bias=False)
 
     def forward(self, x):
         return x + checkpoint(lambda y: self.down(self.up(y).tanh()), x, use_reentrant=False)
@@ -45,7 +46,7 @@ with deepspeed.zero.Init(config_dict_or_path=config):
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 for step in range(4):
-    shape = (2, 5 + engine.global_rank, 33)
+    shape = (2, 5 + engine.global_rank, 32)
     loss = engine(torch.randn(shape, device="cuda", dtype=torch.bfloat16)).float().square().mean()
     engine.backward(loss)
     engine.step()
