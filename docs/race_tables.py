@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from docs.cells import Cells, Table, form, name_of, rows_of
-from streamrace.scenarios.catalogue.entry import CONTROLS
+from streamrace.scenarios.catalogue.entry import CONTROLS, HANGS
 
 
 def sweep(frame: pd.DataFrame) -> list[Cells]:
@@ -219,6 +219,7 @@ RACES: dict[str, Table] = {
     "peers-reasons": Table("peers.csv", peers_reasons),
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
+    "catalogue-hangs": Table("catalogue.csv", partial(catalogue, kinds=HANGS)),
     "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=CONTROLS)),
     "catalogue-missing": Table("catalogue.csv", partial(catalogue, kinds=("not-shown",))),
     "sweep": Table("sweep.csv", sweep),
