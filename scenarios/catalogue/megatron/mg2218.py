@@ -10,7 +10,7 @@
 #     "https://github.com/NVIDIA/Megatron-LM/pull/2252",
 # ]
 # kind = "hang"
-# known = "0.2.0 to 0.2.3; 0.3.0 sorts by name"
+# known = "0.2.3; 0.2.0 has the same lines; 0.3.0 sorts by name"
 # affected = { packages = ["megatron-fsdp==0.2.3"] }
 # fixed = { packages = ["megatron-fsdp==0.3.0"] }
 # ranks = 2

@@ -7,7 +7,7 @@
 # An all-gather takes the same size from each rank, and the answers are of different lengths."""
 # threads = ["https://github.com/huggingface/trl/issues/3933", "https://github.com/huggingface/trl/pull/3964"]
 # kind = "hang"
-# known = "0.21.0 and 0.22.0, earlier ones not tried; 0.23.0 gathers the sizes and pads"
+# known = "0.22.0; 0.21.0 has the same lines; 0.23.0 gathers the sizes and pads"
 # ranks = 2
 # [affected]
 # packages = [

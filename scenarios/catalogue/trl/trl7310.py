@@ -8,7 +8,7 @@
 # here a broadcast of DDP."""
 # threads = ["https://github.com/huggingface/trl/issues/7310", "https://github.com/huggingface/trl/pull/7311"]
 # kind = "hang"
-# known = "1.12.0 and 1.13.0, earlier ones not tried; 1.14.0 gathers the names first"
+# known = "1.13.0; 1.0.0, 1.11.0 and 1.12.0 have the same lines; 1.14.0 gathers the names first"
 # affected = { packages = ["trl==1.13.0"] }
 # fixed = { packages = ["trl==1.14.0"] }
 # ranks = 2

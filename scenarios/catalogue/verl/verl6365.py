@@ -8,7 +8,7 @@
 # names, and each process has a hash seed of its own: a broadcast meets that of a buffer of another size."""
 # threads = ["https://github.com/verl-project/verl/issues/6365", "https://github.com/verl-project/verl/pull/6405"]
 # kind = "hang"
-# known = "0.7.1, earlier ones not tried; 0.8.0 sorts them by name"
+# known = "0.7.1; 0.5.0 and 0.6.1 have the same lines; 0.8.0 sorts them by name"
 # affected = { packages = ["verl==0.7.1"] }
 # fixed = { packages = ["verl==0.8.0"] }
 # ranks = 2
