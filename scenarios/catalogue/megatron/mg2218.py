@@ -16,6 +16,8 @@
 # ranks = 2
 # ///
 
+import random
+
 import torch
 from megatron_fsdp import fully_shard
 from torch import nn
@@ -30,11 +32,22 @@ class Heads(nn.ModuleList):
         return sum(head(x).square().mean() for head in self)
 
 
+def ordered(heads):  # as _root_pre_backward adds them up
+    found = set()
+    for head in heads:
+        found |= {head.weight}
+    return found
+
+
 torch.distributed.init_process_group("nccl")
 torch.cuda.set_device(rank := torch.distributed.get_rank())
 torch.manual_seed(7)
-others = [nn.Parameter(torch.zeros(1)) for _ in range(rank)]  # as one rank may have, and other addresses
-model = Heads(Head(8, 8 * size) for size in range(1, 9)).cuda()
+# A set's order is one of the addresses, which differ from rank to rank and from run to run. So that it is the same each
+# time, heads are taken of which the set has the first one first on rank 0, and the second one on rank 1.
+many = [[Head(8, 8 * size, bias=False) for _ in range(32)] for size in range(1, 13)]
+draws = ([random.choice(same) for same in many] for _ in range(10_000))
+heads = next(heads for heads in draws if next(iter(ordered(heads))) is heads[rank].weight)
+model = Heads(heads).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 mesh = torch.distributed.init_device_mesh("cuda", (2, 1), mesh_dim_names=("dp", "tp"))
 axes = {"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp"}
