@@ -10,6 +10,7 @@ from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
 _RANKS = 8  # printed at most
+MESSAGES = "messages"  # begins the name of what is sent from one rank to another, where others have a group
 CURES = {
     "mismatch": "All ranks of a group make the same calls, in the same order, with the same sizes. Let nothing that "
     "differs between ranks decide whether or how a collective is called: agree on it first, for example with an "
@@ -40,6 +41,8 @@ class Issue:
 
     @property
     def which(self) -> str:
+        if self.group.startswith(MESSAGES):
+            return f"message {self.number}{self.group.removeprefix(MESSAGES)}"
         return f"collective {self.number} of {self.group}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamrace.detectors.hang.queues import IssuedCall, IssuedCollective, IssuedCollectives
-from streamrace.detectors.hangs import Hang, Issue, Stand, ranks
+from streamrace.detectors.hangs import MESSAGES, Hang, Issue, Stand, ranks
 from streamrace.trace import wording
 from streamrace.trace.calls import AgreedCall, parsed
 from streamrace.trace.records import Frame, Group, Standstill
@@ -52,12 +52,13 @@ class Issues:
         """Return the rank's call of the collective."""
         part, state = collective.parts[rank], self._ranks[rank]
         call = parsed(part.call)
-        text = str(call or part.kernel)
+        text, (group, number) = str(call or part.kernel), collective.key
+        name = self._names[group]
         if call is not None and call.kind in ("send", "recv"):
-            other = next((member for member in collective.members if member != rank), rank)
-            text = f"{text} {'to' if call.kind == 'send' else 'from'} rank {other}"
-        group, number = collective.key
-        return Issue(rank, text, part.kernel, self._names[group], number, state.stacks.get(part.stack, ()))
+            source, target = (collective.members * 2)[:2]
+            text = f"{text} {f'to rank {target}' if call.kind == 'send' else f'from rank {source}'}"
+            name = f"{MESSAGES} from rank {source} to rank {target}"
+        return Issue(rank, text, part.kernel, name, number, state.stacks.get(part.stack, ()))
 
 
 class StandstillExplanation:

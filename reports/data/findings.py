@@ -18,6 +18,7 @@ from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.witness import Witness
 from streamrace.reports.data import finding_kinds as kinds
+from streamrace.reports.data.dry_program import Dry
 from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.schema import (
     JsonFile,
@@ -27,7 +28,6 @@ from streamrace.reports.data.schema import (
     KeptSuppression,
 )
 from streamrace.reports.text import clean
-from streamrace.trace import wording
 
 FAILED = 3  # the exit status if the program failed
 _OF_SCENARIO = ("token", "reason")  # what is written of a witness
@@ -87,35 +87,6 @@ class Held(JsonPart):
     @classmethod
     def of(cls, held: IncidentalOrder, races: Sequence[Judged]) -> Held:
         return cls(sites=held.sites, sentence=held.sentence(), races=list(races))
-
-
-@dataclass(frozen=True)
-class Dry:
-    """A program that ran dry, as rank 0 of ``ranks`` on ``nodes``.
-
-    ``peak`` and ``capacity``: bytes of memory allocated at most, and available on a GPU (0: unknown). ``step_ns``: the
-    virtual time of the last optimizer step; 0 if the program took fewer than two steps.
-    """
-
-    ranks: int
-    nodes: int
-    peak: int
-    capacity: int
-    step_ns: int
-
-    def sentences(self) -> tuple[str, ...]:
-        """Return sentences for a person, without full stops."""
-        others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
-        nodes = wording.count(self.nodes, "node")
-        parts = [
-            f"A dry run as rank 0 of {self.ranks:,} on {nodes}, on tensors that hold nothing{others}. There are "
-            "no witnesses: what a race would change needs values",
-            f"Memory: at most {self.peak / 2**30:.2f} GiB allocated"
-            + (f" of the {self.capacity / 2**30:.0f} GiB of a GPU" if self.capacity else ""),
-        ]
-        if self.step_ns:
-            parts.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
-        return tuple(parts)
 
 
 class RankEnd(JsonPart):

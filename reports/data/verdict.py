@@ -18,12 +18,12 @@ from streamrace.detectors.missing_waits import MissingWait
 from streamrace.detectors.order.races import Occurrence
 from streamrace.detectors.values.answers import Answer
 from streamrace.detectors.witness import Witness
+from streamrace.reports.data.dry_program import Dry
 from streamrace.reports.data.finding_kinds import KINDS, FindingKind, Precedence, warns
 from streamrace.reports.data.findings import (
     FAILED,
     STATUSES,
     Basis,
-    Dry,
     Findings,
     Held,
     RankEnd,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.metrics import MemoryMetrics
-from streamrace.reports.data.findings import Dry
+from streamrace.reports.data.dry_program import Dry
 from streamrace.trace.records import TraceRecord
 
 

@@ -23,8 +23,9 @@ from streamrace.replay.tokens import Token
 from streamrace.reports.data import known_findings, sources
 from streamrace.reports.data.campaigns import TimingsFile
 from streamrace.reports.data.catalogue import CatalogueFile, EntryRow, RanSide
+from streamrace.reports.data.dry_program import Dry
 from streamrace.reports.data.finding_kinds import KINDS
-from streamrace.reports.data.findings import Cost, Dry, Findings, of_scenario
+from streamrace.reports.data.findings import Cost, Findings, of_scenario
 from streamrace.reports.data.fixes import FixFile
 from streamrace.reports.data.known_findings import Known
 from streamrace.reports.data.schema import KeptSuppression
