@@ -179,7 +179,7 @@ def test_collectives_in_one_batch_share_their_number(tmp_path: Path) -> None:
     done = written(tmp_path, [one, other])
     assert done.status == 6
     assert "all_gather of 4 float32" in done.out and "all_gather of 5 float32" in done.out
-    assert "as message 1 from rank 0 to rank 1: not the same size." in done.out
+    assert "as collective 1 of ranks 0, 1: not the same size." in done.out
 
 
 def test_nothing_is_known_of_a_rank_without_a_dump(tmp_path: Path) -> None:
