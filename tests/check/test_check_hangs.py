@@ -382,3 +382,51 @@ def test_ddps_gradients_are_those_of_a_backward_pass(check: Checking) -> None:
     hang(done := check("--ranks", "2", "train.py"))
     told = f"all_reduce (SUM) of 72 float32 of a backward pass at train.py:{line(check, '# backward')} <module>"
     assert f"rank 0 waits for rank 1 in {told}" in done.told
+
+
+POOL = """
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result()
+"""
+THREAD = """
+    import threading
+
+    group = dist.new_group([0, 1])
+    began = threading.Event()
+
+    def later():
+        began.wait()
+        dist.all_reduce(x, group=group)
+        torch.cuda.synchronize()
+
+    helper = threading.Thread(target=later)
+    helper.start()
+    began.set()
+    helper.join()
+    dist.all_reduce(y)
+    torch.cuda.synchronize()
+"""
+
+
+IN_THREAD = """
+    import threading
+
+    helper = threading.Thread(target=lambda: (dist.all_reduce(x), torch.cuda.synchronize()))
+    if rank == 0:
+        helper.start()
+        helper.join()
+"""
+
+
+@pytest.mark.parametrize(("program", "kind"), [(POOL + ORDER, "order"), (IN_THREAD, "ended")], ids=["pool", "thread"])
+def test_idle_threads_do_not_hide_a_hang(check: Checking, program: str, kind: str) -> None:
+    check.script(HEAD + program)
+    assert hang(check("--ranks", "2", "train.py"))["kind"] == kind
+
+
+def test_a_thread_that_goes_on_is_no_hang(check: Checking) -> None:
+    check.script(HEAD + THREAD)
+    done = check("--ranks", "2", "train.py")
+    assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err

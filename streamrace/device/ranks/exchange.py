@@ -21,14 +21,17 @@ that cannot go on get their error after :data:`_PATIENCE_S`.
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import os
 import select
 import struct
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 
+import torch.autograd.graph
 from torch.distributed import Store
 
 from streamrace.device import tracing
@@ -45,6 +48,12 @@ _AT_ONCE, _LONGEST = 1 << 16, 4000
 _DYING_S = 0.3  # the system closes a dying process's files in any order: other connections may break before its pipe
 _PATIENCE_S = 30.0
 NEVER = 1 << 62
+_IDLE = {  # the innermost Python frame of a thread that waits: in a pool without work, for the end of another, for autograd
+    (concurrent.futures.thread.__file__, "_worker"),
+    (threading.__file__, "_wait_for_tstate_lock"),
+    (threading.__file__, "join"),
+    (torch.autograd.graph.__file__, "_engine_run_backward"),
+}
 _Key = tuple[int, int]  # the numbers of a group and of a collective in it
 _Claim = dict[int, tuple[int, int]]  # by rank: the arrivals sent to it, and received from it
 
@@ -124,9 +133,9 @@ class PipeExchange:
     def stand(self) -> None:
         """Claim to all ranks that this one waits until others arrive.
 
-        No claim is made while a thread of the program's own is alive, which may go on.
+        No claim is made while a thread of the program's own is at work, which may go on.
         """
-        if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+        if _others_work():
             return
         claim = {rank: (self._sent[rank], _GONE if rank in self._ended else self._got[rank]) for rank in self._writers}
         if claim != self._claims.get(self.rank):
@@ -298,6 +307,14 @@ class PipeExchange:
                     self._taken |= self._take()
                 except BrokenPipeError:
                     break  # the rank has ended, and needs nothing more
+
+
+def _others_work() -> bool:
+    """Check whether another thread of the program may go on. Threads of libraries are daemons, and are not counted."""
+    frames = sys._current_frames()
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    codes = [frames[thread.ident].f_code for thread in others if not thread.daemon and thread.ident in frames]
+    return any((code.co_filename, code.co_name) not in _IDLE for code in codes)
 
 
 def _which(key: _Key, members: tuple[int, ...]) -> str:
