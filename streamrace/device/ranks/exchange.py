@@ -48,7 +48,7 @@ _AT_ONCE, _LONGEST = 1 << 16, 4000
 _DYING_S = 0.3  # the system closes a dying process's files in any order: other connections may break before its pipe
 _PATIENCE_S = 30.0
 NEVER = 1 << 62
-_IDLE = {  # the innermost Python frame of a thread that waits: in a pool without work, for the end of another, for autograd
+_IDLE = {  # innermost Python frames of threads that wait: in a pool without work, for another thread, for autograd
     (concurrent.futures.thread.__file__, "_worker"),
     (threading.__file__, "_wait_for_tstate_lock"),
     (threading.__file__, "join"),
