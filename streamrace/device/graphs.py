@@ -175,6 +175,6 @@ def install() -> None:
     c._graph_pool_handle = graphs._graph_pool_handle = lambda: (0, next(_given))
     c._CUDAGraph = graphs._CUDAGraph = GraphBase
     graphs.CUDAGraph.__bases__ = (GraphBase,)
-    if hasattr(torch.accelerator, "Graph"):  # since 2.12
-        accelerator: Any = torch.accelerator
+    accelerator: Any = getattr(torch, "accelerator", None)  # since 2.6
+    if hasattr(accelerator, "Graph"):  # since 2.12
         accelerator.Graph = accelerator.graphs.Graph = refusal("torch.accelerator.Graph", "use torch.cuda.CUDAGraph")
