@@ -219,9 +219,8 @@ class PipeExchange:
         why = mismatches.mismatch((self.rank, own_call), (sender, other_call), _which(key, members))
         self._foreseen = self._foreseen or (why, key)
         self._unfit.add(key)
-        self._send(
-            [sender], _DIFFERS, key[1], key[0], why.encode()[:_LONGEST]
-        )  # it may have no arrival to compare with
+        # It may have no arrival of this rank to compare with, as this rank's call is behind another one.
+        self._send([sender], _DIFFERS, key[1], key[0], why.encode()[:_LONGEST])
 
     def _settle(self, key: _Key) -> None:
         """Forget a collective at which all ranks have arrived."""
