@@ -48,6 +48,7 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")  # torch's name for
 
 # What the C++ part does with the frames of a code object (csrc/callsite.cpp has the same numbers).
 NOT_RECORDED, RECORDED, BEGIN, OWN, BACKWARD = range(5)
+_NEAR = 8  # frames outside of the device in which a function of torch.distributed is looked for
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # of Python
 
 PASSING: set[str] = set()
@@ -123,14 +124,17 @@ class CallSites:
         :data:`streamrace.trace.calls.IN_BACKWARD` if no Python code outside of the device called.
         """
         frame: FrameType | None = sys._getframe(1)
-        name = IN_BACKWARD if next(self._callers(), None) is None else ""
-        while frame is not None and (file := frame.f_code.co_filename).endswith((".py", ">")):
+        name, outside = "", 0
+        while frame is not None and outside < _NEAR:
+            file = frame.f_code.co_filename
             if file.endswith("/distributed_c10d.py"):
                 name = frame.f_code.co_name
-            elif name and not file.endswith(("/c10d_logger.py", "typing_extensions.py")):
-                break
+            elif not file.startswith(_OURS):
+                outside += 1
+                if name and not file.endswith(("/c10d_logger.py", "typing_extensions.py")):
+                    break
             frame = frame.f_back
-        return name
+        return name if name or outside else IN_BACKWARD
 
     def place(self) -> str:
         """Return the calling place as text. If it lies in torch, add the program's line that called torch."""

@@ -59,12 +59,17 @@ class AgreedCall(NamedTuple):
 
     def text(self) -> str:
         """Return the call as a trace has it."""
-        return json.dumps(self, ensure_ascii=False)
+        return _text(self)
 
     def __str__(self) -> str:
         if self.name == IN_BACKWARD:
             return f"{self.to(0)} of a backward pass"
         return f"{self.name}'s {self.to(0)}" if self.name in _OF_SEVERAL or "object" in self.name else str(self.to(0))
+
+
+@lru_cache(maxsize=4096)
+def _text(call: AgreedCall) -> str:
+    return json.dumps(call, ensure_ascii=False)
 
 
 @lru_cache(maxsize=4096)
