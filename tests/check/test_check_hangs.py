@@ -267,7 +267,7 @@ def test_a_rank_that_fails_is_no_hang(check: Checking, end: str) -> None:
 def test_a_hang_is_explained_from_its_run(check: Checking, tmp_path: Path) -> None:
     check.script(HEAD + KEYS)
     done = check("--ranks", "3", "train.py")
-    assert "Next: streamrace explain runs/it" in done.told
+    assert "streamrace explain runs/it" in done.told
 
     def explain(*words: str) -> subprocess.CompletedProcess[str]:
         shell = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"}

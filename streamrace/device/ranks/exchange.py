@@ -310,9 +310,13 @@ class PipeExchange:
 
 def _others_work() -> bool:
     """Check whether another thread of the program may go on. Threads of libraries are daemons, and are not counted."""
+    own = threading.current_thread()
+    others = [thread.ident for thread in threading.enumerate() if thread is not own and not thread.daemon]
+    if not others:
+        return False
     frames = sys._current_frames()
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    codes = [frames[thread.ident].f_code for thread in others if not thread.daemon and thread.ident in frames]
+    codes = [frames[ident].f_code for ident in others if ident in frames]
+    frames.clear()  # it has this function's own frame: the cycle would keep tensors alive until Python finds it
     return any((code.co_filename, code.co_name) not in _IDLE for code in codes)
 
 
