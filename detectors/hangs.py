@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from streamrace.detectors.order.races import site
 from streamrace.trace import wording
 from streamrace.trace.records import Frame
 
+OrderKind = Literal["order", "messages"]
+HangKind = Literal["mismatch", "ended", "behind", OrderKind]
 _RANKS = 8  # printed at most
 MESSAGES = "messages"  # begins the name of what is sent from one rank to another, where others have a group
 CURES = {
@@ -17,6 +20,7 @@ CURES = {
     "all_reduce of the flag or of the size, or with all_gather_object of the names",
     "ended": "Let all ranks run the loop equally often: give them as many batches (drop_last, a sampler that pads), or "
     "let a rank that is through join the others (torch.distributed.algorithms.join; DDP's model.join())",
+    "behind": "See what that rank does instead: all ranks of a group make the same calls, equally often",
     "order": "Issue the collectives of these groups in one order on all ranks, or let the host wait for the first "
     "before it issues the second",
     "messages": "Put sends and receives that belong together into one batch_isend_irecv, or let every second rank "
@@ -88,7 +92,7 @@ class Hang:
     (empty: unknown).
     """
 
-    kind: str
+    kind: HangKind
     kernel: str
     first: Stand
     second: Stand
@@ -148,7 +152,7 @@ class MayHang:
     ``kind``: ``order``, or ``messages`` if all are sends and receives. ``count``: such circles at these places.
     """
 
-    kind: str
+    kind: OrderKind
     kernel: str
     circle: tuple[Reversed, ...]
     count: int = 1

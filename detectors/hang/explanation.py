@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamrace.detectors.hang.queues import IssuedCall, IssuedCollective, IssuedCollectives
-from streamrace.detectors.hangs import MESSAGES, Hang, Issue, Stand, ranks
+from streamrace.detectors.hangs import MESSAGES, Hang, HangKind, Issue, Stand, ranks
 from streamrace.trace import wording
 from streamrace.trace.calls import AgreedCall, parsed
 from streamrace.trace.records import Frame, Group, Standstill
@@ -113,7 +113,7 @@ class StandstillExplanation:
             for other in self._lacks(rank):
                 state = self._ranks.get(other)
                 if state is not None and (state.ended or (state.dumped and other not in self._at)):
-                    kind = "ended" if state.ended else "behind"
+                    kind: HangKind = "ended" if state.ended else "behind"
                     return self._hang(
                         kind, collective, self._stand(rank, collective), self._ended_stand(other, collective)
                     )
@@ -138,7 +138,7 @@ class StandstillExplanation:
         return None
 
     def _hang(
-        self, kind: str, collective: IssuedCollective, first: Stand, second: Stand, differing: tuple[str, ...] = ()
+        self, kind: HangKind, collective: IssuedCollective, first: Stand, second: Stand, differing: tuple[str, ...] = ()
     ) -> Hang:
         last = [self._last(stand.rank, collective) for stand in (first, second)]
         places = [issue.stack[:1] for issue in last if issue is not None]

@@ -51,12 +51,14 @@ def emit_test(
     from streamrace.reports.formats import regression_test as form
     from streamrace.reports.formats.writing import write
     from streamrace.reports.screen.console import Terminal
-    from streamrace.repro.sessions import hang_test, regression_test
+    from streamrace.repro.sessions import hang_explanation, hang_test, regression_test
     from streamrace.repro.sessions.race_selection import chosen
 
     console = Terminal(stderr=True)
+    if fixed and hang_explanation.chosen(folder, race) is not None:
+        raise WrongUse("--fixed is of a race: run the test of a hang with that release by itself")
     with console.status("the hang") as status:
-        hang = hang_test.emit(folder, race, packages, trials, status.update)
+        hang = hang_test.emit(folder, race, packages, trials, status.update, in_place)
     if hang is not None:
         file = output or folder / f"test_hang_{race}.py"
         write(form.text_of_hang(hang), file)

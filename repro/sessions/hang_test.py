@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,18 @@ from streamrace.repro.sessions import hang_explanation, regression_test
 from streamrace.repro.sessions.regression_test import AskedTest, Tell
 
 
-def emit(folder: Path, wanted: str, packages: tuple[str, ...], trials: int, tell: Tell) -> EmittedHangTest | None:
+def emit(
+    folder: Path,
+    wanted: str,
+    packages: tuple[str, ...],
+    trials: int,
+    tell: Tell,
+    become: Callable[[tuple[str, ...]], object],
+) -> EmittedHangTest | None:
     """Create the test of hang number ``wanted`` of a run. Return None for a run with races, or without hangs.
 
-    ``trials``: most smaller programs that are tried. Raises :class:`WrongUse` if the program, alone in a folder, does
-    not hang, or a number is wrong.
+    ``become``: gives this process the run's releases, with ``packages``. ``trials``: most smaller programs that are
+    tried. Raises :class:`WrongUse` if the program, alone in a folder, does not hang, or a number is wrong.
     """
     chosen = hang_explanation.chosen(folder, wanted)
     if chosen is None:
@@ -30,6 +38,8 @@ def emit(folder: Path, wanted: str, packages: tuple[str, ...], trials: int, tell
     test = AskedTest.of(folder, own=True, request=run.file.scenario)
     if test.ranks < 2:
         raise WrongUse(f"{folder} was started by a launcher: check the program with --ranks, and emit the test of that")
+    releases = tuple(regression_test.available_releases(test.packages, packages))
+    become(releases)
     alone = regression_test.prepared(folder, test)
     tell("the program by itself")
     with regression_test.running(alone.path, alone.beforehand) as runner:
@@ -67,7 +77,7 @@ def emit(folder: Path, wanted: str, packages: tuple[str, ...], trials: int, tell
         elsewhere=[path for path in alone.elsewhere if path in still],
         arguments=test.arguments,
         about=Text(alone.files[name]).docstring if trials else "",
-        releases=dict(package.split("==", 1) for package in (*test.packages, *packages)),
+        releases=dict(package.split("==", 1) for package in releases),
         needed=alone.needed,
         lines=(regression_test.count_lines(alone.files), regression_test.count_lines(reduced.files)),
         whole=reduced.whole,

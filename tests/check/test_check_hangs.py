@@ -430,3 +430,15 @@ def test_a_thread_that_goes_on_is_no_hang(check: Checking) -> None:
     check.script(HEAD + THREAD)
     done = check("--ranks", "2", "train.py")
     assert (done.status, done.findings["verdict"]) == (0, "clean"), done.out + done.err
+
+
+def test_a_foreign_kind_of_hang_is_refused(check: Checking) -> None:
+    check.script(HEAD + UNEVEN)
+    check("--ranks", "2", "train.py")
+    file = check.folder / "runs" / "it" / "findings.json"
+    file.write_text(file.read_text().replace('"ended"', '"strange"'))
+    shell = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ("-m", "streamrace", "explain", "runs/it")
+    done = with_simulated_gpu().run(*words, folder=check.folder, environment=shell)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1
