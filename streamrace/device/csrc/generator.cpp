@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "capture.h"
+#include "numbers.h"
 
 namespace simgpu {
 
@@ -16,30 +17,7 @@ static c10::Device on(int64_t index) { return {c10::kCUDA, static_cast<c10::Devi
 Generator::Generator(int64_t index, std::shared_ptr<State> state)
     : GeneratorImpl(on(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)), state_(std::move(state)) {}
 
-// Vigna's splitmix64, which seeds states of other generators: states from seeds that differ in a bit are unrelated.
-static uint64_t next(uint64_t& state) {
-  uint64_t mixed = state += 0x9E3779B97F4A7C15ull;
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
-  return mixed ^ (mixed >> 31);
-}
-
-at::Generator numbers_at(const GeneratorState& state) {
-  auto made = at::detail::createCPUGenerator(state.seed);
-  if (state.offset != 0) {
-    at::mt19937_data_pod filled{};
-    filled.seed_ = state.seed;
-    filled.seeded_ = true;
-    filled.left_ = 1;  // the first number is from the next state
-    uint64_t mix = state.seed;
-    mix = next(mix) ^ state.offset;
-    for (auto& word : filled.state_) word = static_cast<uint32_t>(next(mix));
-    at::mt19937 engine;
-    engine.set_data(filled);
-    static_cast<at::CPUGeneratorImpl*>(made.unsafeGetGeneratorImpl())->set_engine(engine);
-  }
-  return made;
-}
+at::Generator numbers_at(const GeneratorState& state) { return numbers_at(state.seed, state.offset); }
 
 uint64_t offset_of(int64_t count) {
   // calc_execution_policy (ATen/native/cuda/DistributionTemplates.h) on the GPU of streamrace/device/cuda.py: as many

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from streamrace.compiling import BuildError, find_compiler
@@ -23,6 +24,7 @@ OF_CUDA = ("libcaffe2_nvrtc", "libcublas", "libcud", "libcuf", "libcupti", "libc
            "libnccl", "libnvJit", "libnvTools", "libnvfatbin", "libnvperf", "libnvrtc", "libnvshmem",
            "libtorch_cuda", "libtorch_nvshmem", "libc10_cuda")  # fmt: skip
 _OF_CUDAS_CODE = re.compile("cu(da|dnn|blas|sparse|fft|solver|rand)|nccl|nvrtc|nvtx", re.IGNORECASE)
+NO_DEVICE = 100  # cudaErrorNoDevice
 # Functions that torch calls without a need for CUDA, and the stub's body. The first two are called during the import.
 _ANSWERS = {
     "_ZN4c10d15get_gil_checkerEv": "static void* none[8]; return none;",  # written to, and never used
@@ -115,6 +117,19 @@ extern "C" __attribute__((visibility("default"))) Object* PyInit__C() {
 """
 
 
+@dataclass(frozen=True)
+class Written:
+    """A library of which a part is written by hand in ``sources``; stubs that return ``answer`` are the rest.
+
+    ``prefix``: begins the names of its functions, if they have no symbol versions.
+    """
+
+    library: str
+    sources: Sequence[Path] = ()
+    prefix: str = ""
+    answer: int = NO_DEVICE
+
+
 def stub(torch: Path) -> list[str]:
     """Build the CUDA libraries that ``torch``'s own libraries are linked with; return their names.
 
@@ -122,21 +137,41 @@ def stub(torch: Path) -> list[str]:
     compiler, or no binutils.
     """
     folder = torch / "lib"
-    files = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
-    linked = {name for file in files for name in _needed(file)} - {file.name for file in files}
+    cuda = libraries(files_of(torch), folder)
+    if not cuda:
+        return []
+    for module in torch.glob("_C.*.so"):
+        module.unlink()
+        _run("torch._C", _MODULE, [f"-L{folder}", "-ltorch_python", "-Wl,-rpath,$ORIGIN/lib", "-o", str(module)])
+    (folder / STUBBED).write_text("".join(f"{name}\n" for name in cuda))
+    return cuda
+
+
+def files_of(torch: Path) -> list[Path]:
+    """Return the compiled files of the unpacked package ``torch``, and of functorch beside it."""
+    return [*sorted((torch / "lib").glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
+
+
+def libraries(
+    files: Sequence[Path], folder: Path, written: Sequence[Written] = (), answer: int = NO_DEVICE
+) -> list[str]:
+    """Build in ``folder`` the CUDA libraries that ``files`` are linked with and that are not among them.
+
+    Return their names. ``written``: libraries of which a part is written by hand. ``answer``: what the C functions of
+    all others return. Raise :class:`streamrace.compiling.BuildError`.
+    """
+    linked = {name for file in files for name in needed(file)} - {file.name for file in files}
     cuda = {name for name in linked if name.startswith(OF_CUDA)}
     if not cuda:
         return []
     main = min(cuda, key=lambda name: (not name.startswith("libtorch_cuda"), name))
+    parts = {one.library: one for one in written}
     symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, version in _missing(files, system=linked - cuda):
-        symbols[version if version in cuda else main].append((name, version))
+        own = next((one.library for one in written if one.prefix and name.startswith(one.prefix)), main)
+        symbols[version if version in cuda else own].append((name, version))
     for library in sorted(cuda):
-        _compile(folder, library, symbols[library])
-    for module in torch.glob("_C.*.so"):
-        module.unlink()
-        _run("torch._C", _MODULE, [f"-L{folder}", "-ltorch_python", "-Wl,-rpath,$ORIGIN/lib", "-o", str(module)])
-    (folder / STUBBED).write_text("".join(f"{name}\n" for name in sorted(cuda)))
+        _compile(folder, library, symbols[library], parts.get(library, Written(library, answer=answer)))
     return sorted(cuda)
 
 
@@ -146,15 +181,15 @@ def beside(file: Path, missing: Sequence[str], bundled: Sequence[Path], folder: 
     ``bundled``: libraries that came with it. torch is imported. Raise :class:`streamrace.compiling.BuildError`.
     """
     folder.mkdir(parents=True)
-    own = [path for path in bundled if path.name in _needed(file)]
-    system = [name for name in _needed(file) if name not in missing and name not in {path.name for path in own}]
+    own = [path for path in bundled if path.name in needed(file)]
+    system = [name for name in needed(file) if name not in missing and name not in {path.name for path in own}]
     main = min(missing, key=lambda name: (not name.startswith("libtorch_cuda"), name))
     symbols: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, version in _missing([file, *own], system=system):
         if version in missing or not (version or _of_another_torch(name)):
             symbols[version or main].append((name, version))
     for library in sorted(missing):
-        _compile(folder, library, symbols[library])
+        _compile(folder, library, symbols[library], Written(library))
 
 
 def _of_another_torch(name: str) -> bool:
@@ -172,7 +207,7 @@ def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str,
         return name in defined or any(hasattr(library, name) for library in loaded)
 
     return sorted(
-        (name, version) for name, version in needed if (version.startswith(OF_CUDA) if version else not exists(name))
+        (name, version) for name, version in needed if version.startswith(OF_CUDA) or not exists(name)
     )
 
 
@@ -184,7 +219,8 @@ def _symbols(file: Path, option: str) -> Iterable[tuple[str, str]]:
             yield name, version.lstrip("@")
 
 
-def _needed(file: Path) -> list[str]:
+def needed(file: Path) -> list[str]:
+    """Return the names of the libraries that the file is linked with."""
     return re.findall(r"NEEDED\s+(\S+)", _output_of("objdump", "-p", str(file)))
 
 
@@ -199,7 +235,7 @@ def _output_of(tool: str, *arguments: str) -> str:
     return result.stdout
 
 
-def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> None:
+def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]], written: Written) -> None:
     with tempfile.TemporaryDirectory() as place:
         versions: dict[str, list[str]] = defaultdict(list)
         for name, version in symbols:
@@ -207,22 +243,26 @@ def _compile(folder: Path, library: str, symbols: Sequence[tuple[str, str]]) -> 
         script = Path(place) / "versions"
         script.write_text("".join(f"{node} {{ {'; '.join(names)}; }};\n" for node, names in versions.items() if node))
         numbered = any(versions) and [f"-Wl,--version-script={script}"]
-        code = _HEAD + "".join(_definition(number, name) for number, (name, _) in enumerate(symbols))
-        _run(library, code, [f"-Wl,-soname,{library}", *(numbered or []), "-o", str(folder / library)])
+        code = _HEAD + "".join(_definition(number, name, written.answer) for number, (name, _) in enumerate(symbols))
+        options = [*map(str, written.sources), f"-Wl,-soname,{library}", *(numbered or [])]
+        _run(library, code, [*options, "-o", str(folder / library)])
 
 
 def _run(library: str, code: str, options: Sequence[str]) -> None:
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("a CPU build is made of torch's wheel with a C++ compiler, but none is installed: install g++")
-    command = [compiler, "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
+    command = [compiler, "-std=c++17", "-x", "c++", "-", "-x", "none", "-O1", "-fPIC", "-shared", *options]
     result = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BuildError(f"the stub of {library} cannot be compiled: {result.stderr[:2000]}")
 
 
-def _definition(number: int, name: str) -> str:
-    """Return the code that defines a symbol. The module's docstring says how a stub answers."""
+def _definition(number: int, name: str, code: int) -> str:
+    """Return the code that defines a symbol. The module's docstring says how a stub answers; ``code``: of C functions.
+
+    Functions are weak, so that those that are written by hand take their places.
+    """
     label = f'__asm__("{name}")'
     if name.startswith("_ZTI"):  # pybind11 registers a class by its type's name
         return (
@@ -236,5 +276,6 @@ def _definition(number: int, name: str) -> str:
         return f"{head} {label};\n{head} {{ {_ANSWERS[name]} }}\n"
     if name.startswith("_Z"):
         return f'extern "C" void f{number}() {label};\nextern "C" void f{number}() {{ refuse("{name}"); }}\n'
-    answer, value = ("const char*", "kNone") if name.endswith("String") else ("int", "100")  # cudaErrorNoDevice
-    return f'extern "C" {answer} f{number}() {label};\nextern "C" {answer} f{number}() {{ return {value}; }}\n'
+    answer, value = ("const char*", "kNone") if name.endswith("String") else ("int", str(code))
+    head = f'extern "C" __attribute__((weak)) {answer} f{number}()'
+    return f'{head} {label};\n{head} {{ return {value}; }}\n'
