@@ -123,6 +123,7 @@ def _build(real: RealBuild) -> None:
     written = [
         Written(runtime, _sources("device", "memory", "streams", "launches"), answer=_NOT_SUPPORTED),
         Written("libnccl.so.2", _sources("nccl", "meeting"), prefix="nccl", answer=_INVALID_USAGE),
+        Written("libcublasLt.so.13", _sources("cublas"), prefix="cublasLt", answer=0),
         Written("libnvshmem_host.so.3", prefix="nvshmem"),
     ]
     files = [file for file in stubs.files_of(real.torch) if file != late]
