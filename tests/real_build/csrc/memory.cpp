@@ -64,6 +64,12 @@ static std::vector<Memory>& memories() {
 }
 static std::map<const char*, size_t> pinned;
 
+static bool is_pinned(const void* pointer) {
+  auto* at = static_cast<const char*>(pointer);
+  auto found = pinned.upper_bound(at);
+  return found != pinned.begin() && at < std::prev(found)->first + std::prev(found)->second;
+}
+
 // The next copy of this many bytes from the device to the host delivers `answer`: an operator whose kernels counted
 // something on a GPU (nonzero) gets the count from values.cpp.
 static thread_local struct {
@@ -138,8 +144,7 @@ int cudaPointerGetAttributes(PointerAttributes* of, const void* pointer) {
   std::lock_guard<std::mutex> held(lock);
   *of = {kUnregistered, -1, nullptr, const_cast<void*>(pointer), {}};
   auto* at = static_cast<const char*>(pointer);
-  auto found = pinned.upper_bound(at);
-  if (found != pinned.begin() && at < std::prev(found)->first + std::prev(found)->second) {
+  if (is_pinned(at)) {
     of->type = kHost;
     of->device = current_device();
     of->device_pointer = of->host_pointer;
@@ -154,7 +159,13 @@ int cudaPointerGetAttributes(PointerAttributes* of, const void* pointer) {
 
 int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void* stream) {
   static const char* const kKinds[] = {"host to host", "host to device", "device to host", "device to device", "copy"};
-  log_call("copy %s %zu stream %u", kKinds[kind < 0 || kind > 4 ? 4 : kind], bytes, number_of(stream));
+  const char* waits = "";
+  if (kind == 2) {
+    // CUDA Runtime API, "API synchronization behavior": a copy to pageable memory returns when it is done.
+    std::lock_guard<std::mutex> held(lock);
+    waits = is_pinned(to) ? "" : " pageable";
+  }
+  log_call("copy %s %zu stream %u%s", kKinds[kind < 0 || kind > 4 ? 4 : kind], bytes, number_of(stream), waits);
   work_on(stream);
   copy(to, from, bytes);
   if (kind == 2 && answer.set && (bytes == 4 || bytes == 8)) {

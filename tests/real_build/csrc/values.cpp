@@ -98,7 +98,7 @@ class Numbers {
   explicit Numbers(const std::vector<IValue>& arguments) {
     at::Generator of;
     for (auto& one : arguments) {
-      if (one.isGenerator()) of = one.toGenerator();
+      if (one.isGenerator() && one.toGenerator().device().is_cuda()) of = one.toGenerator();
     }
     if (!of.defined()) {
       auto device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
