@@ -1,4 +1,4 @@
-"""Programs on torch's real CUDA build, in processes of their own: an environment, ranks, what they print and log."""
+"""Programs on torch's real CUDA build and on the simulated device: what they print, and what the former's log says."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from tests.real_build.building import ROOT, RealBuild
 
-_OURS = re.compile(r"PYTHONPATH|STREAMRACE_|CUDA_|NCCL_|TORCH_|DS_|LD_PRELOAD|WORLD_SIZE|LOCAL_WORLD_SIZE|(LOCAL_)?RANK")
+PROGRAMS = Path(__file__).with_name("programs")
+_SECONDS = 200
+_OURS = re.compile(r"PYTHONPATH|STREAMRACE_|CUDA_|CUBLAS_|NCCL_|TORCH_|DS_|LD_PRELOAD|(LOCAL_)?(WORLD_SIZE|RANK)$")
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that ended: the output and the log of calls of each rank."""
+    """A run that ended in good order: the lines of all ranks, sorted by rank, and each rank's log of calls."""
 
-    status: int
-    output: tuple[str, ...]
-    calls: tuple[tuple[str, ...], ...]
+    lines: tuple[str, ...]
+    calls: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def sorted_lines(self) -> list[str]:
+        """Return the lines without an order: ranks of the simulated device share a terminal."""
+        return sorted(self.lines)
 
 
 def environment(real: RealBuild, **settings: str) -> dict[str, str]:
@@ -32,47 +39,66 @@ def environment(real: RealBuild, **settings: str) -> dict[str, str]:
     ``settings`` are added: STREAMRACE_REAL_BUILD_DEVICES, _MEMORY (bytes of each), _UNREADY (how often queries of an
     event or a stream answer "not ready"), _LOG (a file), _MEETING (the folder in which ranks meet).
     """
-    own = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
+    own = _clean()
     before = [path] if (path := own.get("LD_LIBRARY_PATH")) else []
-    return {
-        **own,
-        "PYTHONPATH": os.pathsep.join([str(real.place), str(ROOT)]),
-        "LD_LIBRARY_PATH": os.pathsep.join([str(real.libraries), *before]),
-        "OMP_NUM_THREADS": "1",
-        **settings,
-    }
+    own["PYTHONPATH"] = os.pathsep.join([str(real.place), str(ROOT)])
+    own["LD_LIBRARY_PATH"] = os.pathsep.join([str(real.libraries), *before])
+    return own | settings
 
 
-def run(real: RealBuild, words: Sequence[str], *, ranks: int = 0, seconds: float = 240, **settings: str) -> Ran:
+def _clean() -> dict[str, str]:
+    """Return the variables of this process without those that decide something in torch or in the project."""
+    own = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
+    return own | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # sums depend on the number of threads
+
+
+def run(real: RealBuild, *words: str | Path, ranks: int = 0, **settings: str) -> Ran:
     """Run ``python WORDS`` on the real build: one process, or so many ``ranks`` of one program.
 
-    Raise :class:`subprocess.TimeoutExpired` after ``seconds``; no process is left.
+    Raise AssertionError with the messages of a process that fails, or of all if they take too long. No process is left.
     """
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=fast) as name:
         folder = Path(name)
-        logs = [folder / f"calls{rank}" for rank in range(max(ranks, 1))]
+        numbers = range(max(ranks, 1))
         processes = []
         try:
-            for rank, log in enumerate(logs):
-                own = {"STREAMRACE_REAL_BUILD_LOG": str(log), "STREAMRACE_REAL_BUILD_MEETING": name}
+            for rank in numbers:
+                own = {"STREAMRACE_REAL_BUILD_LOG": str(folder / f"calls{rank}"), "STREAMRACE_REAL_BUILD_MEETING": name}
                 own |= _as_rank(rank, ranks, folder) if ranks else {}
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *words],
-                        env=environment(real, **own, **settings),
-                        stdout=(folder / f"output{rank}").open("w"),
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-            statuses = [process.wait(seconds) for process in processes]
+                with (folder / f"out{rank}").open("w") as out, (folder / f"errors{rank}").open("w") as errors:
+                    command = [sys.executable, *map(str, words)]
+                    variables = environment(real, **own, **settings)
+                    processes.append(subprocess.Popen(command, env=variables, stdout=out, stderr=errors))
+            failed = _first_failed(processes)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        texts = tuple((folder / f"output{rank}").read_text() for rank in range(len(logs)))
-        calls = tuple(tuple(log.read_text().splitlines()) if log.exists() else () for log in logs)
-        return Ran(next(filter(None, statuses), 0), texts, calls)
+        if failed is not None:
+            raise AssertionError("".join((folder / f"errors{rank}").read_text() for rank in numbers if failed < 0 or rank == failed))
+        lines = [line for rank in numbers for line in (folder / f"out{rank}").read_text().splitlines()]
+        logs = [folder / f"calls{rank}" for rank in numbers]
+        return Ran(tuple(lines), tuple(tuple(log.read_text().splitlines()) if log.exists() else () for log in logs))
+
+
+def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """Wait for all processes, or for the first that fails; return its number, -1 if they take too long."""
+    running = {os.pidfd_open(process.pid): number for number, process in enumerate(processes)}
+    try:
+        while running:
+            ended = wait(list(running), _SECONDS)
+            if not ended:
+                return -1
+            for descriptor in ended:
+                number = running.pop(descriptor)  # type: ignore[arg-type] - descriptors went in
+                os.close(descriptor)  # type: ignore[arg-type]
+                if processes[number].wait():
+                    return number
+        return None
+    finally:
+        for descriptor in running:
+            os.close(descriptor)
 
 
 def _as_rank(rank: int, ranks: int, folder: Path) -> dict[str, str]:
@@ -87,3 +113,17 @@ def _as_rank(rank: int, ranks: int, folder: Path) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port.read_text(), "GLOO_SOCKET_IFNAME": "lo",
         "STREAMRACE_REAL_BUILD_DEVICES": str(ranks),
     }  # fmt: skip
+
+
+def simulate(*words: str | Path, ranks: int = 0, trace: Path | None = None) -> Ran:
+    """Run a program on the simulated device. ``trace``: the file of its trace; with ranks, the folder.
+
+    Raise AssertionError with its messages if it fails.
+    """
+    options = [*(["--ranks", str(ranks)] if ranks else []), *(["--trace", str(trace)] if trace else [])]
+    done = subprocess.run(
+        [sys.executable, "-m", "streamrace.device", *options, *map(str, words)],
+        env=_clean() | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return Ran(tuple(done.stdout.splitlines()))

@@ -22,5 +22,5 @@ for step in range(3):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"rank {dist.get_rank()} step {step}: loss {loss.item()!r}")
+    print(f"rank {dist.get_rank()} step {step}: loss {loss.item()!r}\n", end="", flush=True)
 dist.destroy_process_group()
