@@ -27,7 +27,7 @@ BELOW := import sysconfig; print('import site; site.addsitedir(' + repr(sysconfi
 # they compile, though the environment says that they should not: else that takes a minute in all.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
 
-DEFAULT := not wide and not release and not ray and not package and not index
+DEFAULT := not wide and not release and not ray and not package and not index and not real_build
 
 # What `make test` leaves out: papers/, and our own sharding engine, with which the second paper is reproduced.
 PAPERS := tests/papers tests/sharding
@@ -38,7 +38,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-sanitized test-ray test-triton wheel test-wheel lint docs results reach peers bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-real-build test-sanitized test-ray test-triton wheel test-wheel lint docs results reach peers bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -112,19 +112,19 @@ test: $(READY) $(BROWSER) ## Lint, types, and the tests that a change must pass:
 # Another quarter each day, so that none of them fails for long before somebody knows.
 PART ?= $(shell expr `date +%s` / 86400 % 4)
 test-wide: $(READY) $(BROWSER) ## A quarter of the wide tests, a different one each day (PART=0 to 3, or PART=all)
-	@$(PYTEST) -m "wide and not release and not ray and not package and not index" $(if $(filter all,$(PART)),,--part $(PART)/4) $(ARGS)
+	@$(PYTEST) -m "wide and not release and not ray and not package and not index and not real_build" $(if $(filter all,$(PART)),,--part $(PART)/4) $(ARGS)
 
 test-papers: $(READY) ## Tests that `make test` leaves out: the studies of both papers (papers/), and our own sharding engine
 	@$(PYTEST) -m "$(DEFAULT)" $(PAPERS) $(ARGS)
 
-test-all: lint wheel $(BROWSER) ## Lint, then all tests: also the wide ones, the papers', other releases (into the cache), Ray and Triton (installed)
+test-all: lint wheel $(BROWSER) ## Lint, then all tests: also the wide ones, the papers', other releases (into the cache), torch's CUDA build, Ray and Triton (installed)
 	@$(PIP) --requirement requirements-ray.txt --requirement requirements-triton.txt
 	@$(PYTEST) $(ARGS)
 
 test-nightly: $(READY) $(BROWSER) ## The wide tests and the papers', with twenty times as many examples, new ones each time (SEED=... repeats them)
 	@echo "make test-nightly SEED=$(SEED)"
 	@$(PIP) --requirement requirements-triton.txt
-	@$(PYTEST) -m "not release and not ray and not package and not index" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
+	@$(PYTEST) -m "not release and not ray and not package and not index and not real_build" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 # `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
 test-other-processor: export PYTHONPATH := $(CURDIR)/tests/other_processor
@@ -139,6 +139,11 @@ test-releases: $(READY) ## The tests that install other DeepSpeed releases (into
 
 test-anywhere: $(READY) ## From a clone to a verdict with the package index alone (Python 3.13, or PYTHON=...; some minutes)
 	@ANYWHERE_REQUIRED=1 ANYWHERE_PYTHON=$(if $(filter file,$(origin PYTHON)),,"$(PYTHON)") $(BIN)/python -m pytest -m index tests/anywhere $(ARGS)
+
+# Made before the tests: else each of their processes would wait while one of them downloads.
+test-real-build: $(READY) ## The simulated GPU beside torch's real CUDA build over fake CUDA libraries (530 MB download; some minutes)
+	@$(BIN)/python -m tests.real_build.building
+	@$(PYTEST) -m real_build tests/real_build $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 	@$(PYTEST) tests/device/test_sanitized.py $(ARGS)
@@ -206,7 +211,7 @@ clean: ## Remove the runs
 
 distclean: clean ## Remove the virtual environment and all caches too
 	@[ -L $(VENV) ] || $(ENVIRONMENT) ours "$(VENV)"
-	rm -rf $(VENV) .browser .releases build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .browser .releases .real-build build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that this set-up did not make is never changed: a sentence says what to do.

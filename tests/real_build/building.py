@@ -1,4 +1,4 @@
-"""Torch's real CUDA build, over fake CUDA libraries: the wheel from the package index, unpacked, and what it links with.
+"""Torch's real CUDA build over fake CUDA libraries: the wheel of the package index, unpacked, and what it links with.
 
 ``python -m tests.real_build.building`` makes all of it, in ``.real-build/`` of the checkout. It needs Python, pip, g++
 and binutils, no GPU and no CUDA: the libraries that torch links with are built of ``csrc/``, and of stubs
@@ -118,12 +118,12 @@ def _build(real: RealBuild) -> None:
     """Build all CUDA libraries that the build links with, its values, and the entry point that loads them."""
     late = real.torch / "lib" / "libcaffe2_nvrtc.so"  # loaded when torch first calls the driver
     runtime = next(name for name in stubs.needed(real.torch / "lib" / "libc10_cuda.so") if name.startswith("libcudart"))
-    driver = Written("libcuda.so.1", _sources("driver"), answer=_NOT_SUPPORTED)
+    driver = Written("libcuda.so.1", sources("driver"), answer=_NOT_SUPPORTED)
     stubs.libraries([late], real.libraries, [driver], answer=0)
     written = [
-        Written(runtime, _sources("device", "memory", "streams", "launches"), answer=_NOT_SUPPORTED),
-        Written("libnccl.so.2", _sources("nccl", "meeting"), prefix="nccl", answer=_INVALID_USAGE),
-        Written("libcublasLt.so.13", _sources("cublas"), prefix="cublasLt", answer=0),
+        Written(runtime, sources("device", "memory", "streams", "launches"), answer=_NOT_SUPPORTED),
+        Written("libnccl.so.2", sources("nccl", "meeting"), prefix="nccl", answer=_INVALID_USAGE),
+        Written("libcublasLt.so.13", sources("cublas"), prefix="cublasLt", answer=0),
         Written("libnvshmem_host.so.3", prefix="nvshmem"),
     ]
     files = [file for file in stubs.files_of(real.torch) if file != late]
@@ -136,7 +136,8 @@ def _build(real: RealBuild) -> None:
     (information / "entry_points.txt").write_text("[torch.backends]\nreal_build = streamrace_real_build:load\n")
 
 
-def _sources(*names: str) -> list[Path]:
+def sources(*names: str) -> list[Path]:
+    """Return the files of ``csrc/`` with these names."""
     return [_SOURCES / f"{name}.cpp" for name in names]
 
 
@@ -148,7 +149,7 @@ def _build_values(real: RealBuild) -> None:
     options.append(f"-isystem{real.torch / 'include'}")
     links = [f"-L{real.torch / 'lib'}", "-ltorch_cpu", "-lc10"]
     library = real.libraries / "libstreamrace_values.so"
-    run_compiler("the real build's values", compiler, options, _sources("values"), links, library)
+    run_compiler("the real build's values", compiler, options, sources("values"), links, library)
 
 
 if __name__ == "__main__":

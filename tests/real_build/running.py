@@ -76,7 +76,9 @@ def run(real: RealBuild, *words: str | Path, ranks: int = 0, **settings: str) ->
                 process.kill()
                 process.wait()
         if failed is not None:
-            raise AssertionError("".join((folder / f"errors{rank}").read_text() for rank in numbers if failed < 0 or rank == failed))
+            raise AssertionError(
+                "".join((folder / f"errors{rank}").read_text() for rank in numbers if failed < 0 or rank == failed)
+            )
         lines = [line for rank in numbers for line in (folder / f"out{rank}").read_text().splitlines()]
         logs = [folder / f"calls{rank}" for rank in numbers]
         return Ran(tuple(lines), tuple(tuple(log.read_text().splitlines()) if log.exists() else () for log in logs))

@@ -149,7 +149,11 @@ def stub(torch: Path) -> list[str]:
 
 def files_of(torch: Path) -> list[Path]:
     """Return the compiled files of the unpacked package ``torch``, and of functorch beside it."""
-    return [*sorted((torch / "lib").glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]
+    return [
+        *sorted((torch / "lib").glob("*.so*")),
+        *sorted(torch.glob("*.so")),
+        *sorted(torch.parent.glob("functorch/*.so")),
+    ]
 
 
 def libraries(
@@ -206,9 +210,7 @@ def _missing(files: Sequence[Path], *, system: Iterable[str]) -> list[tuple[str,
     def exists(name: str) -> bool:
         return name in defined or any(hasattr(library, name) for library in loaded)
 
-    return sorted(
-        (name, version) for name, version in needed if version.startswith(OF_CUDA) or not exists(name)
-    )
+    return sorted((name, version) for name, version in needed if version.startswith(OF_CUDA) or not exists(name))
 
 
 def _symbols(file: Path, option: str) -> Iterable[tuple[str, str]]:
@@ -278,4 +280,4 @@ def _definition(number: int, name: str, code: int) -> str:
         return f'extern "C" void f{number}() {label};\nextern "C" void f{number}() {{ refuse("{name}"); }}\n'
     answer, value = ("const char*", "kNone") if name.endswith("String") else ("int", str(code))
     head = f'extern "C" __attribute__((weak)) {answer} f{number}()'
-    return f'{head} {label};\n{head} {{ return {value}; }}\n'
+    return f"{head} {label};\n{head} {{ return {value}; }}\n"

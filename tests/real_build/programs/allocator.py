@@ -1,4 +1,4 @@
-"""Allocates and frees memory on two streams, trains a little; prints the allocator's figures and which addresses return."""
+"""Allocates memory on two streams, trains a little; prints the allocator's figures and which addresses return."""
 
 from __future__ import annotations
 
