@@ -16,6 +16,13 @@ namespace simgpu {
 // Operators of other libraries whose result's size depends on values, for which their CUDA kernels wait, without a tag.
 const std::set<std::string> kSizedByValues = {"torchvision::nms"};
 
+// Operators whose kernel that writes the result is launched after the host has waited for the result's size, and reads the
+// arguments again (ATen/native/cuda: Nonzero.cu, IndexKernel.cpp, SummaryOps.cu, Repeat.cu, Unique.cu).
+static const std::set<std::string> kReread = {
+    "aten::nonzero", "aten::masked_select", "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::_unsafe_index_put",
+    "aten::bincount", "aten::repeat_interleave", "aten::unique_dim",
+};
+
 static const std::set<std::string> kAsk = {"aten::is_set_to", "aten::is_same_size", "aten::is_pinned"};
 // Operators that return a number: only for some of them the tags tell whether the host waits.
 static const std::set<std::string> kIndexed = {
@@ -89,6 +96,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   const auto& name = schema.name();
   one.asks = kAsk.count(name) > 0;
   one.indices = one.masks = kIndexed.count(name) > 0;
+  one.rereads = kReread.count(name) > 0;
   one.whole = whole().count(name) > 0;
   one.wider = types_wider(name);
   one.host |= kSizedByValues.count(name) > 0;
