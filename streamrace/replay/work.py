@@ -38,7 +38,7 @@ _INTO: dict[str, Callable[..., Tensor]] = {
     "aten::sub.Tensor": torch.sub,
     "aten::sum.dim_IntList": torch.sum,
 }
-# The host is told the size of their result before their second kernel (csrc/operators.cpp: kReread).
+# The host is told the size of their result before their second kernel (csrc/operator_names.h: rereads).
 _SIZED_BEFORE = {
     f"aten::{name}"
     for name in ("nonzero", "masked_select", "index", "_unsafe_index", "bincount", "repeat_interleave", "unique_dim")
