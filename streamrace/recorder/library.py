@@ -35,6 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "end": (None, ()),
     "python_ends": (None, ()),
     "now": (c_int64, ()),
+    "quiet": (None, (c_int,)),
     "used_several": (c_int, ()),
     "asked": (None, (c_int64, c_int64)),
     "call_site": (c_int64, ()),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from streamrace.compiling import BuildError
@@ -25,6 +26,7 @@ from streamrace.trace.records import HOST_STREAM, End, Group, StreamName, TraceR
 from streamrace.trace.schema import HOST, WordKind
 
 _recorded: list[Recorder] = []  # the one that records now
+_sites: list[CallSites] = []  # of the process: the C++ part asks for each stack once
 
 
 class RecorderError(Exception):
@@ -34,12 +36,14 @@ class RecorderError(Exception):
 class Recorder:
     """Records from :meth:`start` to :meth:`stop`. ``write`` takes finished records.
 
-    ``skipped``: path endings of files whose frames are not part of a stack.
+    ``skipped``: path endings of files whose frames are not part of a stack. The first recorder of a process decides.
     """
 
     def __init__(self, write: Callable[[list[TraceRecord | Packed]], None], *, skipped: tuple[str, ...] = ()) -> None:
         self._write = write
-        self._sites = CallSites(skipped)
+        if not _sites:
+            _sites.append(CallSites(skipped))
+        self._sites = _sites[0]
         self._flushing = threading.Lock()
         self._groups: dict[int, Group] = {}
         self._marks: dict[int, TraceRecord] = {}
@@ -74,6 +78,7 @@ class Recorder:
                 "another tool follows torch's streams and memory in this process (TORCH_CUDA_SANITIZER?): "
                 "switch it off, as only one can"
             )
+        self._sites.again()
         _recorded.append(self)
         self._wrapped.install()
         self._watch.begin()
@@ -103,6 +108,25 @@ class Recorder:
     def asked(self, *, event: int = 0, stream: int = 0) -> None:
         """Record that the program asked an event, or else a stream, and that it was done."""
         self._f.asked(event, stream)
+
+    @contextmanager
+    def told(
+        self, kind: str, reads: Iterable[Any], writes: Iterable[Any], members: Sequence[int], origin: Sequence[int],
+        root: int, stream: int,
+    ) -> Iterator[None]:  # fmt: skip
+        """Record a collective of a backend whose collectives are no operators of c10d; in the block it is issued.
+
+        ``members``: global ranks. ``origin``: of the group in which two of its ranks send. ``stream``: its handle.
+        """
+        import torch
+
+        number = self._numbered(f"{members}", tuple(members), tuple(origin))
+        torch.ops.streamrace.collective(kind, [*reads], [*writes], number, root, stream)
+        self._f.quiet(1)
+        try:
+            yield
+        finally:
+            self._f.quiet(0)
 
     @property
     def used_several(self) -> bool:
@@ -138,8 +162,11 @@ class Recorder:
         """Return the number of the group, or of the pair of its members that send: equal on all ranks."""
         ranks = _ranks(name.decode())
         pair = (ranks[source], ranks[target]) if source >= 0 and target >= 0 else ()
-        number = zlib.crc32(f"{name.decode()}:{ranks}:{pair}".encode()) & 0x7FFFFFFF
-        self._groups.setdefault(number, Group(number, pair or ranks, ranks if pair else ()))
+        return self._numbered(f"{name.decode()}:{ranks}:{pair}", pair or ranks, ranks if pair else ())
+
+    def _numbered(self, name: str, members: tuple[int, ...], origin: tuple[int, ...]) -> int:
+        number = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        self._groups.setdefault(number, Group(number, members, origin))
         return number
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ class Wrapped:
         """Wrap them."""
         import torch
 
-        self._query(torch.cuda.Event, lambda event: {"event": event.cuda_event})
+        self._query(torch.Event, lambda event: {"event": event.event_id})
+        if torch.cuda.Event.query is not torch.Event.query:
+            self._query(torch.cuda.Event, lambda event: {"event": event.cuda_event})
         self._query(torch.cuda.Stream, lambda stream: {"stream": stream.cuda_stream})
         self._reading(torch.Tensor, "tolist", "")
         self._reading(torch.Tensor, "numpy", "numpy")
@@ -56,5 +60,14 @@ class Wrapped:
     def _replace(self, kind: Any, name: str, made: Any, plain: Any) -> None:
         own = name in vars(kind)
         made.__doc__, made.__name__ = plain.__doc__, name
+        _put(kind, name, made)
+        self._undo.append(lambda: _put(kind, name, plain) if own else delattr(kind, name))
+
+
+def _put(kind: type, name: str, made: Any) -> None:
+    """Set a method of a class, also of one that is written in C, for which Python refuses it."""
+    try:
         setattr(kind, name, made)
-        self._undo.append(lambda: setattr(kind, name, plain) if own else delattr(kind, name))
+    except TypeError:
+        gc.get_referents(kind.__dict__)[0][name] = made  # the dictionary behind the read-only view
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

@@ -22,6 +22,25 @@ void host_reads(const at::Tensor& tensor, c10::string_view name, c10::string_vie
   if (!how.empty()) trace().note(WordKind::kExport, {block->number, name_id(std::string(how)), site, tracker().now()});
 }
 
+// A collective of a backend whose collectives are no operators of c10d, on the stream with this handle.
+void collective(const std::string& kind, const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes, int64_t group,
+                int64_t root, int64_t stream) {
+  if (!tracker().on) return;
+  Running call;
+  call.site = call_site(), call.kernel = name_id("nccl::" + kind), call.group = group, call.root = root;
+  uintptr_t current = tracker().current();
+  Lock lock;
+  call.stream = tracker().stream_of(current), call.over = tracker().stream_of(static_cast<uintptr_t>(stream));
+  auto add = [](const std::vector<at::Tensor>& tensors, std::vector<Access>& accesses) {
+    for (auto& one : tensors) {
+      Tracked* block = one.is_cuda() && one.layout() == at::kStrided && one.numel() > 0 ? tracker().block_of(one) : nullptr;
+      if (block) accesses.push_back(range_of(one, block->number, 0, true));
+    }
+  };
+  add(reads, call.accesses.reads), add(writes, call.accesses.writes);
+  tracker().issue(call);
+}
+
 void hides(const std::string& name, c10::List<std::string> arguments, const std::string& when) {
   std::vector<std::string> all;
   for (const std::string& one : arguments) all.push_back(one);
@@ -29,6 +48,8 @@ void hides(const std::string& name, c10::List<std::string> arguments, const std:
 }
 
 TORCH_LIBRARY(streamrace, m) {
+  m.def("collective(str kind, Tensor[] reads, Tensor[] writes, int group, int root, int stream) -> ()",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](std::string kind, std::vector<at::Tensor> reads, std::vector<at::Tensor> writes, int64_t group, int64_t root, int64_t stream) { collective(kind, reads, writes, group, root, stream); }));
   m.def("host_reads(Tensor tensor, str name, str how) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, host_reads));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, hides));
 }
@@ -65,6 +86,9 @@ void recorder_python_ends() {
   recorder_end();
   python_alive = false;
 }
+
+// Between both calls this thread's waits and frees are not the program's.
+void recorder_quiet(int on) { set_quiet(on != 0); }
 
 int64_t recorder_now() { return tracker().now(); }
 int recorder_used_several() { return tracker().several; }

@@ -25,6 +25,7 @@ static thread_local bool is_quiet = false;
 Quiet::Quiet() : before(std::exchange(is_quiet, true)) {}
 Quiet::~Quiet() { is_quiet = before; }
 bool quiet() { return is_quiet; }
+void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
   Tracker fresh;

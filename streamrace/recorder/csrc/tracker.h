@@ -108,6 +108,7 @@ struct Quiet {
   ~Quiet();
 };
 bool quiet();
+void set_quiet(bool on);
 
 // Writes what is due before the host waits: the work of the innermost operator.
 void before_wait();
