@@ -84,11 +84,11 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
     """Compile the sources into the library ``place``. Raise :class:`BuildError`."""
     includes = [f"-I{_SOURCES}", f"-I{SCHEMA}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    options = [*flags(), *_as_torch(torch), *_UNDEFINED, *includes]
+    options = [*flags(), *as_torch(torch), *_UNDEFINED, *includes]
     run_compiler("the simulated GPU", compiler, options, sources(), libraries, place)
 
 
-def _as_torch(torch: Path) -> list[str]:
+def as_torch(torch: Path) -> list[str]:
     """Return the flag for the C++ string ABI with which torch was built: before 2.7 it changes symbol names."""
     config = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
     return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", config.read_text())[:1] if config.exists() else []

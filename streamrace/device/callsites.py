@@ -31,6 +31,7 @@ from streamrace.trace.records import Frame, Stack
 
 _HOME = str(checkout.IMPORTED_FROM)  # an editable installation is not on the import path
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_RECORDER = os.path.join(os.path.dirname(os.path.dirname(_OURS)), "recorder") + os.sep
 _BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # start of a program, of a forked process
 
 # Returns the same line as code.co_lines(), which has a thousand entries for a large function.
@@ -101,7 +102,7 @@ class CallSites:
             shown = any(path.startswith(file) and function.startswith(name) for file, name in self._shown)
             if not shown or function in _CALLING:
                 return NOT_RECORDED
-        if path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING)):
+        if path.startswith((_OURS, _RECORDER, "<")) or path.endswith((*self._skipped, *PASSING)):
             return NOT_RECORDED
         installed = path.startswith((_LIBRARY, self._torch)) or checkout.installed(path)
         return RECORDED if installed else OWN

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from streamrace.device.batches import Batch
 from streamrace.device.callsites import CallSites
 from streamrace.device.library import Backward, Define, HandOn, Replayed, ReportedFrame, functions
 from streamrace.device.recording import Calls
@@ -194,22 +195,16 @@ class Tracer:
 
     def _flush(self, everything: bool) -> None:
         f = functions()
-        count, at, info = ctypes.c_int64(), ctypes.c_int64(), (ctypes.c_int64 * 3)()
-        data = f.trace_take(ctypes.byref(count), everything)
+        batch = Batch(f.trace_take, everything=everything)
         stacks, self._sites.fresh = self._sites.fresh, []
-        records: list[TraceRecord | Packed] = [*stacks]
-        while at.value < count.value:
-            packed = f.trace_packed(data, count, ctypes.byref(at), info)
-            if info[0]:
-                self._add(Packed(ctypes.string_at(packed, info[0]), *info[1:]), records)
-            if at.value < count.value:  # a record that the C++ part cannot complete
-                begin = at.value + 2
-                at.value = begin + data[begin - 1]
-                record = self._record(data[begin - 2], data[begin : at.value])
-                if record is not None:
-                    records.append(record)
-        if records:
-            self._write(records)
+        made: list[TraceRecord | Packed] = [*stacks]
+        for record in batch.records(f.trace_packed, self._record):
+            if isinstance(record, Packed):
+                self._add(record, made)
+            else:
+                made.append(record)
+        if made:
+            self._write(made)
 
     def _add(self, packed: Packed, records: list[TraceRecord | Packed]) -> None:
         if self._packed and self._calls is None:

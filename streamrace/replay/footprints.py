@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from streamrace.device.probes import READ
 from streamrace.device.values import dtype_of, operator
+from streamrace.replay import work
 from streamrace.replay.host import Effect
 from streamrace.replay.recording import Recording
 from streamrace.trace.records import LOOK, NOBODY, WROTE, Access, Call, Collective, Launch, Probe, Transfer, View
@@ -86,7 +87,8 @@ class Footprints:
         """Return the effect's footprint. Raises the same errors on a damaged recording as binding the effect does."""
         key, rank, footprint = (effect.rank, effect.item), effect.rank, Footprint()
         if effect.what in ("kernel", "read"):
-            self._call(rank, self._calls[key], footprint, known=effect.what == "kernel")
+            call = self._calls[key]
+            self._call(rank, call, footprint, known=effect.what == "kernel" and not work.is_sized_before(call))
         elif effect.what == "arrive":
             for view in self._transfers[key].inputs:
                 footprint.read(region_of(rank, view))

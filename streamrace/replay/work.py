@@ -38,6 +38,11 @@ _INTO: dict[str, Callable[..., Tensor]] = {
     "aten::sub.Tensor": torch.sub,
     "aten::sum.dim_IntList": torch.sum,
 }
+# The host is told the size of their result before their second kernel (csrc/operator_names.h: rereads).
+_SIZED_BEFORE = {
+    f"aten::{name}"
+    for name in ("nonzero", "masked_select", "index", "_unsafe_index", "bincount", "repeat_interleave", "unique_dim")
+}
 
 _EXPONENTS = {
     torch.bfloat16: (np.uint16, 0x7F80),
@@ -52,7 +57,9 @@ def kernel(call: Call, rank: int, arena: Arena) -> Action:
     func, args, kwargs, generator = _bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
     run: Action
-    if not outputs:
+    if outputs and is_sized_before(call):
+        run = _sized_before(outputs, call, bound(call, rank, arena))
+    elif not outputs:
         run = partial(func, *args, **kwargs)
     elif call.function in _COPIES:
         run = partial(outputs[0].copy_, args[0])
@@ -78,6 +85,11 @@ def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
     if call.random is not None:
         run = _drawing(run, call.random, generator, passed=_passes(generator, args, kwargs))
     return _with_default(run, dtype_of(call.dtype)) if call.dtype != "float32" else run
+
+
+def is_sized_before(call: Call) -> bool:
+    """Check whether the size of the call's result was told to the host before the kernel that writes the result."""
+    return call.function.partition(".")[0] in _SIZED_BEFORE
 
 
 def word_of(value: Any) -> str:
@@ -155,6 +167,22 @@ def _several(
         result = func(*args, **kwargs)
         for output, place in zip(outputs, places, strict=True):
             output.copy_(result[place])
+
+    return run
+
+
+def _sized_before(outputs: Sequence[Tensor], call: Call, make: Callable[[], Any]) -> Action:
+    """Return the second kernel of an operator whose result has the size that the host was told before it.
+
+    If the arguments have changed since then, as much of the result is stored as there is room for.
+    """
+
+    def run() -> None:
+        made = make()
+        results = made if isinstance(made, (tuple, list)) else [made]
+        for output, place in zip(outputs, call.places, strict=True):
+            rows = min(output.shape[0], results[place].shape[0])
+            output[:rows].copy_(results[place][:rows])
 
     return run
 

@@ -233,12 +233,29 @@ def what_was_copied_to_the_host_is_overwritten() -> None:
         x.add_(1)
 
 
-@program(race=False, csan=True, why=_LATE)
-def a_mask_makes_the_host_wait() -> None:
+@program(race=False)
+def a_mask_makes_the_host_wait_for_what_came_before() -> None:
+    x, y, side = ones(8), ones(8), torch.cuda.Stream()
+    y.mul_(2)
+    x[x > 0]
+    with on(side):
+        y.add_(1)
+
+
+@program(race=True)
+def what_a_mask_selects_is_read_once_the_host_has_counted() -> None:
     x, side = ones(8), torch.cuda.Stream()
     x[x > 0]
     with on(side):
         x.add_(1)
+
+
+@program(race=True)
+def nonzero_reads_once_more_after_it_has_counted() -> None:
+    x, side = ones(8), torch.cuda.Stream()
+    x.nonzero()
+    with on(side):
+        x.zero_()
 
 
 _QUERY = "CSAN has no callback for a query, so it does not know that True orders"

@@ -129,6 +129,7 @@ OPERATIONS: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
     lambda a, b, c: (torch.cuda.synchronize(), a.sqrt())[1],
     lambda a, b, c: b.to(torch.bfloat16).matmul(c.to(torch.bfloat16)).to(torch.float32),
     lambda a, b, c: torch.empty(600, 600, device="cuda").fill_(2.0)[:4, :4] + a,
+    lambda a, b, c: torch.cat([a[b > 0], torch.zeros(16, device="cuda")])[:16].view(4, 4) + c,
 )
 step = st.tuples(
     st.sampled_from(range(len(OPERATIONS))), st.integers(0, STREAMS - 1), *[st.integers(0, TENSORS - 1)] * 3,
@@ -169,9 +170,10 @@ def test_a_replay_is_the_live_run_in_any_timing(steps: list[Any], timing: str) -
         replayer = Replayer(live(program, Path(folder, "recorded")))
         replayer.verify()
         there = live(program, Path(folder, "there"), timing)
-        assert replayed_times(replayer, timing) == times(there)
         told, outcome = replayed(replayer, timing)
-        assert outcome.departure is not None or told == seen(there)
+        if outcome.departure is None:  # else the host may have been told another size, and so launched other work
+            assert replayed_times(replayer, timing) == times(there)
+            assert told == seen(there)
         sharing = SharingReplayer(replayer)
         for one in (*TIMINGS, timing):
             chosen = replayer.recording.deviated(Timing.parse(one).deviations)

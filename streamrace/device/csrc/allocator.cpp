@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "dry.h"
 #include "gpu_trace.h"
+#include "ranges.h"
 #include "recorder.h"
 #include "unwritten.h"
 
@@ -163,7 +164,7 @@ void forget_block(const Block& block) {
 
 // The memory of a pool of CUDA graphs no longer exists.
 void drop_whole(Segment& segment) {
-  let_go(*segment.whole);
+  record_free(*segment.whole);
   forget_block(*segment.whole);
   delete std::exchange(segment.whole, nullptr);
 }
@@ -184,7 +185,7 @@ void empty_cache(Memory& memory) {
       count(memory.stats.segment, *chunk, 1, true);
       ++memory.stats.num_device_free;
       if (chunk->segment->whole) drop_whole(*chunk->segment);
-      take_away(chunk->data, chunk->size);
+      formers().take_away(reinterpret_cast<uintptr_t>(chunk->data), chunk->size);
       state().segments.erase(chunk->data);
       probes().given_back(chunk->data, chunk->data + chunk->size);
       Instant last;
@@ -294,7 +295,7 @@ void free_block(void* context) {
   Chunk* chunk = block->chunk;
   chunk->block = nullptr;
   if (!chunk->segment->whole) {
-    let_go(*block);
+    record_free(*block);
     forget_block(*block);
   }
   count(stats_of(*chunk).allocation, *chunk, 1, true);
@@ -345,7 +346,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     chunk->block = block;
     if (!chunk->segment->whole) {
       unwritten().made(block->number, chunk->data, static_cast<int64_t>(nbytes));
-      hand_out(*block, site);
+      record_reuse(*block, site);
     }
     for (auto* stat : {&memory.stats.allocation, &memory.stats.active}) count(*stat, *chunk, 1);
     for (auto* stat : {&memory.stats.allocated_bytes, &memory.stats.active_bytes}) count(*stat, *chunk, chunk->size);
@@ -457,29 +458,7 @@ static int64_t shift_of(const at::Tensor& tensor, const Block& block) {
 
 void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
   if ((!trace().on && !dry().on && !captures().any()) || tensor.numel() == 0) return;
-  auto item = static_cast<int64_t>(tensor.itemsize());
-  auto sizes = tensor.sizes(), strides = tensor.strides();
-  int64_t lo = block.shift + shift_of(tensor, block) + tensor.storage_offset() * item, layout = 0;
-  if (tensor.is_contiguous()) {
-    accesses.push_back({block.number, lo, lo + tensor.numel() * item, 0});
-    return;
-  }
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  for (size_t i = 0; i < sizes.size(); ++i)
-    if (sizes[i] > 1 && strides[i] != 0) dims.emplace_back(strides[i], sizes[i]);
-  std::sort(dims.begin(), dims.end());
-  int64_t span = item, dense = 1;
-  bool holes = false;
-  for (auto& [stride, size] : dims) {
-    span += (size - 1) * stride * item;
-    holes |= stride > dense;
-    dense = std::max(dense, stride * (size - 1) + dense);
-  }
-  if (holes) {
-    for (auto& [stride, size] : dims) stride = std::exchange(size, stride * item);  // now size, stride in bytes
-    layout = trace().on || captures().any() ? trace().layout_id(item, dims) : -1;
-  }
-  accesses.push_back({block.number, lo, lo + span, layout});
+  accesses.push_back(range_of(tensor, block.number, block.shift + shift_of(tensor, block), trace().on || captures().any()));
 }
 
 at::Tensor alias(const at::Tensor& tensor, Block& block) {
@@ -529,6 +508,20 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
   }
   storage->set_data_ptr_noswap(std::move(fresh));
   storage->set_nbytes(nbytes);
+}
+
+Formers& formers() {
+  static auto* one = new Formers;
+  return *one;
+}
+
+void record_free(const Block& block) {
+  trace().note(WordKind::kFree, {block.number, timeline().now});
+  formers().let_go(block.number, reinterpret_cast<uintptr_t>(block.data), block.nbytes);
+}
+
+void record_reuse(const Block& block, int64_t site) {
+  formers().hand_out(block.number, reinterpret_cast<uintptr_t>(block.data), block.nbytes, site);
 }
 
 void block_freed(const Block& block) {

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "device.h"
+#include "formers.h"
 #include "versions.h"
 
 namespace simgpu {
@@ -91,8 +92,8 @@ std::pair<size_t, size_t> memory_info(int index);             // free bytes, and
 int device_of_memory(const void* data);
 
 // Memory that passes from block to block (reuse.cpp).
-void let_go(const Block& block);                   // records the free of the block
-void hand_out(const Block& block, int64_t site);   // records the former owners of its bytes
-void take_away(char* data, size_t size);           // records that this memory no longer exists
+Formers& formers();
+void record_free(const Block& block);                    // records the free of the block
+void record_reuse(const Block& block, int64_t site);  // records the former owners of its bytes
 
 }  // namespace simgpu

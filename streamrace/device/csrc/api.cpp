@@ -311,6 +311,9 @@ void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* con
                   int64_t (*replayed)(int64_t, int64_t)) {
   give_call_sites(frame, define, backward, replayed);
   Lock lock;
+  trace().joins = dry().on;
+  trace().launched = [](const Accesses& accesses, bool collective) { probes().launched(accesses, collective); };
+  trace().wrote = [](const std::vector<Access>& accesses) { probes().wrote(accesses), unwritten().release(accesses); };
   trace().begin(on != 0);
 }
 const int64_t* simgpu_trace_take(int64_t* words, int everything) {

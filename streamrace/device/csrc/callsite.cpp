@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -128,6 +129,19 @@ void walk_backward(Key& key) {
   if (frame) Py_DecRef(frame);
 }
 
+// An exception that is being raised: torch frees memory and waits for events meanwhile, and Python must not be called
+// with it pending.
+class Pending {
+ public:
+  Pending() { PyErr_Fetch(&type_, &value_, &trace_); }
+  ~Pending() { PyErr_Restore(type_, value_, trace_); }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+ private:
+  void *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
+};
+
 }  // namespace
 
 void give_call_sites(int (*reported)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t),
@@ -148,6 +162,7 @@ void give_hand_on(void (*given)()) { hand_on = given; }
 int64_t call_site() {
   if (!trace().on || !is_reported || !python_alive) return 0;
   int state = PyGILState_Ensure();
+  auto pending = std::make_optional<Pending>();
   if (trace().full() && hand_on) hand_on();
   Key key;
   walk(PyThreadState_GetFrame(PyThreadState_Get()), key);
@@ -170,6 +185,7 @@ int64_t call_site() {
       found = stacks.emplace(key, define_stack(key.codes, key.instructions, key.count)).first;
     number = found->second;
   }
+  pending.reset();
   PyGILState_Release(state);
   return number;
 }
@@ -190,6 +206,10 @@ int64_t call_site_of_node() {
   seen = at::sequence_number::peek();
   if (site) remember(seen - 1, site);
   return site;
+}
+
+void site_of_next_node(int64_t site) {
+  if (site) remember(at::sequence_number::peek(), site);
 }
 
 }  // namespace simgpu

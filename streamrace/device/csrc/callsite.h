@@ -17,6 +17,8 @@ int64_t replayed_site(int64_t captured, int64_t replay);  // of a captured launc
 // creates it before it calls the kernel, and only for an operator with an argument that needs a gradient.
 bool may_have_made_node();
 int64_t call_site_of_node();
+// The same before the operator, called with `site`: the next node that this thread creates gets it.
+void site_of_next_node(int64_t site);
 
 template <typename... Tensors>
 int64_t call_site_of(const Tensors&... arguments) {

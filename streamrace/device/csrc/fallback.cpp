@@ -481,7 +481,18 @@ Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
   return made;
 }
 
-// Handles a result that the host needs: it waits for the current stream, as a device-to-host read does.
+// Puts a result into memory whose size was found before: as much of it as there is room for.
+void put(const Tensor& here, const Tensor& result) {
+  if (here.sizes() == result.sizes()) {
+    here.copy_(result);
+  } else if (here.dim() > 0 && here.dim() == result.dim()) {
+    int64_t rows = std::min(here.size(0), result.size(0));
+    here.narrow(0, 0, rows).copy_(result.narrow(0, 0, rows));
+  }
+}
+
+// Handles a result that the host needs: it waits for the current stream, as a device-to-host read does. An operator that
+// rereads was counted for until then, and its second kernel reads the inputs as they are when that kernel runs.
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
   int64_t stream = Device::current();
@@ -503,31 +514,36 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
     words = recorder().arguments(call.handle, given, call.inputs, call.op.outs);
     if (numbers.defined()) then = numbers.clone();
   }
-  for (int place : call.op.outs) {  // the kernel may need more memory than it has
-    if (!call.inputs[place].isTensor()) continue;
+  auto without_outs = [&op = call.op](Stack& inputs) {  // the kernel may need more memory than they have
     Executing quiet(c10::get_default_dtype_as_scalartype());
-    call.inputs[place] = at::detail::empty_cpu({0}, call.inputs[place].toTensor().scalar_type());
-  }
+    for (int place : op.outs)
+      if (inputs[place].isTensor()) inputs[place] = at::detail::empty_cpu({0}, inputs[place].toTensor().scalar_type());
+  };
+  bool again = call.op.rereads && !dry().on;
+  Stack inputs = again ? call.inputs : Stack();
+  without_outs(call.inputs);
   Stack outs = call.inputs;
   results = std::move(call.inputs);
-  execute_either(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers, false);
+  bool wide = execute_either(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers, false);
   for (auto& value : results) see(op, value);
   Accesses written;
+  std::vector<Tensor> places;
+  auto keep = [&](const Tensor& here, const Tensor& result) {
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    if (again) places.push_back(here);
+    else here.copy_(result);
+  };
   auto own = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     Tensor made = allocate(spec_of(tensor, call.op), site);
-    Tensor here = place_of(made, true, written);
-    Executing quiet(c10::get_default_dtype_as_scalartype());
-    here.copy_(tensor);
+    keep(place_of(made, true, written), tensor);
     return made;
   };
   for (int place : call.op.outs) {
     const Tensor& out = given[place].toTensor();
     Tensor result = outs[place].toTensor();
     if (out.sizes() != result.sizes()) reshape(out, result.sizes(), result.strides(), site);
-    Tensor here = place_of(out, true, written);
-    Executing quiet(c10::get_default_dtype_as_scalartype());
-    here.copy_(result);
+    keep(place_of(out, true, written), result);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     int source = call.op.returns[i];
@@ -541,11 +557,25 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
       results[i] = made;
     }
   }
-  if (recorder().on) recorder().call(op, std::move(words), made_of(call.op, results, true), then, true);
-  if (written.writes.empty()) return;
-  if (recorder().on) recorder().nothing(trace().ops + 1);
-  device().launch(stream, call.op.name, written, 0, nullptr, site);
-  dry().wrote(written.writes, true);
+  if (recorder().on) recorder().call(op, words, again ? Recorder::Fresh() : made_of(call.op, results, true), then, true);
+  if (!again) {
+    if (written.writes.empty()) return;
+    if (recorder().on) recorder().nothing(trace().ops + 1);
+    device().launch(stream, call.op.name, written, 0, nullptr, site);
+    return dry().wrote(written.writes, true);
+  }
+  if (std::all_of(places.begin(), places.end(), [](const Tensor& here) { return here.numel() == 0; })) return;
+  if (recorder().on) recorder().call(trace().ops + 1, std::move(words), made_of(call.op, results, true), {}, false);
+  written.reads = call.accesses.reads;
+  auto run = [&handle = describe_handle(call.handle), &op = call.op, inputs = std::move(inputs), places = std::move(places),
+              without_outs, dtype = c10::get_default_dtype_as_scalartype(), wide]() mutable {
+    without_outs(inputs);
+    execute(handle, op, inputs, dtype, {}, wide);
+    Executing quiet(dtype);
+    size_t next = 0;
+    for (auto& [_, result] : made_of(op, inputs, true)) put(places[next++], result);
+  };
+  device().launch(stream, call.op.name, written, nominal, device().guarded(call.op.name, std::move(run)), site);
 }
 
 Signature& signature_of(Call& call) {

@@ -23,6 +23,8 @@ void* PyThreadState_GetFrame(void*);
 void* PyFrame_GetBack(void*);
 void* PyFrame_GetCode(void*);
 int PyFrame_GetLasti(void*);
+void PyErr_Fetch(void**, void**, void**);
+void PyErr_Restore(void*, void*, void*);
 void Py_IncRef(void*);
 void Py_DecRef(void*);
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "fallback.h"
+#include "operator_names.h"
 #include "trace.h"
 #include "wider.h"
 
@@ -16,7 +17,6 @@ namespace simgpu {
 // Operators of other libraries whose result's size depends on values, for which their CUDA kernels wait, without a tag.
 const std::set<std::string> kSizedByValues = {"torchvision::nms"};
 
-static const std::set<std::string> kAsk = {"aten::is_set_to", "aten::is_same_size", "aten::is_pinned"};
 // Operators that return a number: only for some of them the tags tell whether the host waits.
 static const std::set<std::string> kIndexed = {
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
@@ -87,8 +87,9 @@ static Operator read(const c10::OperatorHandle& handle) {
   }
   one.known = handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& name = schema.name();
-  one.asks = kAsk.count(name) > 0;
+  one.asks = asks_only(name);
   one.indices = one.masks = kIndexed.count(name) > 0;
+  one.rereads = rereads(name);
   one.whole = whole().count(name) > 0;
   one.wider = types_wider(name);
   one.host |= kSizedByValues.count(name) > 0;

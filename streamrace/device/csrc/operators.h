@@ -16,6 +16,7 @@ struct Operator {
   std::vector<int> outs;       // "out=" arguments, which the kernel resizes
   int generator = -1;          // the generator argument
   bool host = false;           // the host needs its result, or its result's shape depends on values
+  bool rereads = false;        // counts, lets the host wait for the count, and then reads its arguments once more
   bool random = false;
   bool known = true;           // the CPU has a kernel for it
   bool asks = false;           // only reads metadata of a tensor

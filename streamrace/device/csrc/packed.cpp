@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "device.h"
 #include "trace.h"
 
 namespace simgpu {

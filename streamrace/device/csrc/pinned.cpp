@@ -72,7 +72,7 @@ struct PinnedAllocator final : c10::Allocator {
     }
     Block* block = make_block(nbytes, data, kHost, site);
     block->pool = pool;
-    hand_out(*block, site);
+    record_reuse(*block, site);
     recorder().pinned(*block);
     pinned().used[data] = block;
     return {data, block, &free_pinned, c10::kCPU};
@@ -84,7 +84,7 @@ struct PinnedAllocator final : c10::Allocator {
 }  // namespace
 
 static void forget(Block* block) {
-  let_go(*block);
+  record_free(*block);
   recorder().unpinned(block->number);
   probes().dropped(block->number);
   dry().dropped(block->number);
@@ -164,7 +164,7 @@ int simgpu_host_register(char* data, int64_t nbytes) {
   if (behind != pinned().used.end() && behind->first < data + nbytes) return 712;
   Block* block = make_block(static_cast<size_t>(nbytes), data, kHost, site);
   block->registered = true;
-  hand_out(*block, site);
+  record_reuse(*block, site);
   recorder().refuse("memory that cudaHostRegister pinned holds what the program had put there before, which a recording does not know");
   pinned().used[data] = block;
   return 0;

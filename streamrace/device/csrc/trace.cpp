@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "dry.h"
-#include "probes.h"
-
 namespace simgpu {
 
 Trace& trace() {
@@ -59,7 +56,7 @@ static std::vector<Access> joined(const std::vector<Access>& accesses) {
 // of the time of reading the trace. Returns the same bytes, by block and then by place: adjacent ranges are joined, and
 // ranges at equal distances become one with a layout.
 const std::vector<Access>& Trace::in_few(const std::vector<Access>& accesses, std::vector<Access>& made) {
-  if (!dry().on || accesses.size() <= kMany) return accesses;
+  if (!joins || accesses.size() <= kMany) return accesses;
   auto ranges = joined(accesses);
   for (size_t at = 0, next; at < ranges.size(); at = next) {
     auto& first = ranges[at];
@@ -83,7 +80,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   if (!on) return;
   bool met = work && work->collective;
   LatePtr late = std::exchange(next_, nullptr);
-  probes().launched(accesses, met);
+  if (launched) launched(accesses, met);
   if (met && groups_.insert(work->group).second) note(WordKind::kGroup, {work->group});
   Accesses few;
   auto &read = late ? few.reads : in_few(accesses.reads, few.reads), &written = late ? few.writes : in_few(accesses.writes, few.writes);
@@ -182,7 +179,7 @@ void Trace::report(bool writes, const int64_t* ranges, int64_t count) {
   if (!running_) return;
   auto& accesses = writes ? running_->writes : running_->reads;
   for (int64_t i = 0; i < count; ++i, ranges += 3) accesses.push_back({ranges[0], ranges[1], ranges[2], 0});
-  if (writes) probes().wrote(accesses), unwritten().release(accesses);
+  if (writes && wrote) wrote(accesses);
 }
 
 static std::vector<std::string*>& names() {

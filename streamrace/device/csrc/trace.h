@@ -35,7 +35,10 @@ using LatePtr = std::shared_ptr<Late>;
 class Trace {
  public:
   bool on = false;
+  bool joins = false;  // a launch's many ranges are joined where that names the same bytes
   int64_t ops = 0, markers = 0;
+  void (*launched)(const Accesses& accesses, bool collective) = nullptr;  // called with each launch
+  void (*wrote)(const std::vector<Access>& accesses) = nullptr;           // ... with all that late work has written so far
 
   void begin(bool traced);
   void note(WordKind kind, std::initializer_list<int64_t> words);

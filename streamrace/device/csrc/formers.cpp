@@ -1,0 +1,40 @@
+#include "formers.h"
+
+#include "trace.h"
+
+namespace simgpu {
+
+bool Formers::lose(int64_t block, int64_t pieces) {
+  auto found = count_.find(block);
+  if ((found->second -= pieces) > 0) return false;
+  count_.erase(found);
+  return true;
+}
+
+void Formers::let_go(int64_t block, uintptr_t data, size_t nbytes) {
+  pieces_[data] = {block, data, data + nbytes};
+  count_[block] = 1;
+}
+
+void Formers::hand_out(int64_t block, uintptr_t begin, size_t nbytes, int64_t site) {
+  uintptr_t end = begin + nbytes;
+  auto place = pieces_.upper_bound(begin);
+  if (place != pieces_.begin() && std::prev(place)->second.end > begin) --place;
+  while (place != pieces_.end() && place->first < end) {
+    auto [lo, former] = *place;
+    place = pieces_.erase(place);
+    int64_t lost = 1;
+    if (lo < begin) --lost, pieces_[lo] = {former.block, former.data, begin};
+    if (former.end > end) --lost, place = pieces_.emplace(end, former).first;
+    bool last = lost > 0 ? lose(former.block, lost) : (count_[former.block] -= lost, false);
+    auto from = static_cast<int64_t>(std::max(lo, begin)), to = static_cast<int64_t>(std::min(former.end, end)), first = static_cast<int64_t>(begin);
+    trace().note(WordKind::kReuse, {block, former.block, from - first, to - first, from - static_cast<int64_t>(former.data), site, last});
+  }
+}
+
+void Formers::take_away(uintptr_t data, size_t nbytes) {
+  for (auto place = pieces_.lower_bound(data); place != pieces_.end() && place->first < data + nbytes; place = pieces_.erase(place))
+    if (lose(place->second.block, 1)) trace().note(WordKind::kReuse, {-1, place->second.block, 0, 0, 0, 0, 1});
+}
+
+}  // namespace simgpu

@@ -1,0 +1,11 @@
+"""Records a program on a real GPU, for the same detectors: a trace of a CUDA build of torch, without a simulated one.
+
+Nothing is read from the GPU, no wait is added and no memory is kept. :mod:`.recorder` says what is seen;
+:mod:`.unseen` notes what a run met that is not.
+"""
+
+from __future__ import annotations
+
+from streamrace.recorder.recorder import Recorder, RecorderError
+
+__all__ = ["Recorder", "RecorderError"]

@@ -1,0 +1,189 @@
+"""Records what a program does on a real GPU, as a trace that the detectors read.
+
+Seen are the operators of all host threads (``at::RecordFunction``), streams, events, waits and memory (c10's
+GPUTrace), collectives (c10d's operators), and by wrapped methods of Python what has no callback: queries, and the
+host's reads of pinned memory. Times are those of the host at the launch, in nanoseconds since the recording began:
+when work ran on the GPU is not known, and no detector asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from streamrace.compiling import BuildError
+from streamrace.device.batches import Batch
+from streamrace.device.callsites import CallSites
+from streamrace.device.undeclared_writes import HIDDEN
+from streamrace.recorder import library
+from streamrace.recorder.unseen import Watch
+from streamrace.recorder.wrapped import Wrapped
+from streamrace.trace.encoding import Packed
+from streamrace.trace.records import HOST_STREAM, End, Group, StreamName, TraceRecord
+from streamrace.trace.schema import HOST, WordKind
+
+_recorded: list[Recorder] = []  # the one that records now
+_sites: list[CallSites] = []  # of the process: the C++ part asks for each stack once
+
+
+class RecorderError(Exception):
+    """A program cannot be recorded here. One sentence, which says what to do."""
+
+
+class Recorder:
+    """Records from :meth:`start` to :meth:`stop`. ``write`` takes finished records.
+
+    ``skipped``: path endings of files whose frames are not part of a stack. The first recorder of a process decides.
+    """
+
+    def __init__(self, write: Callable[[list[TraceRecord | Packed]], None], *, skipped: tuple[str, ...] = ()) -> None:
+        self._write = write
+        if not _sites:
+            _sites.append(CallSites(skipped))
+        self._sites = _sites[0]
+        self._flushing = threading.Lock()
+        self._groups: dict[int, Group] = {}
+        self._marks: dict[int, TraceRecord] = {}
+        self._keep: list[Any] = []  # callbacks that C++ knows by address
+        self._wrapped = Wrapped(self)
+        self._watch = Watch(self)
+        self._problem: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to record. Raise :class:`RecorderError`."""
+        if _recorded:
+            raise RecorderError("this process is being recorded already: end that recording first")
+        try:
+            self._f = f = library.functions()
+        except BuildError as problem:
+            raise RecorderError(str(problem)) from None
+        import torch
+
+        for name, hidden in HIDDEN.items():
+            torch.ops.streamrace.hides(name, list(hidden.arguments), hidden.when)
+        self._keep = [
+            library.Reported(self._sites.reported),
+            library.Define(self._sites.define),
+            library.Backward(self._sites.backward),
+            library.HandOn(self._hand_on),
+            library.StreamHandle(_handle),
+            library.GroupNumber(self._group),
+            library.GlobalRank(_global_rank),
+        ]
+        if f.begin(*self._keep):
+            raise RecorderError(
+                "another tool follows torch's streams and memory in this process (TORCH_CUDA_SANITIZER?): "
+                "switch it off, as only one can"
+            )
+        self._sites.again()
+        _recorded.append(self)
+        self._wrapped.install()
+        self._watch.begin()
+
+    def stop(self, *, done: bool = True) -> None:
+        """End the recording and write the rest. Not ``done``: the program failed, so the trace has no end."""
+        self._watch.end()
+        self._wrapped.remove()
+        self._f.end()
+        _recorded.remove(self)
+        self._flush(everything=True)
+        if self._problem is not None:
+            raise self._problem
+        if done:
+            self._write([End(self._f.now())])
+
+    def note(self, record: TraceRecord) -> None:
+        """Write a record at this position of the trace."""
+        number = len(self._marks)
+        self._marks[number] = record
+        self._f.mark(number)
+
+    def call_site(self) -> int:
+        """Return the number of the calling stack."""
+        return int(self._f.call_site())
+
+    def asked(self, *, event: int = 0, stream: int = 0) -> None:
+        """Record that the program asked an event, or else a stream, and that it was done."""
+        self._f.asked(event, stream)
+
+    @contextmanager
+    def told(
+        self, kind: str, reads: Iterable[Any], writes: Iterable[Any], members: Sequence[int], origin: Sequence[int],
+        root: int, stream: int,
+    ) -> Iterator[None]:  # fmt: skip
+        """Record a collective of a backend whose collectives are no operators of c10d; in the block it is issued.
+
+        ``members``: global ranks. ``origin``: of the group in which two of its ranks send. ``stream``: its handle.
+        """
+        import torch
+
+        number = self._numbered(f"{members}", tuple(members), tuple(origin))
+        torch.ops.streamrace.collective(kind, [*reads], [*writes], number, root, stream)
+        self._f.quiet(1)
+        try:
+            yield
+        finally:
+            self._f.quiet(0)
+
+    @property
+    def used_several(self) -> bool:
+        """Whether the process used more than one GPU."""
+        return bool(self._f.used_several())
+
+    def _hand_on(self) -> None:
+        """Write finished records while the program runs, in any of its threads."""
+        if self._flushing.acquire(blocking=False):
+            try:
+                self._flush(everything=False)
+            except BaseException as problem:  # the caller is C++: the program goes on, and the end raises it
+                self._problem = self._problem or problem
+            finally:
+                self._flushing.release()
+
+    def _flush(self, *, everything: bool) -> None:
+        batch = Batch(self._f.take, everything=everything)
+        stacks, self._sites.fresh = self._sites.fresh, []
+        records = [*stacks, *batch.records(self._f.packed, self._record)]
+        if records and self._problem is None:
+            self._write(records)
+
+    def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
+        if kind == WordKind.GROUP:
+            return self._groups.get(words[0])
+        if kind == WordKind.STREAM_NAME:
+            number = words[0]
+            return StreamName(number, HOST_STREAM if number == HOST else f"stream {number}" if number else "default")
+        return self._marks.pop(words[0], None) if kind == WordKind.MARK else None
+
+    def _group(self, name: bytes, source: int, target: int) -> int:
+        """Return the number of the group, or of the pair of its members that send: equal on all ranks."""
+        ranks = _ranks(name.decode())
+        pair = (ranks[source], ranks[target]) if source >= 0 and target >= 0 else ()
+        return self._numbered(f"{name.decode()}:{ranks}:{pair}", pair or ranks, ranks if pair else ())
+
+    def _numbered(self, name: str, members: tuple[int, ...], origin: tuple[int, ...]) -> int:
+        number = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        self._groups.setdefault(number, Group(number, members, origin))
+        return number
+
+
+def _ranks(name: str) -> tuple[int, ...]:
+    from torch.distributed import distributed_c10d as c10d
+
+    return tuple(c10d.get_process_group_ranks(c10d._resolve_process_group(name)))
+
+
+def _global_rank(name: bytes, member: int) -> int:
+    return _ranks(name.decode())[member]
+
+
+def _handle(stream: int, device: int) -> int:
+    """Return CUDA's handle of a stream that torch knows by a number of its own."""
+    import torch
+
+    kind = torch._C._autograd.DeviceType.CUDA
+    return int(torch.cuda.Stream(stream_id=stream, device_index=device, device_type=int(kind)).cuda_stream)
+

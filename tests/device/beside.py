@@ -1,0 +1,61 @@
+"""The recorder of a real GPU beside the simulated GPU's own trace: of a test, or of a script.
+
+``python -m streamrace.device --trace OWN beside.py FOLDER SCRIPT [ARGUMENTS]`` writes the recorder's traces into FOLDER.
+The simulated GPU's collectives are no operators of c10d, so the recorder is told of them.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from streamrace.device import collectives
+from streamrace.recorder import Recorder
+from streamrace.trace.encoding import Packed, decode
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.records import TraceRecord
+
+
+@contextmanager
+def recorded(write: Callable[[list[Any]], None]) -> Iterator[Recorder]:
+    """Record what runs inside, as on a real GPU."""
+    recorder = Recorder(write, skipped=("/beside.py", "/judged.py", "contextlib.py", "<frozen runpy>"))
+    plain_issue = collectives.issue
+
+    def issue(job: Any, *, stream: Any) -> None:
+        with recorder.told(job.kernel, job.reads, job.writes, job.members, job.origin, job.root, stream.stream_id):
+            plain_issue(job, stream=stream)
+
+    recorder.start()
+    vars(collectives)["issue"] = issue
+    try:
+        yield recorder
+    finally:
+        vars(collectives)["issue"] = plain_issue
+        recorder.stop()
+
+
+def unpacked(into: list[TraceRecord]) -> Callable[[list[Any]], None]:
+    """A writer that keeps records as they are read from a file."""
+
+    def write(records: list[Any]) -> None:
+        for record in records:
+            into.extend(decode(record.data) if isinstance(record, Packed) else [record])
+
+    return write
+
+
+if __name__ == "__main__":
+    folder, script = Path(sys.argv[1]), sys.argv[2]
+    sys.argv = sys.argv[2:]
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    writer = TraceWriter(file_of(folder, rank), rank=rank, world=world, info={})
+    with recorded(writer.write):
+        sys.path.insert(0, str(Path(script).absolute().parent))
+        runpy.run_path(script, run_name="__main__")
+    writer.close()
