@@ -10,6 +10,7 @@ from collections.abc import Callable
 from streamrace.detectors.base import Detector
 from streamrace.detectors.confidence.exercise import IdleStreams, LoneGroups
 from streamrace.detectors.confidence.exports import Exports
+from streamrace.detectors.confidence.unrecorded import UnrecordedWork
 from streamrace.detectors.grid.faults import KernelFaults
 from streamrace.detectors.hang.detector import Hangs
 from streamrace.detectors.race_detector import RaceDetector
@@ -24,6 +25,7 @@ DETECTORS: list[Callable[[], Detector]] = [
     Coverage,
     *EXERCISE,
     Exports,
+    UnrecordedWork,
     UnwrittenReads,
     KernelFaults,
     GraphMemoryUse,

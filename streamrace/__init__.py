@@ -5,6 +5,7 @@ The command ``streamrace`` covers most uses. Programs and tests import from this
 * :class:`NanWatch`, in a training program: the first bad value, and where it came from;
 * :func:`watch`, in a test marked ``stream_race``: a value that must not depend on timing;
 * :func:`check_program` and :func:`check_collectives`, in tests of whole programs;
+* :func:`recording`, around a part of a program on a real GPU: a recording for ``streamrace judge``;
 * :func:`stream_timings`, in property tests;
 * :class:`RaceDetector`, :func:`find_races` and :class:`Race`: the detectors, on a trace.
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from streamrace.fuzz.strategy import stream_timings
     from streamrace.fuzz.testing.programs import check_collectives, check_program
     from streamrace.fuzz.watched_values import watch
+    from streamrace.recorder.launch import recording
 
 __all__ = [
     "NanWatch",
@@ -32,6 +34,7 @@ __all__ = [
     "check_collectives",
     "check_program",
     "find_races",
+    "recording",
     "stream_timings",
     "watch",
 ]
@@ -43,6 +46,7 @@ _MODULES = {
     "check_collectives": "streamrace.fuzz.testing.programs",
     "check_program": "streamrace.fuzz.testing.programs",
     "find_races": "streamrace.detectors.files",
+    "recording": "streamrace.recorder.launch",
     "stream_timings": "streamrace.fuzz.strategy",
     "watch": "streamrace.fuzz.watched_values",
 }

@@ -111,6 +111,12 @@ class Race:
     examples: tuple[Occurrence, ...]
 
     @property
+    def is_timed(self) -> bool:
+        """Check whether the trace knows when the work ran: that of a real GPU does not."""
+        sides = [side for example in self.examples for side in (example.first, example.second)]
+        return all(side.op is None or side.end >= 0 for side in sides)
+
+    @property
     def missing_wait(self) -> str:
         """Return one sentence that names the stream that never waits, and the stream it should wait for."""
         access = describe(self.first.kernel, self.first.stack)

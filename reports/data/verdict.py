@@ -251,4 +251,5 @@ def ran_with(options: Mapping[str, Any]) -> str:
     more = f", and {wording.count(beside, 'package')} that {asks}" if beside else ""
     with_ = [f"With {', '.join(named)}{more}"] if named else []
     vary = ["Each rank had an interpreter, a hash seed and a host's speed of its own"] if options.get("vary") else []
-    return ". ".join([*with_, *vary])
+    gpu = ["Recorded on a GPU: nothing was simulated, so no witness shows what a race does"]
+    return ". ".join([*with_, *vary, *(gpu if options.get("on_gpu") else [])])

@@ -118,7 +118,12 @@ def occurs(race: Race) -> str:
 
 
 def often(race: Race) -> str:
-    """Return :func:`occurs`, how often this timing shows the race, and how close the two came; without a full stop."""
+    """Return :func:`occurs`, how often this timing shows the race, and how close the two came; without a full stop.
+
+    Of a real GPU neither is known.
+    """
+    if not race.is_timed:
+        return occurs(race)
     return f"{occurs(race)}; this timing shows {race.manifested:,} of them, {closeness(race.slack_ns)}"
 
 

@@ -292,7 +292,9 @@ class RaceTelling:
     def shows(self, where: str) -> Section:
         """Describe the timings in which the race shows. ``where``: its witness's, in words; empty if it has none."""
         race, lines = self.race, []
-        if self.pair is not None:
+        if not race.is_timed:
+            lines.append("It was recorded on a GPU, and when work ran there is not known.")
+        elif self.pair is not None:
             apart = duration(abs(self.pair.slack_ns))
             if self.pair.manifested:
                 lines.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")

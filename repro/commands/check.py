@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 
 from streamrace.device.dry import World
-from streamrace.device.options import HELP, dry_world, whole_timing
+from streamrace.device.options import EAGER, GPUS, HELP, dry_world, whole_timing
 from streamrace.device.scripts import WrongUse
 from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ProgramOptions
 from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging, varied
 from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.repro.sessions.folders import ON_GPU
 from streamrace.repro.sessions.witness_runs import WitnessRequest
 
 KEPT_MIB = 16.0
@@ -34,6 +35,11 @@ class CheckOptions(ProgramOptions):
     """Also a dry run, the witnesses, and the form of the findings."""
 
     dry: bool = flags.option("--dry", is_flag=True, help=HELP["dry"])
+    on_gpu: bool = flags.option(
+        "--on-gpu",
+        is_flag=True,
+        help="Run SCRIPT on this machine's GPU, as it is, and judge what torch gave to it: no simulation, no witnesses.",
+    )
     nodes: int | None = flags.option("--nodes", type=click.IntRange(1), help=HELP["nodes"])
     hardware: str = flags.option("--hardware", default="", help=HELP["hardware"])
     network: float | None = flags.option("--network", type=float, help=HELP["network"])
@@ -101,6 +107,18 @@ class CheckOptions(ProgramOptions):
         """Return the world of a dry run. Raise :class:`WrongUse`."""
         return dry_world(self.nodes, self.gpus, self.hardware, self.network, dry=self.dry)
 
+    def check_on_gpu(self) -> None:
+        """Refuse the options that only a simulated GPU has. Raise :class:`WrongUse`."""
+        simulated = {
+            "--dry": self.dry, "--ranks": self.ranks is not None and not _by_file("ranks"), "--record": self.record,
+            "--slow": bool(self.slow), "--timing": bool(self.token), "--vary": self.vary, "--gpus": self.gpus != GPUS,
+            "--package": bool(self.packages), "--scale-limits": self.scale_limits, "--compile": self.compile != EAGER,
+            "--witness-of": bool(self.of),
+        }  # fmt: skip
+        if given := next((name for name, is_given in simulated.items() if is_given), None):
+            instead = ": start the ranks with torchrun" if given == "--ranks" else ""
+            raise WrongUse(f"{given} is for a simulated GPU: leave it out, or leave --on-gpu out{instead}")
+
     def telling(self) -> check_run.Telling:
         """Check the output options, so that mistakes are reported before the program runs."""
         for option, file in (("--output", self.output), ("--write-baseline", self.keep_in)):
@@ -133,17 +151,19 @@ def check(argument: str | None, options: CheckOptions) -> None:
     memory, 130 interrupted.
     """
     me = launcher_rank.launcher_context()
+    if options.on_gpu:
+        options.check_on_gpu()
     if options.vary and options.dry:
         raise WrongUse("a dry run has one rank, which the others repeat: leave --vary or --dry out")
     if options.vary and me is None:
         raise SystemExit(varied.run(options.ranks))
     if options.vary and me is not None:
         options = replace(options, ranks=None, token=varied.timing(options.token, me.world))
-    if options.dry or me:  # defaults from pyproject.toml are not meant for these
+    if options.dry or me or options.on_gpu:  # defaults from pyproject.toml are not meant for these
         options = replace(
             options,
             ranks=None if _by_file("ranks") else options.ranks,
-            record=options.record and not (options.dry and _by_file("record")),
+            record=options.record and not ((options.dry or options.on_gpu) and _by_file("record")),
         )
     launch = options.launch(
         "check", argument, options.world(), record=options.record, keep=math.ceil(options.keep * 2**20)
@@ -152,6 +172,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
     dry = launch.dry
     request = options.request(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
     request |= {"vary": True} if options.vary else {}
+    request |= {ON_GPU: True} if options.on_gpu else {}
     beside = launch.program.folder
     began = me.began if me else datetime.now()
     folder = options.runs / (options.name or f"{folders.name_of(options.program)}-{began:%Y%m%d-%H%M%S}")
@@ -162,7 +183,8 @@ def check(argument: str | None, options: CheckOptions) -> None:
 
     def work() -> ProgramEnd:
         staging.cleanup()
-        return check_run.work(launch, folder, aside=telling.aside)
+        do = check_run.work_on_gpu if options.on_gpu else check_run.work
+        return do(launch, folder, aside=telling.aside)
 
     started = time.monotonic()
     meanwhile = check_run.Meanwhile(folder, request, dry=dry is not None, strict=options.strict)
@@ -175,7 +197,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
         raise WrongUse(f"{ended.why}{meanwhile.until_then()}")
     again = (
         None
-        if dry
+        if dry or options.on_gpu
         else WitnessRequest(
             [*(["--ranks", str(launch.ranks)] if launch.ranks else []), *launch.words],
             whole_timing(launch.timing, launch.slow),

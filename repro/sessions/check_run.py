@@ -76,6 +76,23 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
     return ProgramEnd(status, f"it ended with exit status {status}" if status else "")
 
 
+def work_on_gpu(options: LaunchOptions, folder: Path, *, aside: bool = False) -> ProgramEnd:
+    """Run the program on this machine's GPU, recorded, in the child (:mod:`streamrace.recorder`)."""
+    if aside:
+        os.dup2(2, 1)
+    from streamrace.recorder import RecorderError, launch
+
+    try:
+        status = launch.run(options.program, (folder / "trace").absolute(), keep=options.keep)
+    except (RecorderError, WrongUse) as problem:
+        return ProgramEnd(2, str(problem), wrong=True)
+    except OSError as problem:
+        return ProgramEnd(2, f"the trace cannot be written: {problem}", wrong=True)
+    except KeyboardInterrupt:
+        return ProgramEnd(_INTERRUPTED, "it was interrupted")
+    return ProgramEnd(status, f"it ended with exit status {status}" if status else "")
+
+
 class Meanwhile:
     """Judges the run in ``folder`` while it runs (:class:`streamrace.repro.sessions.verdict.Judging`).
 

@@ -26,6 +26,7 @@ ANSWERS = "answers"  # answers of the ranks' programs on values, until the run i
 SEEDED = "seeded.txt"  # generators from which the program drew unseeded, until the run is judged
 LIMITS = "limits.txt"  # limits of a library that the program's engine reported, until the run is judged
 COMPILED = "compiled.txt"  # ways in which compiled functions ran, until the run is judged
+ON_GPU = "on_gpu"  # key of a request: the program ran on a real GPU
 OPENED = "opened.jsonl"  # files that the program opened for reading
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name derived from a script's

@@ -38,7 +38,7 @@ from streamrace.fuzz.reduction.text import Text
 from streamrace.fuzz.testing.programs import judged
 from streamrace.reports.data.opened_files import KeptOpenedFile, noted
 from streamrace.reports.formats.regression_test import EmittedTest
-from streamrace.repro.sessions.folders import OPENED
+from streamrace.repro.sessions.folders import ON_GPU, OPENED
 from streamrace.repro.sessions.race_selection import BETWEEN, Chosen
 
 _PATIENCE, LEAST_S = 5, 30.0  # multiple of the program's first duration, and a lower bound
@@ -72,6 +72,11 @@ class AskedTest:
             raise WrongUse(f"{folder} is the run of a scenario: emit-test is of a program that 'streamrace check' ran")
         if request.get("dry_on_nodes"):
             raise WrongUse(f"{folder} is a dry run, and has no values: check the program on one machine's ranks")
+        if request.get(ON_GPU):
+            raise WrongUse(
+                f"{folder} was recorded on a GPU, and a test runs on a simulated one: check the program without "
+                "--on-gpu, and make the test of that run"
+            )
         if request.get("scale_limits"):
             raise WrongUse(
                 f"{folder} had --scale-limits, and a test has no such option: give the program's own "

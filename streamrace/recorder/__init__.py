@@ -6,6 +6,7 @@ Nothing is read from the GPU, no wait is added and no memory is kept. :mod:`.rec
 
 from __future__ import annotations
 
+from streamrace.recorder.launch import recording
 from streamrace.recorder.recorder import Recorder, RecorderError
 
-__all__ = ["Recorder", "RecorderError"]
+__all__ = ["Recorder", "RecorderError", "recording"]

@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "python_ends": (None, ()),
     "now": (c_int64, ()),
     "quiet": (None, (c_int,)),
+    "captures": (None, (c_int,)),
     "used_several": (c_int, ()),
     "asked": (None, (c_int64, c_int64)),
     "call_site": (c_int64, ()),

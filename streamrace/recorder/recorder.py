@@ -87,13 +87,14 @@ class Recorder:
         """End the recording and write the rest. Not ``done``: the program failed, so the trace has no end."""
         self._watch.end()
         self._wrapped.remove()
+        now = self._f.now()
         self._f.end()
         _recorded.remove(self)
         self._flush(everything=True)
         if self._problem is not None:
             raise self._problem
         if done:
-            self._write([End(self._f.now())])
+            self._write([End(now)])
 
     def note(self, record: TraceRecord) -> None:
         """Write a record at this position of the trace."""
@@ -108,6 +109,10 @@ class Recorder:
     def asked(self, *, event: int = 0, stream: int = 0) -> None:
         """Record that the program asked an event, or else a stream, and that it was done."""
         self._f.asked(event, stream)
+
+    def captures(self, more: int) -> None:
+        """Note that a capture of a CUDA graph begins (1) or has ended (-1): what is captured is not executed."""
+        self._f.captures(more)
 
     @contextmanager
     def told(

@@ -30,9 +30,10 @@ from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, Pool
 FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are not operators
-VERSION = 4
+VERSION = 5
 LEFT_OUT = "without "  # prefix of the operation of a call that was left out
-READ = (2, 3, 4)  # version 2 had no Reuse, no Export, and no free that touches nothing; 3 no calls of collectives
+READ = (2, 3, 4, 5)  # 2 had no Reuse, no Export, and no free that touches nothing; 3 no calls of collectives; 4 no
+# recordings of a real GPU
 
 
 class TraceError(Exception):
@@ -425,9 +426,20 @@ class KernelFault(NamedTuple):
     programs: tuple[int, ...]
 
 
+class Unrecorded(NamedTuple):
+    """Something that the program did on a real GPU is not in the trace; ``what`` says it, a clause.
+
+    It happened ``count`` times, first at ``stack``.
+    """
+
+    what: str
+    stack: int
+    count: int
+
+
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
     | Seal | Reuse | Export | Asked | Onward | KernelFault | PoolPart | GraphPart | Replay | Dangling | KeptOutput
-    | Standstill
+    | Standstill | Unrecorded
 )  # fmt: skip

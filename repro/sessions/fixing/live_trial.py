@@ -59,6 +59,7 @@ class AskedAgain(BaseModel):
     timing: str = ""
     packages: dict[str, str] = {}
     dry_on_nodes: int = 0
+    on_gpu: bool = False
     scale_limits: bool = False
     compile: Literal["eager", "aot_eager"] = "eager"
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = GPUS

@@ -158,6 +158,8 @@ def _cannot(request: AskedAgain | None) -> str:
         return "a scenario has no script to run again"
     if request.dry_on_nodes:
         return "a dry run cannot be run live"
+    if request.on_gpu:
+        return "it ran on a GPU, where no run shows that a race is gone"
     # The folder is untrusted: nothing is installed because of it.
     lacking = [package for package in request.asked_for if _lacks(names.parse(package))]
     if lacking:

@@ -26,9 +26,10 @@ using WorkPtr = std::shared_ptr<Work>;
 
 // Work whose end was not known when it was issued. Times are virtual nanoseconds, -1: open.
 struct Work {
+  static constexpr int64_t kOpen = -1, kUnknown = -2;  // unknown: no clock ever tells
   int64_t seq = 0, issued = 0, duration = 0;
-  int64_t start = -1;  // while open: the known part of it
-  int64_t end = -1;
+  int64_t start = kOpen;  // while open: the known part of it
+  int64_t end = kOpen;
   int64_t lower = 0;  // it does not end (an open collective: start) before this
   Effect effect;
   std::vector<WorkPtr> waits_for;

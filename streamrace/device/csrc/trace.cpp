@@ -115,7 +115,7 @@ int64_t Trace::layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, 
 const int64_t* Trace::take(int64_t* count, bool everything) {
   size_t until = words_.size(), settled = 0;
   for (auto& [place, work] : open_) {
-    if (work->end < 0 && !everything) {
+    if (work->end == Work::kOpen && !everything) {
       until = place - schema::Launch::start - 2;  // the beginning of its record
       break;
     }

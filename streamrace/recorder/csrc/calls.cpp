@@ -80,7 +80,7 @@ void copy(Running& call, c10::ArrayRef<IValue> inputs) {
 }
 
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) {
-  if (!tracker().on || quiet() || !python_alive || !PyGILState_GetThisThreadState()) return nullptr;
+  if (!follows() || !PyGILState_GetThisThreadState()) return nullptr;
   const Effects* effects = effects_of(function);
   if (!effects) return nullptr;
   auto inputs = function.inputs();

@@ -90,6 +90,9 @@ void recorder_python_ends() {
 // Between both calls this thread's waits and frees are not the program's.
 void recorder_quiet(int on) { set_quiet(on != 0); }
 
+// A capture of a CUDA graph begins (1) or ends (-1).
+void recorder_captures(int more) { tracker().captures += more; }
+
 int64_t recorder_now() { return tracker().now(); }
 int recorder_used_several() { return tracker().several; }
 

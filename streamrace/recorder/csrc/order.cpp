@@ -18,9 +18,7 @@ using c10::DeviceType;
 using c10::impl::GPUTrace;
 using schema::How;
 
-// Whether what happened is the program's. The stack is found before the lock is taken (lock.h).
-bool follows() { return tracker().on && !quiet() && python_alive; }
-
+// In each, the stack is found before the lock is taken (lock.h).
 void on_record(const void*, DeviceType, uintptr_t event, uintptr_t stream) {
   if (!follows()) return;
   Lock lock;

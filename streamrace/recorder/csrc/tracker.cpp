@@ -11,6 +11,8 @@ namespace simgpu {
 
 using schema::How;
 
+constexpr int64_t kNobodyKnows = -1;  // when the GPU starts and ends work
+
 Tracker& tracker() {
   static auto* one = new Tracker;
   return *one;
@@ -24,13 +26,13 @@ Running*& running() {
 static thread_local bool is_quiet = false;
 Quiet::Quiet() : before(std::exchange(is_quiet, true)) {}
 Quiet::~Quiet() { is_quiet = before; }
-bool quiet() { return is_quiet; }
+bool follows() { return tracker().on && !is_quiet && python_alive && tracker().captures.load(std::memory_order_relaxed) == 0; }
 void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
-  Tracker fresh;
-  fresh.stream_handle = stream_handle, fresh.group_number = group_number, fresh.global_rank = global_rank;
-  *this = std::move(fresh);
+  formers = {};
+  several = false, made_ = 0;
+  numbers.clear(), streams_.clear(), markers_.clear(), pending_.clear(), blocks_.clear(), pinned_.clear();
   began_ = std::chrono::steady_clock::now();
   stream_of(0);
 }
@@ -169,8 +171,7 @@ void Tracker::host_waits_for_all(int64_t site) {
 // -- work --------------------------------------------------------------------------------------------------
 
 void Tracker::launch(const Running& call, const Accesses& accesses) {
-  int64_t time = now();
-  trace().launch(call.stream, call.kernel, accesses, call.site, time, time, time, -1, nullptr);
+  trace().launch(call.stream, call.kernel, accesses, call.site, now(), kNobodyKnows, kNobodyKnows, -1, nullptr);
 }
 
 void Tracker::host_access(int64_t kernel, const Accesses& accesses, int64_t site) {
@@ -183,14 +184,13 @@ void Tracker::host_access(int64_t kernel, const Accesses& accesses, int64_t site
 
 void Tracker::issue(Running& call) {
   if (std::exchange(call.issued, true)) return;
-  int64_t time = now();
   auto work = std::make_shared<Work>();
   work->collective = true;
   work->group = call.group, work->number = ++numbers[call.group];
-  work->start = work->end = time;
+  work->end = Work::kUnknown;
   work->link = work->call = name_id("");
   int64_t stream = call.over >= 0 ? call.over : call.stream;
-  trace().launch(stream, call.kernel, call.accesses, call.site, time, time, time, -1, work, call.root, call.stream);
+  trace().launch(stream, call.kernel, call.accesses, call.site, now(), kNobodyKnows, kNobodyKnows, -1, work, call.root, call.stream);
 }
 
 }  // namespace simgpu

@@ -8,6 +8,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -55,6 +56,7 @@ struct Running final : at::ObserverContext {
 class Tracker {
  public:
   bool on = false;
+  std::atomic<int> captures{0};  // CUDA graphs that are captured now: their launches are not executed
   Formers formers;
   int64_t (*stream_handle)(int64_t id, int64_t device) = nullptr;                       // Python's: a stream's handle
   // Python's: the number of a group, or of the pair of its members that send and receive; a member's global rank.
@@ -107,7 +109,7 @@ struct Quiet {
   Quiet();
   ~Quiet();
 };
-bool quiet();
+bool follows();  // whether what happens is the program's, and is executed
 void set_quiet(bool on);
 
 // Writes what is due before the host waits: the work of the innermost operator.

@@ -14,7 +14,7 @@ enum class WordKind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup, kPoolPart, kGraphPart, kReplay, kDangling
 };
 enum Code {
-  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kKernelFault, kPoolPart, kGraphPart, kReplay, kDangling, kKeptOutput, kStandstill, kCodes
+  kBegin, kStack, kStreamName, kGroup, kPhase, kAlloc, kFree, kRecordStream, kLabel, kLaunch, kCollective, kRecord, kWait, kHostWait, kEnd, kHostStep, kCall, kTransfer, kInitial, kProbe, kProbed, kUnrepeatable, kSeal, kReuse, kExport, kAsked, kOnward, kKernelFault, kPoolPart, kGraphPart, kReplay, kDangling, kKeptOutput, kStandstill, kUnrecorded, kCodes
 };
 
 // The positions of each record's fields, their values, and what reads these from a file's bytes.
@@ -53,6 +53,7 @@ struct Replay { enum : int { graph, op, launches, stack, fields }; struct Values
 struct Dangling { enum : int { op, kernel, stack, block, lo, hi, owner, writes, fields }; struct Values { int64_t op; std::string_view kernel; int64_t stack; int64_t block; int64_t lo; int64_t hi; int64_t owner; bool writes; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 8, fields); Values it; it.op = from.integer(); it.kernel = from.text(); it.stack = from.integer(); it.block = from.integer(); it.lo = from.integer(); it.hi = from.integer(); it.owner = from.integer(); it.writes = from.truth(); return it; } };
 struct KeptOutput { enum : int { part, fields }; struct Values { int64_t part; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.part = from.integer(); return it; } };
 struct Standstill { enum : int { stack, group, number, call, lacks, why, fields }; struct Values { int64_t stack; int64_t group; int64_t number; std::string_view call; std::string_view lacks; std::string_view why; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 6, fields); Values it; it.stack = from.integer(); it.group = from.integer(); it.number = from.integer(); it.call = from.text(); it.lacks = from.raw(); it.why = from.text(); return it; } };
+struct Unrecorded { enum : int { what, stack, count, fields }; struct Values { std::string_view what; int64_t stack; int64_t count; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.what = from.text(); it.stack = from.integer(); it.count = from.integer(); return it; } };
 
 // Writes the record of these words; false if it takes more than its words.
 template <typename To>

@@ -1,0 +1,79 @@
+"""Runs a program on this machine's GPU, recorded; and records a part of a running program.
+
+``python -m streamrace.recorder --trace FOLDER SCRIPT [ARGUMENTS]`` writes ``FOLDER/rank0.trace``, or under a launcher
+the trace of its rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamrace.device.scripts import Program, WrongUse, fail
+from streamrace.recorder.recorder import Recorder, RecorderError
+from streamrace.trace.files import TraceWriter, file_of
+from streamrace.trace.parts import PartWriter
+
+ON_GPU = "on_gpu"
+"""The key of a trace's information that has the name of the GPU on which it was recorded."""
+
+
+@contextmanager
+def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
+    """Record what runs inside into ``folder``, one file for each rank: ``streamrace judge FOLDER`` judges them.
+
+    ``keep``: bytes of the trace that are kept for a reader that removes the rest (:mod:`streamrace.trace.parts`); 0:
+    all. What was given to the GPU before is not waited for: it counts as done. Raise :class:`RecorderError` where
+    nothing can be recorded, OSError where the trace cannot be written.
+    """
+    gpu = gpu_name()
+    rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    place = file_of(Path(folder), rank)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    info = {ON_GPU: gpu}
+    if keep:
+        writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
+    else:
+        writer = TraceWriter(place, rank=rank, world=world, info=info)
+    recorder, done = Recorder(writer.write, skipped=("contextlib.py",)), False
+    try:
+        recorder.start()
+        try:
+            yield
+            done = True
+        except SystemExit as leaving:
+            done = not leaving.code
+            raise
+        finally:
+            recorder.stop(done=done)
+    finally:
+        writer.close()
+
+
+def run(program: Program, folder: Path, *, keep: int = 0) -> int:
+    """Run a program to its end, recorded; return its exit status. Raise :class:`WrongUse` and :class:`RecorderError`."""
+    program.find()
+    gpu_name()
+    try:
+        with recording(folder, keep=keep):
+            _held = program.run()  # kept alive: what the program holds at its end is not freed before
+    except (RecorderError, WrongUse):
+        raise
+    except BaseException as error:
+        return fail(error, ("streamrace.recorder.launch", "streamrace.device.scripts", "contextlib"))
+    return 0
+
+
+def gpu_name() -> str:
+    """Return the name of this process's GPU. Raise :class:`RecorderError` if torch has none."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise RecorderError("torch is not installed in this environment: use the one that your training runs in") from None
+    if not torch.cuda.is_available():
+        raise RecorderError(
+            "torch sees no GPU here, and a recording is of one: leave --on-gpu out to run the program on a simulated GPU"
+        )
+    return torch.cuda.get_device_name()
