@@ -8,7 +8,7 @@ them, as a trace and a log number them differently.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from streamrace.trace.records import HOST_STREAM, HostWait, Record, StreamName, TraceRecord, Wait
 
@@ -44,7 +44,7 @@ def of_trace(records: Iterable[TraceRecord]) -> list[Waiting]:
     return list(_renamed(waits))
 
 
-def of_calls(lines: Sequence[str]) -> list[Waiting]:
+def of_calls(lines: Iterable[str]) -> list[Waiting]:
     """Return the waits that a log has, without those for an event that was never recorded, which order nothing.
 
     A copy to pageable memory is a wait of the host, and the synchronisation that torch adds to it is none.
@@ -53,9 +53,9 @@ def of_calls(lines: Sequence[str]) -> list[Waiting]:
     used: set[str] = set()
     waits: list[Waiting] = []
     copied = ""
-    if lines and lines[-1].startswith("synchronize device"):
-        lines = lines[:-1]  # by torch, while the process ends
     for line in lines:
+        if line == "end":
+            break  # torch waits for the device once more while the process ends
         if not line.startswith("stream") and (found := re.search(r"\bstream (\d+)", line)):
             used.add(found[1])
         before, copied = copied, ""

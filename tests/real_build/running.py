@@ -129,3 +129,13 @@ def simulate(*words: str | Path, ranks: int = 0, trace: Path | None = None) -> R
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Ran(tuple(done.stdout.splitlines()))
+
+
+def hpz(folder: Path) -> Path:
+    """Write the example of hpZ with torch's Adam: DeepSpeed compiles its own, for which CUDA's compiler is needed."""
+    text = (ROOT / "examples" / "deepspeed_hpz.py").read_text(encoding="utf-8")
+    adam = text.replace('"params": {"lr": 1e-3}', '"params": {"lr": 1e-3, "torch_adam": True}')
+    assert adam != text
+    program = folder / "hpz.py"
+    program.write_text(adam, encoding="utf-8")
+    return program

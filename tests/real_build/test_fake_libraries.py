@@ -34,7 +34,7 @@ def _run(real: RealBuild, folder: Path, code: str, **settings: str) -> tuple[lis
     program = folder / "program.py"
     program.write_text("import torch\n" + code)
     ran = run(real, program, **settings)
-    return list(ran.lines), [line for line in ran.calls[0] if not line.startswith(("stream", "launch"))]
+    return list(ran.lines), [line for line in ran.calls[0] if not line.startswith(("stream", "launch", "end"))]
 
 
 def test_each_call_that_makes_order_is_a_line_of_the_log(real: RealBuild, tmp_path: Path) -> None:

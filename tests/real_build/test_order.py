@@ -9,9 +9,12 @@ import pytest
 from streamrace.trace.files import TraceReader
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import ALL, HOST, Waiting, of_calls, of_trace
-from tests.real_build.running import PROGRAMS, Ran, run, simulate
+from tests.real_build.running import PROGRAMS, Ran, hpz, run, simulate
 
 pytestmark = pytest.mark.real_build
+
+# Programs in which the simulated device's host waits twice: see below.
+MASKS = ("a_mask_makes_the_host_wait_for_what_came_before", "what_a_mask_selects_is_read_once_the_host_has_counted")
 
 
 def _recorded(folder: Path, *words: str | Path, ranks: int = 0) -> list[list[Waiting]]:
@@ -31,7 +34,7 @@ def test_stock_fsdp2_waits_as_recorded(real: RealBuild, tmp_path: Path) -> None:
 
 
 def test_small_programs_wait_as_recorded(real: RealBuild, tmp_path: Path) -> None:
-    words = (PROGRAMS / "corpus.py", "a_mask_makes_the_host_wait")
+    words = (PROGRAMS / "corpus.py", *MASKS)
     (asked,) = _asked(run(real, *words))
     assert {HOST, ALL} < {one for waiting in asked for one in waiting}
     assert [asked] == _recorded(tmp_path, *words)
@@ -44,6 +47,13 @@ def test_a_mask_makes_the_host_wait_once(real: RealBuild, tmp_path: Path) -> Non
     program = tmp_path / "program.py"
     program.write_text("import torch\nx = torch.ones(8, device='cuda')\nx[x > 0]\n")
     assert _asked(run(real, program)) == _recorded(tmp_path, program)
+
+
+def test_hpz_waits_as_recorded(real: RealBuild, tmp_path: Path) -> None:
+    program = hpz(tmp_path)
+    asked = _asked(run(real, program, ranks=2))
+    assert all(sum(who != HOST for who, _ in waits) > 100 for waits in asked)
+    assert asked == _recorded(tmp_path, program, ranks=2)
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="DDP's timers make the host wait; its future is a stream")

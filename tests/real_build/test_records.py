@@ -13,13 +13,13 @@ from streamrace.trace.records import Alloc, Collective, Free, Reuse, TraceRecord
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import HOST, of_calls, of_trace
 from tests.real_build.running import PROGRAMS, Ran, run, simulate
+from tests.real_build.test_order import MASKS
 
 pytestmark = pytest.mark.real_build
 
 Pair = tuple[str, tuple[str, int], tuple[str, int]]
 FSDP2 = ROOT / "examples" / "fsdp2.py"
-# A mask makes the simulated device's host wait twice (test_order.py). What NCCL's work keeps alive, a thread frees.
-_MASKS = ("a_mask_makes_the_host_wait_for_what_came_before", "what_a_mask_selects_is_read_once_the_host_has_counted")
+# What NCCL's work keeps alive, a thread of torch's frees at a time of its own.
 _NCCL = (
     "an_all_reduce_is_not_waited_for",
     "an_all_reduce_is_waited_for",
@@ -101,7 +101,7 @@ def test_the_allocator_reuses_the_same_bytes(real: RealBuild, tmp_path: Path) ->
 
 
 def test_small_programs_have_the_same_order_and_the_same_races(real: RealBuild, tmp_path: Path) -> None:
-    of = Recorded(real, tmp_path, PROGRAMS / "corpus.py", *_MASKS, *_NCCL, STREAMRACE_REAL_BUILD_UNREADY="1")
+    of = Recorded(real, tmp_path, PROGRAMS / "corpus.py", *MASKS, *_NCCL, STREAMRACE_REAL_BUILD_UNREADY="1")
     assert of_trace(of.theirs[0]) == of_trace(of.own[0])
     assert len(_pairs(of.own)) > 30
     assert _pairs(of.theirs) == _pairs(of.own)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.real_build.building import ROOT, RealBuild
-from tests.real_build.running import PROGRAMS, run, simulate
+from tests.real_build.running import PROGRAMS, hpz, run, simulate
 
 pytestmark = [pytest.mark.real_build, pytest.mark.timeout(900)]
 
@@ -38,9 +38,7 @@ def test_stock_training_of_two_ranks_has_the_same_losses(real: RealBuild, progra
 
 
 def test_hpz_of_stock_deepspeed_has_the_same_losses(real: RealBuild, tmp_path: Path) -> None:
-    example = (ROOT / "examples" / "deepspeed_hpz.py").read_text(encoding="utf-8")
-    program = tmp_path / "hpz.py"  # DeepSpeed compiles its own Adam, for which CUDA's compiler is needed
-    program.write_text(example.replace('"params": {"lr": 1e-3}', '"params": {"lr": 1e-3, "torch_adam": True}'))
+    program = hpz(tmp_path)
     losses = [line for line in run(real, program, ranks=2).lines if re.match(r"step \d: loss", line)]
     assert len(losses) == 3
     assert losses == [line for line in simulate(program, ranks=2).lines if re.match(r"step \d: loss", line)]
