@@ -9,7 +9,7 @@ import pytest
 from streamrace.trace.files import TraceReader
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import ALL, HOST, Waiting, of_calls, of_trace
-from tests.real_build.running import PROGRAMS, Ran, hpz, run, simulate
+from tests.real_build.running import PROGRAMS, Ran, run, simulate
 
 pytestmark = pytest.mark.real_build
 
@@ -49,14 +49,26 @@ def test_a_mask_makes_the_host_wait_once(real: RealBuild, tmp_path: Path) -> Non
     assert _asked(run(real, program)) == _recorded(tmp_path, program)
 
 
-def test_hpz_waits_as_recorded(real: RealBuild, tmp_path: Path) -> None:
-    program = hpz(tmp_path)
+_START = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+x = torch.ones(4, device="cuda")
+"""
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="docs/concepts/departures.md")
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("dist.all_reduce(x)\ndist.barrier()", id="a barrier is on the current stream"),
+        pytest.param((PROGRAMS / "ddp.py").read_text(encoding="utf-8"), id="DDP's timers, and its future"),
+    ],
+)
+def test_where_the_simulated_device_departs(real: RealBuild, tmp_path: Path, code: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(code if code.startswith('"') else _START + code + "\ndist.destroy_process_group()\n")
     asked = _asked(run(real, program, ranks=2))
-    assert all(sum(who != HOST for who, _ in waits) > 100 for waits in asked)
+    if not all(asked):
+        pytest.fail("the real build waits for nothing")
     assert asked == _recorded(tmp_path, program, ranks=2)
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="DDP's timers make the host wait; its future is a stream")
-def test_ddp_waits_as_recorded(real: RealBuild, tmp_path: Path) -> None:
-    program = PROGRAMS / "ddp.py"
-    assert _asked(run(real, program, ranks=2)) == _recorded(tmp_path, program, ranks=2)

@@ -12,7 +12,7 @@ from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Alloc, Collective, Free, Reuse, TraceRecord
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import HOST, of_calls, of_trace
-from tests.real_build.running import PROGRAMS, Ran, run, simulate
+from tests.real_build.running import PROGRAMS, Ran, hpz, run, simulate
 from tests.real_build.test_order import MASKS
 
 pytestmark = pytest.mark.real_build
@@ -83,12 +83,17 @@ def _pairs(traces: Sequence[Sequence[TraceRecord]]) -> set[Pair]:
     }
 
 
-def test_the_recorder_saw_every_wait_that_the_libraries_were_asked_for(real: RealBuild, tmp_path: Path) -> None:
-    of = Recorded(real, tmp_path, PROGRAMS / "ddp.py", ranks=2)
+@pytest.mark.parametrize("name", ["ddp", "hpz"])
+def test_the_recorder_saw_every_wait_that_the_libraries_were_asked_for(
+    real: RealBuild, tmp_path: Path, name: str
+) -> None:
+    program = PROGRAMS / "ddp.py" if name == "ddp" else hpz(tmp_path)
+    of = Recorded(real, tmp_path, program, ranks=2)
     for rank in of.ranks:
         waits = of_trace(of.theirs[rank])
         assert len([who for who, _ in waits if who != HOST]) > 10
         assert waits == of_calls(of.ran.calls[rank])
+    assert _pairs(of.theirs) == _pairs(of.own) == set()
 
 
 def test_the_allocator_reuses_the_same_bytes(real: RealBuild, tmp_path: Path) -> None:
