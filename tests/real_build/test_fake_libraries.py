@@ -91,6 +91,18 @@ print(torch.empty(30 << 20, dtype=torch.uint8, device="cuda").numel())
     assert lines == ["CUDA out of memory 1", str(30 << 20)]
 
 
+def test_an_operator_without_values_is_refused(real: RealBuild, tmp_path: Path) -> None:
+    code = """
+x = torch.ones(1, 1, 8, 8, device="cuda")
+try:
+    torch.nn.functional.scaled_dot_product_attention(x, x, x)
+except NotImplementedError as error:
+    print(str(error).partition(", ")[0])
+"""
+    lines, _ = _run(real, tmp_path, code)
+    assert lines == ["the real build computes no values of aten::_efficient_attention_forward"]
+
+
 def test_a_mode_and_the_callbacks_see_nothing_of_the_values(real: RealBuild) -> None:
     program = PROGRAMS / "watched.py"
     with_values, without = run(real, program), run(real, program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn import functional as f
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 torch.set_num_threads(1)
 
@@ -81,10 +82,15 @@ def inverse(x: Tensor) -> Tensor:
     return torch.linalg.inv(x.float() + 9 * torch.eye(8, device=x.device))
 
 
+def attended(x: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return f.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+
+
 OPERATORS: dict[str, Callable[[Tensor], object]] = {
     "in place": in_place, "indexed": indexed, "out of place": out_of_place, "overlapping": overlapping,
     "trained": trained, "drawn": drawn, "half kept": half_kept, "labels": labels, "repeated": repeated,
-    "normalised": normalised, "convolved": convolved, "inverse": inverse,
+    "normalised": normalised, "convolved": convolved, "inverse": inverse, "attended": attended,
     "nonzero": torch.nonzero, "unique": torch.unique, "is finite": torch.isfinite,
     "unique counts": lambda x: torch.unique(x > 0, return_counts=True),
     "unique consecutive": lambda x: torch.unique_consecutive(x > 0),
