@@ -71,7 +71,9 @@ def gpu_name() -> str:
     try:
         import torch
     except ModuleNotFoundError:
-        raise RecorderError("torch is not installed in this environment: use the one that your training runs in") from None
+        raise RecorderError(
+            "torch is not installed in this environment: use the one that your training runs in"
+        ) from None
     if not torch.cuda.is_available():
         raise RecorderError(
             "torch sees no GPU here, and a recording is of one: leave --on-gpu out to run the program on a simulated GPU"

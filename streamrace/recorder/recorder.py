@@ -191,4 +191,3 @@ def _handle(stream: int, device: int) -> int:
 
     kind = torch._C._autograd.DeviceType.CUDA
     return int(torch.cuda.Stream(stream_id=stream, device_index=device, device_type=int(kind)).cuda_stream)
-
