@@ -1,6 +1,6 @@
 """The recorder of a real GPU beside the simulated GPU's own trace: of a test, or of a script.
 
-``python -m streamrace.device --trace OWN beside.py FOLDER SCRIPT [ARGUMENTS]`` writes the recorder's traces into FOLDER.
+``python -m streamrace.device --trace OWN beside.py FOLDER SCRIPT`` writes the recorder's traces into FOLDER.
 The simulated GPU's collectives are no operators of c10d, so the recorder is told of them.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from streamrace.detectors.order.races import Race, Side
 from streamrace.device import collectives
 from streamrace.recorder import Recorder
+from streamrace.recorder.recorder import active
 from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.records import TraceRecord
@@ -28,19 +29,26 @@ Pair = tuple[str, tuple[str, int], tuple[str, int]]
 def recorded(write: Callable[[list[Any]], None]) -> Iterator[Recorder]:
     """Record what runs inside, as on a real GPU."""
     recorder = Recorder(write, skipped=("/beside.py", "/judged.py", "/world.py", "contextlib.py", "<frozen runpy>"))
+    recorder.start()
+    untell = tell_of_collectives()
+    try:
+        yield recorder
+    finally:
+        untell()
+        recorder.stop()
+
+
+def tell_of_collectives() -> Callable[[], None]:
+    """Tell the process's recorder of the simulated GPU's collectives. Gives the function that ends it."""
     plain_issue = collectives.issue
+    (recorder,) = active
 
     def issue(job: Any, *, stream: Any) -> None:
         with recorder.told(job.kernel, job.reads, job.writes, job.members, job.origin, job.root, stream.stream_id):
             plain_issue(job, stream=stream)
 
-    recorder.start()
     vars(collectives)["issue"] = issue
-    try:
-        yield recorder
-    finally:
-        vars(collectives)["issue"] = plain_issue
-        recorder.stop()
+    return lambda: vars(collectives).update(issue=plain_issue)
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def test_the_counts_of_all_records_are_the_devices() -> None:
 
 
 def test_memory_that_is_freed_while_an_exception_is_pending_ends_no_program() -> None:
-    """torch's own callbacks, of Python, end the program there with a SystemError: checkpoint stops a recomputation so."""
+    """torch's own callbacks, in Python, end it there with a SystemError: so does checkpoint stop a recomputation."""
     weight = torch.ones(8, device="cuda", requires_grad=True)
 
     def program() -> None:
