@@ -188,15 +188,26 @@ def test_the_counts_of_all_records_are_the_devices() -> None:
 # -- what ends other recorders -----------------------------------------------------------------------------------
 
 
+def test_torchs_own_callbacks_end_a_program_that_frees_memory_while_an_exception_is_pending() -> None:
+    """Fails once torch is cured: then docs/results/found.md says so."""
+    from torch.cuda import _gpu_trace
+
+    torch._C._activate_gpu_trace()
+    _gpu_trace.register_callback_for_memory_deallocation(lambda address: None)
+    with pytest.raises(SystemError):
+        recomputed(torch.ones(8, device="cuda", requires_grad=True))
+
+
+def recomputed(weight: torch.Tensor) -> None:
+    loss = checkpoint(lambda value: torch.nn.functional.dropout(value * 2, 0.5), weight, use_reentrant=False)
+    loss.sum().backward()
+
+
 def test_memory_that_is_freed_while_an_exception_is_pending_ends_no_program() -> None:
     """torch's own callbacks, in Python, end it there with a SystemError: so does checkpoint stop a recomputation."""
     weight = torch.ones(8, device="cuda", requires_grad=True)
 
-    def program() -> None:
-        loss = checkpoint(lambda value: torch.nn.functional.dropout(value * 2, 0.5), weight, use_reentrant=False)
-        loss.sum().backward()
-
-    own, theirs = both(program)
+    own, theirs = both(lambda: recomputed(weight))
     assert weight.grad is not None
     assert pairs(own.races) == pairs(theirs.races)
     assert theirs.of(Free)
