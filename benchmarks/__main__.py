@@ -96,6 +96,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "check": Row("check"),
     "ending": Row("ending"),
     "hang": Row("hang"),
+    "recorder": Row("recorder"),
     "step": Row("step"),
     "memory": Row("memory"),
     "long": Row("long"),

@@ -24,7 +24,7 @@ class UnrecordedWork(Detector):
             elif isinstance(record, Unrecorded):
                 first, count = self._met.get(record.what, (None, 0))
                 first = first or site(self._stacks.get((rank, record.stack), ()))
-                self._met[record.what] = first, count + record.count
+                self._met[record.what] = first, count + record.times
 
     def findings(self) -> list[Unseen]:
         """Return one finding for each kind of thing."""

@@ -38,7 +38,7 @@ class CheckOptions(ProgramOptions):
     on_gpu: bool = flags.option(
         "--on-gpu",
         is_flag=True,
-        help="Run SCRIPT on this machine's GPU, as it is, and judge what torch gave to it: no simulation, no witnesses.",
+        help="Run SCRIPT on this machine's GPU and judge what torch gives to it. Nothing is simulated: no witnesses.",
     )
     nodes: int | None = flags.option("--nodes", type=click.IntRange(1), help=HELP["nodes"])
     hardware: str = flags.option("--hardware", default="", help=HELP["hardware"])

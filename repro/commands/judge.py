@@ -14,7 +14,7 @@ from streamrace.repro.commands import flags
 class JudgeOptions:
     """The recordings, and the folder of the run that they become."""
 
-    recordings: Path = flags.argument(metavar="FOLDER", type=flags.PATH)
+    recordings: Path
     strict: bool = flags.option(
         "--strict", is_flag=True, help="Also fail if only chance orders two accesses (fragile): exit status 1."
     )
@@ -27,6 +27,7 @@ class JudgeOptions:
 
 
 @click.command()
+@click.argument("recordings", metavar="FOLDER", type=flags.PATH)
 @flags.options(JudgeOptions)
 @flags.run_folder("the folder's and the time")
 @flags.formats()

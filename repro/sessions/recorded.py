@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from streamrace.device.scripts import WrongUse
+from streamrace.recorder.launch import PROGRAM
 from streamrace.repro.sessions import check_run, folders
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.trace.files import TraceReader, file_of
@@ -19,8 +20,11 @@ def judge(
 ) -> None:  # fmt: skip
     """Copy the recordings into a run's folder, judge them, and exit as 'check' does. Raise :class:`WrongUse`."""
     begins = _begins(recordings)
-    request = folders.request([recordings.name], module=False, ranks=len(begins), slow={})
-    request[folders.ON_GPU] = True
+    first = min(begins.values(), key=lambda begin: begin.rank)
+    program = first.info.get(PROGRAM)
+    if not isinstance(program, (list, tuple)) or not program or not all(isinstance(word, str) for word in program):
+        raise WrongUse(f"{recordings} is no recording of a GPU: its first file does not say which program was recorded")
+    request = folders.request(program, module=False, ranks=len(begins), slow={}) | {folders.ON_GPU: True}
     place = runs / (name or f"{folders.name_of([recordings.name])}-{datetime.now():%Y%m%d-%H%M%S}")
     folder = folders.make(place, request, overwrite=overwrite)
     for rank, file in enumerate(sorted(begins, key=lambda file: begins[file].rank)):

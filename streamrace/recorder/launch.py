@@ -7,6 +7,7 @@ the trace of its rank.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,8 @@ from streamrace.recorder.recorder import Recorder, RecorderError
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.parts import PartWriter
 
-ON_GPU = "on_gpu"
-"""The key of a trace's information that has the name of the GPU on which it was recorded."""
+ON_GPU, PROGRAM = "on_gpu", "program"
+"""Keys of a trace's information: the name of the GPU on which it was recorded, and the program's words."""
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     place = file_of(Path(folder), rank)
     place.parent.mkdir(parents=True, exist_ok=True)
-    info = {ON_GPU: gpu}
+    info = {ON_GPU: gpu, PROGRAM: sys.argv}
     if keep:
         writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
     else:
@@ -53,7 +54,7 @@ def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
 
 
 def run(program: Program, folder: Path, *, keep: int = 0) -> int:
-    """Run a program to its end, recorded; return its exit status. Raise :class:`WrongUse` and :class:`RecorderError`."""
+    """Run a program to its end, recorded; return its exit status. Raise :class:`WrongUse`, :class:`RecorderError`."""
     program.find()
     gpu_name()
     try:
@@ -71,9 +72,10 @@ def gpu_name() -> str:
     try:
         import torch
     except ModuleNotFoundError:
-        raise RecorderError("torch is not installed in this environment: use the one that your training runs in") from None
+        raise RecorderError("torch is not installed here: use the environment of your training") from None
     if not torch.cuda.is_available():
         raise RecorderError(
-            "torch sees no GPU here, and a recording is of one: leave --on-gpu out to run the program on a simulated GPU"
+            "torch sees no GPU here, and a recording is of one: leave --on-gpu out to run the program on a simulated "
+            "GPU"
         )
     return torch.cuda.get_device_name()

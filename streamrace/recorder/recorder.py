@@ -25,7 +25,8 @@ from streamrace.trace.encoding import Packed
 from streamrace.trace.records import HOST_STREAM, End, Group, StreamName, TraceRecord
 from streamrace.trace.schema import HOST, WordKind
 
-_recorded: list[Recorder] = []  # the one that records now
+active: list[Recorder] = []
+"""The process's recorder, while it records."""
 _sites: list[CallSites] = []  # of the process: the C++ part asks for each stack once
 
 
@@ -54,7 +55,7 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to record. Raise :class:`RecorderError`."""
-        if _recorded:
+        if active:
             raise RecorderError("this process is being recorded already: end that recording first")
         try:
             self._f = f = library.functions()
@@ -79,7 +80,7 @@ class Recorder:
                 "switch it off, as only one can"
             )
         self._sites.again()
-        _recorded.append(self)
+        active.append(self)
         self._wrapped.install()
         self._watch.begin()
 
@@ -89,7 +90,7 @@ class Recorder:
         self._wrapped.remove()
         now = self._f.now()
         self._f.end()
-        _recorded.remove(self)
+        active.remove(self)
         self._flush(everything=True)
         if self._problem is not None:
             raise self._problem
@@ -135,7 +136,7 @@ class Recorder:
 
     @property
     def used_several(self) -> bool:
-        """Whether the process used more than one GPU."""
+        """Check whether the process used more than one GPU."""
         return bool(self._f.used_several())
 
     def _hand_on(self) -> None:
@@ -178,7 +179,8 @@ class Recorder:
 def _ranks(name: str) -> tuple[int, ...]:
     from torch.distributed import distributed_c10d as c10d
 
-    return tuple(c10d.get_process_group_ranks(c10d._resolve_process_group(name)))
+    resolve: Any = c10d._resolve_process_group
+    return tuple(c10d.get_process_group_ranks(resolve(name)))
 
 
 def _global_rank(name: bytes, member: int) -> int:
@@ -189,6 +191,5 @@ def _handle(stream: int, device: int) -> int:
     """Return CUDA's handle of a stream that torch knows by a number of its own."""
     import torch
 
-    kind = torch._C._autograd.DeviceType.CUDA
+    kind: Any = torch._C._autograd.DeviceType.CUDA
     return int(torch.cuda.Stream(stream_id=stream, device_index=device, device_type=int(kind)).cuda_stream)
-

@@ -87,8 +87,8 @@ class Footprints:
         """Return the effect's footprint. Raises the same errors on a damaged recording as binding the effect does."""
         key, rank, footprint = (effect.rank, effect.item), effect.rank, Footprint()
         if effect.what in ("kernel", "read"):
-            call = self._calls[key]
-            self._call(rank, call, footprint, known=effect.what == "kernel" and not work.is_sized_before(call))
+            made = self._calls[key]
+            self._call(rank, made, footprint, known=effect.what == "kernel" and not work.is_sized_before(made))
         elif effect.what == "arrive":
             for view in self._transfers[key].inputs:
                 footprint.read(region_of(rank, view))

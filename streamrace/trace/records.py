@@ -429,12 +429,12 @@ class KernelFault(NamedTuple):
 class Unrecorded(NamedTuple):
     """Something that the program did on a real GPU is not in the trace; ``what`` says it, a clause.
 
-    It happened ``count`` times, first at ``stack``.
+    It happened so many ``times``, first at ``stack``.
     """
 
     what: str
     stack: int
-    count: int
+    times: int
 
 
 TraceRecord = (

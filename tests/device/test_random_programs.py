@@ -6,7 +6,7 @@ Another host thread issues some of it, while this one waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -81,16 +81,16 @@ step = st.tuples(
 TIMINGS = ("t1", "t1,x3:stream:1", "t1,x900:stream:0", "t1,x40:stream:1,x40:host", "t1,x900:stream:2,jitter:500:3")
 
 
-def run(program: list[Any], streams: list[Any]) -> list[Tensor]:
-    """On the default device. ``streams``: none on the CPU."""
+def run(program: list[Any], streams: list[Any], left_out: Collection[int] = ()) -> list[Tensor]:
+    """On the default device. ``streams``: none on the CPU. ``left_out``: steps before which nothing is ordered."""
     torch.manual_seed(7)
     drawing = nullcontext if streams else AsTheDevice
     with drawing():
         tensors, last = [torch.randn(4, 4) for _ in range(TENSORS)], 0
     event = torch.cuda.Event() if streams else None
 
-    def do(operation: int, stream: int, order: int, which: list[int]) -> None:
-        if streams and stream != last:
+    def do(number: int, operation: int, stream: int, order: int, which: list[int]) -> None:
+        if streams and stream != last and number not in left_out:
             ORDERS[order](streams, event, stream, last)
         with torch.cuda.stream(streams[stream]) if streams else nullcontext():
             for tensor in tensors if streams else ():
@@ -99,11 +99,11 @@ def run(program: list[Any], streams: list[Any]) -> list[Tensor]:
                 tensors[which[0]] = OPERATIONS[operation](*[tensors[one] for one in which])
 
     with ThreadPoolExecutor(1) as other:
-        for operation, stream, order, elsewhere, *which in program:
+        for number, (operation, stream, order, elsewhere, *which) in enumerate(program):
             if elsewhere:
-                other.submit(do, operation, stream, order, which).result()
+                other.submit(do, number, operation, stream, order, which).result()
             else:
-                do(operation, stream, order, which)
+                do(number, operation, stream, order, which)
             last = stream
     return tensors
 

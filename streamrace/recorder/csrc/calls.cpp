@@ -167,7 +167,22 @@ void ends(const at::RecordFunction& function, at::ObserverContext* context) {
   if (call.outer && (counts || call.inner)) call.outer->inner = true;
 }
 
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+// A node of autograd's graph: the engine calls record_stream, past all operators, for a gradient that was made on another
+// stream than the node's (torch/csrc/autograd/input_buffer.cpp).
+std::unique_ptr<at::ObserverContext> node_begins(const at::RecordFunction& function) {
+  if (!follows()) return nullptr;
+  uintptr_t current = tracker().current();
+  Lock lock;
+  int64_t stream = tracker().stream_of(current);
+  for (auto& value : function.inputs())
+    each_tensor(value, [&](const Tensor& one) {
+      if (wraps(one) || !dense(one) || !one.is_cuda()) return;
+      if (Tracked* block = tracker().block_of(one); block && block->stream >= 0) tracker().used_by(*block, stream);
+    });
+  return nullptr;
+}
+
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE, node_handle = at::INVALID_CALLBACK_HANDLE;
 
 }  // namespace
 
@@ -187,11 +202,13 @@ void listen() {
   listen_to_order();
   auto callback = at::RecordFunctionCallback(&begins, &ends).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION});
   handle = at::addGlobalCallback(callback);
+  node_handle = at::addGlobalCallback(at::RecordFunctionCallback(&node_begins).needsInputs(true).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 void stop_listening() {
   stop_listening_to_order();
   at::removeCallback(handle);
+  at::removeCallback(node_handle);
 }
 
 }  // namespace simgpu

@@ -31,7 +31,7 @@ void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
   formers = {};
-  several = false, made_ = 0;
+  several = false, gpu_ = -1, made_ = 0;
   numbers.clear(), streams_.clear(), markers_.clear(), pending_.clear(), blocks_.clear(), pinned_.clear();
   began_ = std::chrono::steady_clock::now();
   stream_of(0);
@@ -53,7 +53,8 @@ int64_t Tracker::stream_of(uintptr_t handle) {
 
 uintptr_t Tracker::handle_of(c10::Stream stream) {
   static auto* handles = new std::unordered_map<int64_t, uintptr_t>;  // under Python's lock
-  if (stream.device_index() > 0) several = true;
+  int expected = -1;
+  if (!gpu_.compare_exchange_strong(expected, stream.device_index()) && expected != stream.device_index()) several = true;
   if (stream.id() == 0 || !python_alive) return static_cast<uintptr_t>(stream.id());
   int state = PyGILState_Ensure();
   auto known = handles->find(stream.id());

@@ -62,7 +62,7 @@ class Tracker {
   // Python's: the number of a group, or of the pair of its members that send and receive; a member's global rank.
   int64_t (*group_number)(const char* name, int64_t source, int64_t target) = nullptr;
   int64_t (*global_rank)(const char* name, int64_t member) = nullptr;
-  bool several = false;  // more than one GPU was used, which are not told apart
+  std::atomic<bool> several{false};  // more than one GPU was used, which are not told apart
 
   void begin();
   int64_t now() const;
@@ -96,6 +96,7 @@ class Tracker {
   std::unordered_map<uintptr_t, int64_t> streams_, markers_;
   std::unordered_map<uintptr_t, Pending> pending_;  // allocated, and of unknown size until a tensor is seen
   std::unordered_map<uintptr_t, Tracked> blocks_, pinned_;
+  std::atomic<int> gpu_{-1};  // the index of the first that was used
   int64_t made_ = 0;
   Tracked& add(std::unordered_map<uintptr_t, Tracked>& blocks, uintptr_t data, size_t nbytes, int64_t stream);
 };

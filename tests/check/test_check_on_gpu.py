@@ -1,0 +1,194 @@
+"""``check --on-gpu``, ``judge`` and ``streamrace.recording``: a program on a GPU, for which the simulated one stands.
+
+What they see is asked in ``tests/device/test_recorder.py``, and on torch's CUDA build in ``tests/real_build``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.check.conftest import Checking
+from tests.warm import ROOT, shell
+
+RACE = """
+    import torch
+
+    x, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
+    y = x[x > 0]
+    with torch.cuda.stream(side):
+        x.add_(1)  # not ordered behind the line that reads x once more
+    print("to its end")
+"""
+CLEAN = """
+    import torch
+
+    x, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.add_(1)
+    torch.cuda.current_stream().wait_stream(side)
+    print(x.sum().item())
+"""
+GRAPH = """
+    import torch
+
+    x, graph, side = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=side):
+        y = x * 2
+    graph.replay()
+    graph.replay()
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_race_is_told_as_on_the_simulated_gpu_but_for_its_timing(check: Checking) -> None:
+    script = check.script(RACE)
+    simulated, real = check(script), check("--on-gpu", "--overwrite", script)
+    assert (real.status, real.findings["verdict"]) == (1, "race")
+    (race,) = real.findings["races"]
+    assert [race[side]["stack"][0]["line"] for side in ("first", "second")] == [4, 6]
+    assert "to its end" in real.out
+    assert "Recorded on a GPU: nothing was simulated, so no witness shows what a race does." in real.told
+    assert "this timing shows" in simulated.told
+    assert "this timing shows" not in real.told
+    assert "once on rank 0." in real.told
+
+
+def test_what_is_ordered_is_clean(check: Checking) -> None:
+    done = check("--on-gpu", check.script(CLEAN))
+    assert (done.status, done.findings["verdict"]) == (0, "clean")
+
+
+def test_what_was_met_and_is_not_seen_is_said_and_nothing_is_clean(check: Checking) -> None:
+    done = check("--on-gpu", check.script(GRAPH))
+    assert (done.status, done.findings["verdict"]) == (4, "unknown")
+    (unseen,) = done.findings["checked"]["unseen"]
+    assert unseen.startswith("a CUDA graph was replayed, and what it launches is not seen (2 times, first at ")
+    assert "train.py:6" in unseen
+
+
+def test_a_program_that_fails_is_judged_up_to_there(check: Checking) -> None:
+    done = check("--on-gpu", check.script(RACE + "    raise ValueError('mine')\n"))
+    assert (done.status, done.findings["verdict"]) == (3, "race")
+    assert "ValueError: mine" in done.err
+    assert "it ended with exit status 1" in done.findings["failure"]
+
+
+RANKS = f"""
+    import sys
+
+    sys.path.insert(0, {str(ROOT / "tests/device")!r})
+    import torch, torch.distributed as dist
+    from beside import tell_of_collectives
+
+    tell_of_collectives()  # the simulated GPU's are no operators of c10d
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    x = torch.ones(8, device="cuda")
+    work = dist.all_reduce(x, async_op=True)
+    x.add_(1)  # before the wait
+    work.wait()
+"""
+
+
+def test_the_ranks_of_a_launcher_are_judged_together(check: Checking) -> None:
+    done = check.ranks(2, "--on-gpu", check.script(RANKS))
+    assert done[0].findings["verdict"] == "race", done
+    races = done[0].findings["races"]
+    assert {rank for race in races for rank in race["ranks"]} == {0, 1}
+    assert {race["second"]["stack"][0]["line"] for race in races} == {12}
+
+
+REFUSED = {
+    "--ranks 2": "start the ranks with torchrun",
+    "--dry": "--dry is for a simulated GPU",
+    "--record": "--record is for a simulated GPU",
+    "--timing t1": "--timing is for a simulated GPU",
+    "--slow stream:1=2": "--slow is for a simulated GPU",
+    "--vary --ranks 2": "is for a simulated GPU",
+    "--gpus 2": "--gpus is for a simulated GPU",
+    "--compile aot_eager": "--compile is for a simulated GPU",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_options_of_a_simulated_gpu_are_refused_in_a_sentence(check: Checking, options: str) -> None:
+    done = check("--on-gpu", *options.split(), check.script(CLEAN))
+    assert (done.status, done.findings) == (2, {})
+    assert REFUSED[options] in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_without_a_gpu_one_sentence_says_what_to_do(check: Checking) -> None:
+    done = command(check.folder, "check", "--on-gpu", check.script(CLEAN))
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: torch sees no GPU here")
+    assert not list(check.folder.glob("runs/*"))
+
+
+PART = """
+    import streamrace, torch
+
+    x, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with streamrace.recording("steps"):
+        for _ in range(3):
+            y = x * 2
+            with torch.cuda.stream(side):
+                y.add_(1)
+            torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        x.zero_()  # not recorded
+"""
+
+
+@pytest.fixture
+def steps(check: Checking) -> Path:
+    """What was recorded of some steps of a program, which then went on."""
+    whole = [sys.executable, "-m", "streamrace.device", check.script(PART)]
+    subprocess.run(whole, check=True, cwd=check.folder, env={**shell(), "PYTHONPATH": str(ROOT)})
+    return check.folder / "steps"
+
+
+def command(folder: Path, *arguments: str) -> Any:
+    """A command in a process without any GPU."""
+    whole = [sys.executable, "-m", "streamrace", *arguments]
+    environment = {**shell(), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(whole, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+
+
+def judge(folder: Path, *options: str) -> Any:
+    return command(folder, "judge", *options, "--name", "judged")
+
+
+def test_some_steps_are_recorded_and_judged_later(check: Checking, steps: Path) -> None:
+    done = judge(check.folder, "steps")
+    assert done.returncode == 1, done.stderr
+    told = " ".join(done.stdout.replace("│", " ").split())
+    assert "train.py:9 reads memory on stream 1 while train.py:7 may still be writing it" in told
+    assert "3 times on rank 0." in done.stdout
+    assert "train.py:12" not in done.stdout
+    assert "when work ran there is not known" in command(check.folder, "explain", "runs/judged", "1").stdout
+    fixed = command(check.folder, "fix", "runs/judged", "1")
+    assert "nothing was tried live: it ran on a gpu" in " ".join(fixed.stdout.split()).lower()
+    test = command(check.folder, "emit-test", "runs/judged", "1")
+    assert test.returncode == 2
+    assert "was recorded on a GPU, and a test runs on a simulated one" in test.stderr
+
+
+def test_recordings_that_are_not_those_of_one_run_are_refused(check: Checking, steps: Path) -> None:
+    assert "there is no folder missing" in judge(check.folder, "missing").stderr
+    (check.folder / "empty").mkdir()
+    assert "empty has no recordings (rank0.trace, ...)" in judge(check.folder, "empty").stderr
+    shutil.copy(steps / "rank0.trace", steps / "rank1.trace")
+    assert "are of different runs" in judge(check.folder, "steps").stderr
+    (steps / "rank1.trace").write_bytes(b"no trace")
+    done = judge(check.folder, "steps")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert not list(check.folder.glob("runs/*"))
