@@ -87,7 +87,8 @@ def run(arguments: list[str], launched: str | None = None, program: CommandLine 
 
     ``launched``: argument that a launcher adds to the script's.
     """
-    if not {"--help", "-h"} & {*arguments} and arguments and _on_gpu(program, arguments[0]):
+    # Help needs no device, and on a real GPU a CUDA build is needed as it is.
+    if not {"--help", "-h", "--on-gpu"} & {*arguments} and arguments and _on_gpu(program, arguments[0]):
         from streamrace.device.substitute import go_there
 
         go_there(program.module, [*([launched] if launched else []), *arguments])

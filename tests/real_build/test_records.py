@@ -144,3 +144,22 @@ def test_fsdp2_without_a_wait_has_the_same_races(
 def test_the_fused_copies_of_fsdp2_allocate_as_recorded(real: RealBuild, tmp_path: Path) -> None:
     of = Recorded(real, tmp_path, FSDP2, ranks=2, CUBLAS_WORKSPACE_CONFIG=":0:0")
     assert _memory(of.theirs[0]) == _memory(of.own[0])
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the recorder knows no cudaFree, which waits for the device"
+)
+def test_memory_that_went_back_to_the_driver_is_not_reused(real: RealBuild, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import torch
+x, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    y = x + 1
+del x
+torch.cuda.empty_cache()
+z = torch.zeros(8, device="cuda")
+""")
+    of = Recorded(real, tmp_path, program)
+    assert _pairs(of.theirs) == _pairs(of.own) == set()
