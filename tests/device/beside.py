@@ -16,7 +16,7 @@ from typing import Any
 
 from streamrace.detectors.order.races import Race, Side
 from streamrace.device import collectives
-from streamrace.recorder import Recorder
+from streamrace.recorder import GpuRecorder
 from streamrace.recorder.recorder import active
 from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.files import TraceWriter, file_of
@@ -26,9 +26,9 @@ Pair = tuple[str, tuple[str, int], tuple[str, int]]
 
 
 @contextmanager
-def recorded(write: Callable[[list[Any]], None]) -> Iterator[Recorder]:
+def recorded(write: Callable[[list[Any]], None]) -> Iterator[GpuRecorder]:
     """Record what runs inside, as on a real GPU."""
-    recorder = Recorder(write, skipped=("/beside.py", "/judged.py", "/world.py", "contextlib.py", "<frozen runpy>"))
+    recorder = GpuRecorder(write, skipped=("/beside.py", "/judged.py", "/world.py", "contextlib.py", "<frozen runpy>"))
     recorder.start()
     untell = tell_of_collectives()
     try:
