@@ -63,7 +63,7 @@ COMMANDS = {
 # Headings of the list of commands in the help.
 SECTIONS = {
     "First steps": ("doctor", "demo"),
-    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "hang", "device"),
+    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "judge", "hang", "device"),
     "Known bugs and scenarios": ("catalogue", "run", "compare", "fuzz", "replay", "releases"),
     "Jobs of full size, on paper": ("dry", "choose", *STUDIES, "calibrate"),
     "NaN and Inf in training": ("watch", "diverge"),

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from streamrace.device.batches import Batch
 from streamrace.device.callsites import CallSites
 from streamrace.device.library import Backward, Define, HandOn, Replayed, ReportedFrame, functions
 from streamrace.device.recording import Calls
+from streamrace.device.taken_words import TakenWords
 from streamrace.trace import wording
 from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.records import (
@@ -195,7 +195,7 @@ class Tracer:
 
     def _flush(self, everything: bool) -> None:
         f = functions()
-        batch = Batch(f.trace_take, everything=everything)
+        batch = TakenWords(f.trace_take, everything=everything)
         stacks, self._sites.fresh = self._sites.fresh, []
         made: list[TraceRecord | Packed] = [*stacks]
         for record in batch.records(f.trace_packed, self._record):

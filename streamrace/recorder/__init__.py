@@ -7,6 +7,6 @@ Nothing is read from the GPU, no wait is added and no memory is kept. :mod:`.rec
 from __future__ import annotations
 
 from streamrace.recorder.launch import recording
-from streamrace.recorder.recorder import Recorder, RecorderError
+from streamrace.recorder.recorder import GpuRecorder, RecorderError
 
-__all__ = ["Recorder", "RecorderError", "recording"]
+__all__ = ["GpuRecorder", "RecorderError", "recording"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamrace.device.scripts import Program, WrongUse, fail
-from streamrace.recorder.recorder import Recorder, RecorderError
+from streamrace.recorder.recorder import GpuRecorder, RecorderError
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.parts import PartWriter
 
@@ -38,7 +38,7 @@ def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
         writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
     else:
         writer = TraceWriter(place, rank=rank, world=world, info=info)
-    recorder, done = Recorder(writer.write, skipped=("contextlib.py",)), False
+    recorder, done = GpuRecorder(writer.write, skipped=("contextlib.py",)), False
     try:
         recorder.start()
         try:

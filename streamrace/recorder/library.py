@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-class Functions:
+class RecorderFunctions:
     """The library's functions, without their prefix."""
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
@@ -60,7 +60,7 @@ class Functions:
 
 
 @cache
-def functions() -> Functions:
+def functions() -> RecorderFunctions:
     """Load the library, after building it if necessary (half a minute). Raise :class:`BuildError`."""
     import torch  # noqa: F401  # its libraries are then in the process
 
@@ -77,4 +77,4 @@ def functions() -> Functions:
         libraries = [f"-L{torch_folder() / 'lib'}", "-ltorch_cpu", "-lc10"]
         units = [*sorted(_OWN.glob("*.cpp")), *(_SHARED / name for name in _SHARED_UNITS)]
         once(built, lambda: run_compiler("the recorder", compiler, [*options, *includes], units, libraries, built))
-    return Functions(ctypes.CDLL(str(used(built))))
+    return RecorderFunctions(ctypes.CDLL(str(used(built))))

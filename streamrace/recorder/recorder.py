@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamrace.compiling import BuildError
-from streamrace.device.batches import Batch
 from streamrace.device.callsites import CallSites
+from streamrace.device.taken_words import TakenWords
 from streamrace.device.undeclared_writes import HIDDEN
 from streamrace.recorder import library
 from streamrace.recorder.unseen import Watch
@@ -25,7 +25,7 @@ from streamrace.trace.encoding import Packed
 from streamrace.trace.records import HOST_STREAM, End, Group, StreamName, TraceRecord
 from streamrace.trace.schema import HOST, WordKind
 
-active: list[Recorder] = []
+active: list[GpuRecorder] = []
 """The process's recorder, while it records."""
 _sites: list[CallSites] = []  # of the process: the C++ part asks for each stack once
 
@@ -34,7 +34,7 @@ class RecorderError(Exception):
     """A program cannot be recorded here. One sentence, which says what to do."""
 
 
-class Recorder:
+class GpuRecorder:
     """Records from :meth:`start` to :meth:`stop`. ``write`` takes finished records.
 
     ``skipped``: path endings of files whose frames are not part of a stack. The first recorder of a process decides.
@@ -150,7 +150,7 @@ class Recorder:
                 self._flushing.release()
 
     def _flush(self, *, everything: bool) -> None:
-        batch = Batch(self._f.take, everything=everything)
+        batch = TakenWords(self._f.take, everything=everything)
         stacks, self._sites.fresh = self._sites.fresh, []
         records = [*stacks, *batch.records(self._f.packed, self._record)]
         if records and self._problem is None:

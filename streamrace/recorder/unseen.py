@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamrace.trace.records import Unrecorded
 
 if TYPE_CHECKING:
-    from streamrace.recorder.recorder import Recorder
+    from streamrace.recorder.recorder import GpuRecorder
 
 _GRAPHS = "a CUDA graph was replayed, and what it launches is not seen"
 _SEVERAL = "the process used several GPUs, whose streams are not told apart"
@@ -31,7 +31,7 @@ _LAUNCHES = (b"libc10_cuda.so", b"libtorch_cuda.so", b"libcudart.so", b"libnccl.
 class Watch:
     """Watches one recording, and writes :class:`Unrecorded` records into it."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: GpuRecorder) -> None:
         self._recorder = recorder
         self._met: dict[str, tuple[int, int]] = {}  # the first stack, and how often
         self._undo: list[Callable[[], None]] = []

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamrace.recorder.recorder import Recorder
+    from streamrace.recorder.recorder import GpuRecorder
 
 
 class Wrapped:
     """The wrapped methods of one recording: queries of events and streams, and reads past torch's operators."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: GpuRecorder) -> None:
         self._recorder = recorder
         self._undo: list[Callable[[], None]] = []
 

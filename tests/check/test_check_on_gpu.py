@@ -85,7 +85,7 @@ RANKS = f"""
 
     sys.path.insert(0, {str(ROOT / "tests/device")!r})
     import torch, torch.distributed as dist
-    from beside import tell_of_collectives
+    from recorded_beside import tell_of_collectives
 
     tell_of_collectives()  # the simulated GPU's are no operators of c10d
     dist.init_process_group("nccl")

@@ -50,7 +50,7 @@ def story(**slow: float) -> Iterator[Story]:
     """Record what runs inside. ``slow``: kernels (``mm=1000``) that take so many times longer."""
     use(Costs(slow={f"kernel:aten::{kernel}": factor for kernel, factor in slow.items()}))
     told = Story()
-    tracer = Tracer(told.records.extend, skipped=("judged.py", "beside.py", "contextlib.py"))
+    tracer = Tracer(told.records.extend, skipped=("judged.py", "recorded_beside.py", "contextlib.py"))
     try:
         yield told
     finally:

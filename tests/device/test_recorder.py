@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from beside import pairs, recorded, recorded_into, unpacked
 from corpus import CORPUS
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import Story, story
+from recorded_beside import pairs, recorded, recorded_into, unpacked
 from samples import apart
 from test_fsdp_waits import WAITS, without
 from test_random_programs import run as run_steps
@@ -114,7 +114,7 @@ HPZ_WAIT = "stream.synchronize@partition_parameters.py:1951"
 def test_the_races_of_hpz(left_out: list[str], tmp_path: Path) -> None:
     own, theirs = tmp_path / "own", tmp_path / "theirs"
     own.mkdir()
-    program = [str(ROOT / "tests/device/beside.py"), str(theirs), str(ROOT / "examples/deepspeed_hpz.py")]
+    program = [str(ROOT / "tests/device/recorded_beside.py"), str(theirs), str(ROOT / "examples/deepspeed_hpz.py")]
     command = [sys.executable, "-m", "streamrace.device", "--ranks", "4", *left_out, "--trace", str(own), *program]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={**shell(), "PYTHONPATH": str(ROOT)}

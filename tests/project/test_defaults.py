@@ -32,6 +32,7 @@ _WORDS = {
         "waits-, the script's and the time",
         "bisect-, its name and the time",
         "the script's and the time",
+        "the folder's and the time",
         "the cores",
         "all",
         "all known",

@@ -14,7 +14,7 @@ from streamrace.trace.schema import CODES, FIELDS, HEADER, WordKind, header
 _WRITTEN = (
     "Begin Stack StreamName Group Phase Alloc Free RecordStream Label Launch Collective Record Wait HostWait End "
     "HostStep Call Transfer Initial Probe Probed Unrepeatable Seal Reuse Export Asked Onward KernelFault "
-    "PoolPart GraphPart Replay Dangling KeptOutput Standstill"
+    "PoolPart GraphPart Replay Dangling KeptOutput Standstill Unrecorded"
 )
 
 

@@ -1,6 +1,6 @@
 """The recorder of a real GPU beside the simulated GPU's own trace: of a test, or of a script.
 
-``python -m streamrace.device --trace OWN beside.py FOLDER SCRIPT`` writes the recorder's traces into FOLDER.
+``python -m streamrace.device --trace OWN recorded_beside.py FOLDER SCRIPT`` writes the recorder's traces into FOLDER.
 The simulated GPU's collectives are no operators of c10d, so the recorder is told of them.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from streamrace.detectors.order.races import Race, Side
 from streamrace.device import collectives
-from streamrace.recorder import Recorder
+from streamrace.recorder import GpuRecorder
 from streamrace.recorder.recorder import active
 from streamrace.trace.encoding import Packed, decode
 from streamrace.trace.files import TraceWriter, file_of
@@ -26,9 +26,11 @@ Pair = tuple[str, tuple[str, int], tuple[str, int]]
 
 
 @contextmanager
-def recorded(write: Callable[[list[Any]], None]) -> Iterator[Recorder]:
+def recorded(write: Callable[[list[Any]], None]) -> Iterator[GpuRecorder]:
     """Record what runs inside, as on a real GPU."""
-    recorder = Recorder(write, skipped=("/beside.py", "/judged.py", "/world.py", "contextlib.py", "<frozen runpy>"))
+    recorder = GpuRecorder(
+        write, skipped=("/recorded_beside.py", "/judged.py", "/world.py", "contextlib.py", "<frozen runpy>")
+    )
     recorder.start()
     untell = tell_of_collectives()
     try:
@@ -77,7 +79,7 @@ def pairs(races: Iterable[Race]) -> set[Pair]:
 
 
 def line(side: Side) -> tuple[str, int]:
-    frame = next((frame for frame in side.stack if not frame.file.endswith("beside.py")), None)
+    frame = next((frame for frame in side.stack if not frame.file.endswith("recorded_beside.py")), None)
     return (frame.file, frame.line) if frame else ("", 0)
 
 

@@ -11,7 +11,7 @@ from streamrace.trace.encoding import Packed
 from streamrace.trace.records import TraceRecord
 
 
-class Batch:
+class TakenWords:
     """The words taken down since the last batch. Stacks that they name are known once it is made.
 
     ``take``: a function of the C++ part. ``everything``: also work whose times are not known.
