@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "quiet": (None, (c_int,)),
     "captures": (None, (c_int,)),
     "used_several": (c_int, ()),
+    "segments": (None, (POINTER(c_int64), c_int64)),
     "asked": (None, (c_int64, c_int64)),
     "call_site": (c_int64, ()),
     "mark": (None, (c_int64,)),

@@ -8,6 +8,7 @@ when work ran on the GPU is not known, and no detector asks.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,6 +111,11 @@ class GpuRecorder:
     def asked(self, *, event: int = 0, stream: int = 0) -> None:
         """Record that the program asked an event, or else a stream, and that it was done."""
         self._f.asked(event, stream)
+
+    def segments(self, left: Sequence[tuple[int, int]]) -> None:
+        """Record that the allocator has given memory back: the segments that are ``left``, by address and bytes."""
+        numbers = [number for segment in left for number in segment]
+        self._f.segments((ctypes.c_int64 * len(numbers))(*numbers), len(left))
 
     def captures(self, more: int) -> None:
         """Note that a capture of a CUDA graph begins (1) or has ended (-1): what is captured is not executed."""

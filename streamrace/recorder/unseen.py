@@ -103,7 +103,7 @@ def _foreign(libraries: list[Path]) -> list[Path]:
     """Return those that can launch kernels and are neither torch's, CUDA's nor ours."""
     import torch
 
-    torchs = Path(torch.__file__).parent
+    torchs = Path(torch.__file__).resolve().parent  # as the system names the files that it has loaded
     return [
         path
         for path in libraries

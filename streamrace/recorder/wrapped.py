@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Wrapped:
         if torch.cuda.Event.query is not torch.Event.query:
             self._query(torch.cuda.Event, lambda event: {"event": event.cuda_event})
         self._query(torch.cuda.Stream, lambda stream: {"stream": stream.cuda_stream})
+        self._emptying(torch.cuda.memory)
+        self._emptying(torch.cuda)
         self._reading(torch.Tensor, "tolist", "")
         self._reading(torch.Tensor, "numpy", "numpy")
 
@@ -44,6 +47,18 @@ class Wrapped:
             return done
 
         self._replace(kind, "query", query, plain)
+
+    def _emptying(self, module: Any) -> None:
+        import torch
+
+        plain, recorder = module.empty_cache, self._recorder
+
+        def empty_cache() -> None:
+            plain()
+            with suppress(RuntimeError):  # a simulated GPU has no snapshot
+                recorder.segments([(one["address"], one["total_size"]) for one in torch.cuda.memory_snapshot()])
+
+        self._replace(module, "empty_cache", empty_cache, plain)
 
     def _reading(self, kind: Any, name: str, how: str) -> None:
         import torch
@@ -64,7 +79,7 @@ class Wrapped:
         self._undo.append(lambda: _put(kind, name, plain) if own else delattr(kind, name))
 
 
-def _put(kind: type, name: str, made: Any) -> None:
+def _put(kind: Any, name: str, made: Any) -> None:
     """Set a method of a class, also of one that is written in C, for which Python refuses it."""
     try:
         setattr(kind, name, made)

@@ -146,9 +146,6 @@ def test_the_fused_copies_of_fsdp2_allocate_as_recorded(real: RealBuild, tmp_pat
     assert _memory(of.theirs[0]) == _memory(of.own[0])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the recorder knows no cudaFree, which waits for the device"
-)
 def test_memory_that_went_back_to_the_driver_is_not_reused(real: RealBuild, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""

@@ -2,6 +2,8 @@
 
 #include "trace.h"
 
+#include <algorithm>
+
 namespace simgpu {
 
 bool Formers::lose(int64_t block, int64_t pieces) {
@@ -35,6 +37,16 @@ void Formers::hand_out(int64_t block, uintptr_t begin, size_t nbytes, int64_t si
 void Formers::take_away(uintptr_t data, size_t nbytes) {
   for (auto place = pieces_.lower_bound(data); place != pieces_.end() && place->first < data + nbytes; place = pieces_.erase(place))
     if (lose(place->second.block, 1)) trace().note(WordKind::kReuse, {-1, place->second.block, 0, 0, 0, 0, 1});
+}
+
+void Formers::keep(std::vector<std::pair<uintptr_t, size_t>> segments) {
+  std::sort(segments.begin(), segments.end());
+  uintptr_t at = 0;
+  for (auto [data, nbytes] : segments) {
+    take_away(at, data - at);
+    at = data + nbytes;
+  }
+  take_away(at, UINTPTR_MAX - at);
 }
 
 }  // namespace simgpu

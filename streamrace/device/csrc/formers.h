@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace simgpu {
 
@@ -15,6 +17,7 @@ class Formers {
   void let_go(int64_t block, uintptr_t data, size_t nbytes);                     // `block` was freed
   void hand_out(int64_t block, uintptr_t data, size_t nbytes, int64_t site);     // a new block, allocated at `site`
   void take_away(uintptr_t data, size_t nbytes);                                 // memory that no block will get
+  void keep(std::vector<std::pair<uintptr_t, size_t>> segments);                 // all other memory is taken away
 
  private:
   struct Former {

@@ -150,7 +150,7 @@ void ends(const at::RecordFunction& function, at::ObserverContext* context) {
   if (!tracker().on) return;
   Lock lock;
   if (!call.effects->collective.empty()) {
-    if (!empty(call.accesses) || call.effects->collective == "barrier") tracker().issue(call);
+    tracker().issue(call);
     if (call.outer) call.outer->inner = true;
     return;
   }

@@ -105,6 +105,14 @@ void recorder_asked(int64_t event, int64_t stream) {
   else tracker().host_waits(tracker().stream_of(static_cast<uintptr_t>(stream)), schema::How::kQuery, site);
 }
 
+// The allocator has given memory back to the driver, which waits for the GPU: these segments are left, in twos.
+void recorder_segments(const int64_t* segments, int64_t count) {
+  Lock lock;
+  std::vector<std::pair<uintptr_t, size_t>> all;
+  for (int64_t at = 0; at < count; ++at) all.emplace_back(segments[2 * at], segments[2 * at + 1]);
+  tracker().formers.keep(std::move(all));
+}
+
 // The stack of the call, for a record that Python makes; the record's place in the trace.
 int64_t recorder_call_site() { return call_site(); }
 void recorder_mark(int64_t number) {

@@ -30,7 +30,7 @@ bool follows() { return tracker().on && !is_quiet && python_alive && tracker().c
 void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
-  formers = {};
+  formers = {}, busy_ = {0};
   several = false, gpu_ = -1, made_ = 0;
   numbers.clear(), streams_.clear(), markers_.clear(), pending_.clear(), blocks_.clear(), pinned_.clear();
   began_ = std::chrono::steady_clock::now();
@@ -163,15 +163,13 @@ void Tracker::host_waits_for(uintptr_t event, How how, int64_t site) {
 }
 
 void Tracker::host_waits_for_all(int64_t site) {
-  std::vector<int64_t> numbers;
-  for (auto& [_, number] : streams_) numbers.push_back(number);
-  std::sort(numbers.begin(), numbers.end());
-  for (int64_t number : numbers) host_waits(number, How::kSynchronize, site);
+  for (int64_t number : busy_) host_waits(number, How::kSynchronize, site);
 }
 
 // -- work --------------------------------------------------------------------------------------------------
 
 void Tracker::launch(const Running& call, const Accesses& accesses) {
+  busy_.insert(call.stream);
   trace().launch(call.stream, call.kernel, accesses, call.site, now(), kNobodyKnows, kNobodyKnows, -1, nullptr);
 }
 
@@ -191,6 +189,7 @@ void Tracker::issue(Running& call) {
   work->end = Work::kUnknown;
   work->link = work->call = name_id("");
   int64_t stream = call.over >= 0 ? call.over : call.stream;
+  busy_.insert(stream);
   trace().launch(stream, call.kernel, call.accesses, call.site, now(), kNobodyKnows, kNobodyKnows, -1, work, call.root, call.stream);
 }
 

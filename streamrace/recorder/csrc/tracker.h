@@ -12,6 +12,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -98,6 +99,7 @@ class Tracker {
   std::unordered_map<uintptr_t, Tracked> blocks_, pinned_;
   std::atomic<int> gpu_{-1};  // the index of the first that was used
   int64_t made_ = 0;
+  std::set<int64_t> busy_{0};  // streams that were given work
   Tracked& add(std::unordered_map<uintptr_t, Tracked>& blocks, uintptr_t data, size_t nbytes, int64_t stream);
 };
 
