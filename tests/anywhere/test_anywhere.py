@@ -49,6 +49,8 @@ class Clone:
     def __init__(self, place: Path, python: str) -> None:
         self.place, self.python, self.cache = place / "clone", python, place / "cache"
         self.shell = {one: value for one, value in os.environ.items() if one in _KEPT or not _OURS.match(one)}
+        for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "ARGS"):  # of the make that runs this test
+            self.shell.pop(name, None)
         self.shell |= {"PIP_CONFIG_FILE": os.devnull, "STREAMRACE_CACHE": str(self.cache), "COLUMNS": "120"}
         subprocess.run(["git", "clone", "-q", str(ROOT), str(self.place)], check=True)
 

@@ -226,6 +226,15 @@ def test_a_torch_that_is_not_released_is_told_in_a_sentence(folder: Path) -> Non
     assert not torches.place("2.99.0.dev7").exists()
 
 
+def test_a_release_that_a_constraint_of_pip_excludes_is_told_in_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "constraints.txt").write_text("torch<2.8\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+    with pytest.raises(compiling.BuildError, match=r"torch 2\.8\.0 cannot be had: a constraint of pip's configuration"):
+        torches.tree("2.8.0", lambda sentence: None)
+
+
 def test_a_wheel_that_is_none_is_told_in_a_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "torch-2.8.0-py3-none-any.whl"
     broken.write_bytes(b"PK")

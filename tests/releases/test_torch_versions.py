@@ -36,9 +36,12 @@ print(torch.cuda.memory_allocated() > 0, torch.cuda.mem_get_info()[1] >> 30, tor
 
 def _check(version: str, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "streamrace", "check", "--package", f"torch=={version}", "--witnesses", "1"]
-    return subprocess.run(
+    done = subprocess.run(
         [*command, "--runs", str(tmp_path), *words], cwd=ROOT, capture_output=True, text=True, env=shell()
     )
+    if "a constraint of pip's configuration" in done.stderr:
+        pytest.skip(done.stderr)
+    return done
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -61,7 +61,7 @@ class AskedAgain(BaseModel):
     dry_on_nodes: int = 0
     on_gpu: bool = False
     scale_limits: bool = False
-    compile: Literal["eager", "aot_eager"] = "eager"
+    compile: Literal["eager", "aot_eager", "aot_eager_decomp_partition", "inductor"] = "eager"
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = GPUS
 
     @cached_property

@@ -168,7 +168,12 @@ def _cannot(request: AskedAgain | None) -> str:
 
 
 def _lacks(package: names.Package) -> bool:
-    return not (place_of(package, folder_of_releases()).is_dir() or package.is_(names.installed(package.name)))
+    return not (place_of(package, folder_of_releases()).is_dir() or _is_ours(package))
+
+
+def _is_ours(package: names.Package) -> bool:
+    """Check whether the environment itself has the package in this version, so that no other folder has it."""
+    return package.is_(names.installed(package.name))
 
 
 def _row(proof: Proof, files: _Files) -> FixRow:
@@ -199,7 +204,8 @@ class _Files:
         self._folders: list[Path] = []
         if request is not None:
             self._of_program(request.words)
-            self._folders += [place_of(names.parse(text), folder_of_releases()) for text in request.packages]
+            replaced = [package for text in request.packages if not _is_ours(package := names.parse(text))]
+            self._folders += [place_of(package, folder_of_releases()) for package in replaced]
         self.module: Callable[[str], Module | None] = cache(self._module)
 
     def _of_program(self, words: Sequence[str]) -> None:

@@ -92,5 +92,7 @@ def _why(version: str, wanted: Sequence[str], stderr: str) -> str:
             f"pip finds no release {version} for this Python (is it a nightly, or built from source?): {instead}, or "
             "use an environment with a released torch"
         )
+    if "conflicting dependencies" in stderr:  # of a single package without its dependencies
+        return "a constraint of pip's configuration excludes it: lift it ('pip config list' names its file)"
     errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR")]
     return f"{(errors or ['pip gave no wheel of torch'])[0].rstrip('.')}; {instead}"
