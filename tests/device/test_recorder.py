@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from corpus import CORPUS
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import Story, story
-from recorded_beside import pairs, recorded, recorded_into, unpacked
+from recorded_beside import Pair, pairs, recorded, recorded_into, unpacked
 from samples import apart
 from test_fsdp_waits import WAITS, without
 from test_random_programs import run as run_steps
@@ -28,8 +29,12 @@ from torch.utils.checkpoint import checkpoint
 from world import races, together
 
 from streamrace.detectors import find_races
+from streamrace.detectors.confidence.unrecorded import UnrecordedWork
+from streamrace.device.packages import names
 from streamrace.recorder import RecorderError
+from streamrace.scenarios.catalogue.entry import entries
 from streamrace.scenarios.textbook import TEXTBOOK
+from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.records import Alloc, Free, HostWait, Launch, Record, RecordStream, Reuse, StreamName, Wait
 from tests.examples import examples
 from tests.warm import shell
@@ -104,6 +109,53 @@ def test_the_races_of_fsdp2_without_one_of_its_waits(wait: str, tmp_path: Path) 
     own, theirs = pairs(races(tmp_path / "own")), pairs(find_races(tmp_path / "theirs"))
     assert own
     assert own == theirs
+
+
+def test_an_output_that_gets_its_memory_from_its_operator_is_written() -> None:
+    def program() -> None:
+        x, out, side = torch.ones(8, device="cuda"), torch.empty(0, device="cuda"), torch.cuda.Stream()
+        torch.mul(x, 2, out=out)
+        with torch.cuda.stream(side):
+            out.sum()
+
+    own, theirs = both(program)
+    assert pairs(own.races) == pairs(theirs.races) != set()
+
+
+def _same_as_of_a_script(tmp_path: Path, *words: str, options: Sequence[str] = ()) -> set[Pair]:
+    """Run a script with both recorders; gives the pairs, which are the same unless something is said to be unseen."""
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    own.mkdir()
+    program = [str(ROOT / "tests/device/recorded_beside.py"), str(theirs), *words]
+    command = [sys.executable, "-m", "streamrace.device", "--ranks", "1", *options, "--trace", str(own), *program]
+    environment = {**shell(), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    found, unrecorded = pairs(find_races(theirs)), UnrecordedWork()
+    unrecorded.feed(0, TraceReader(file_of(theirs, 0)).read())
+    if unrecorded.findings():
+        assert found < pairs(find_races(own))
+    else:
+        assert found == pairs(find_races(own))
+    return found
+
+
+def _is_here(package: str) -> bool:
+    return names.parse(package).is_(names.installed(package.partition("==")[0]))
+
+
+SMALL = [
+    one
+    for one in entries()
+    if (one.ranks, one.gpus, one.compile) == (1, 1, "eager") and all(map(_is_here, one.affected.packages))
+]
+
+
+@pytest.mark.host
+@pytest.mark.wide
+@pytest.mark.parametrize("name", [one.id for one in SMALL])
+def test_the_races_of_a_known_bug(name: str, tmp_path: Path) -> None:
+    entry = next(one for one in SMALL if one.id == name)
+    _same_as_of_a_script(tmp_path, str(entry.path), *entry.affected.arguments)
 
 
 HPZ_WAIT = "stream.synchronize@partition_parameters.py:1951"

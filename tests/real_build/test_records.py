@@ -160,3 +160,11 @@ z = torch.zeros(8, device="cuda")
 """)
     of = Recorded(real, tmp_path, program)
     assert _pairs(of.theirs) == _pairs(of.own) == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_have_the_same_order_and_the_same_races(real: RealBuild, tmp_path: Path, seed: int) -> None:
+    of = Recorded(real, tmp_path, PROGRAMS / "random_steps.py", str(seed), "100", CUBLAS_WORKSPACE_CONFIG=":0:0")
+    assert of_trace(of.theirs[0]) == of_trace(of.own[0])
+    assert len(_pairs(of.own)) > 100
+    assert _pairs(of.theirs) == _pairs(of.own)

@@ -660,12 +660,16 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   }
   bool real = !dry().on || dry().computes(op, call.accesses);  // else nothing is computed
   int64_t nbytes = call.nbytes;
-  std::vector<Tensor> fresh, places;
-  for (auto& spec : signature->fresh) {
-    fresh.push_back(spec ? allocate(*spec, site) : Tensor());
-    places.push_back(spec ? place_of(fresh.back(), true, call.accesses) : Tensor());
-    if (spec) nbytes += fresh.back().numel() * static_cast<int64_t>(fresh.back().itemsize());
-    if (spec) call.largest = std::max(call.largest, fresh.back().numel());
+  size_t made = signature->fresh.size();
+  std::vector<Tensor> fresh(made), places(made);
+  for (size_t turn = 0; turn < made; ++turn) {
+    size_t i = op.backwards ? made - 1 - turn : turn;
+    auto& spec = signature->fresh[i];
+    if (!spec) continue;
+    fresh[i] = allocate(*spec, site);
+    places[i] = place_of(fresh[i], true, call.accesses);
+    nbytes += fresh[i].numel() * static_cast<int64_t>(fresh[i].itemsize());
+    call.largest = std::max(call.largest, fresh[i].numel());
   }
   if (dry().on) real = real && dry().fits(nbytes);
   at::Generator then = numbers_of(op, given, call.largest);

@@ -22,4 +22,7 @@ inline bool rereads(const std::string& name) {
   return all.count(name) > 0;
 }
 
+// Allocates its last result first (ATen/native/cuda: Dropout.cu). Who gets memory again depends on the order.
+inline bool allocates_backwards(const std::string& name) { return name == "aten::native_dropout"; }
+
 }  // namespace simgpu

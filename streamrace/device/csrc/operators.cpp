@@ -90,6 +90,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   one.asks = asks_only(name);
   one.indices = one.masks = kIndexed.count(name) > 0;
   one.rereads = rereads(name);
+  one.backwards = allocates_backwards(name);
   one.whole = whole().count(name) > 0;
   one.wider = types_wider(name);
   one.host |= kSizedByValues.count(name) > 0;

@@ -17,6 +17,7 @@ struct Operator {
   int generator = -1;          // the generator argument
   bool host = false;           // the host needs its result, or its result's shape depends on values
   bool rereads = false;        // counts, lets the host wait for the count, and then reads its arguments once more
+  bool backwards = false;      // allocates its last result first
   bool random = false;
   bool known = true;           // the CPU has a kernel for it
   bool asks = false;           // only reads metadata of a tensor

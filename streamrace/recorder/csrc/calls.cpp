@@ -127,16 +127,24 @@ std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) 
   return call;
 }
 
-// The tensors that the operator has made, if their memory is not an argument's.
+// The tensors that the operator has made, if their memory is not an argument's; and those that it was given to write,
+// which may have got their memory only then ("out=").
 void results(Running& call, const std::vector<IValue>& outputs) {
+  auto& writes = call.accesses.writes;
   for (size_t i = 0; i < outputs.size() && i < call.effects->fresh.size(); ++i) {
-    if (!call.effects->fresh[i]) continue;
+    bool fresh = call.effects->fresh[i];
+    if (!fresh && !call.effects->outs[i]) continue;
     each_tensor(outputs[i], [&](const Tensor& one) {
       if (!dense(one) || wraps(one) || !one.is_cuda()) return;
       call.on_gpu = true;
-      if (std::count(call.given.begin(), call.given.end(), one.storage().unsafeGetStorageImpl())) return;
+      if (fresh && std::count(call.given.begin(), call.given.end(), one.storage().unsafeGetStorageImpl())) return;
       Tracked* block = tracker().block_of(one);
-      if (block && !call.effects->allocates) add(one, *block, call.accesses.writes);
+      if (!block || call.effects->allocates || one.numel() == 0) return;
+      Access access = range_of(one, block->number, 0, true);
+      auto same = [&](const Access& other) {
+        return access.block == other.block && access.lo == other.lo && access.hi == other.hi && access.layout == other.layout;
+      };
+      if (fresh || std::none_of(writes.begin(), writes.end(), same)) writes.push_back(access);
     });
   }
 }

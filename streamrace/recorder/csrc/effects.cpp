@@ -63,6 +63,7 @@ Effects read(const c10::FunctionSchema& schema, bool& counts) {
     bool tensor = result.type()->str().find("Tensor") != std::string::npos;
     any_result |= tensor;
     one.fresh.push_back(tensor && !info);
+    one.outs.push_back(tensor && info && info->isWrite());
     all_views &= info && !info->isWrite();
   }
   one.view = all_views && !any_written;

@@ -15,6 +15,7 @@ struct Effects {
   std::vector<bool> hidden;      // by argument: written without a declaration, if argument `hidden_when` is true
   int hidden_when = -1;
   std::vector<bool> fresh;       // by result: new memory
+  std::vector<bool> outs;        // by result: an argument that it writes, and may have given memory
   bool view = false;             // gives a view
   bool ours = false;             // launches kernels of its own, whatever other operators it calls
   bool copies = false;           // copy_, which may pass between host and device
