@@ -112,7 +112,7 @@ OPERATIONS: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
     lambda a, b, c: torch.mul(b, c, out=a) if a is not b and a is not c else a.neg_(),
     lambda a, b, c: a @ b.t(),
     lambda a, b, c: (a.narrow(0, 1, 2).copy_(b[:2] * 2), a)[1],
-    lambda a, b, c: (a.view(-1)[::2].fill_(1), a)[1],
+    lambda a, b, c: (a[:, ::2].fill_(1), a)[1],
     lambda a, b, c: torch.where(a > 0, b, c),
     lambda a, b, c: torch.cat([a[:1], b[1:3], c[3:]]),
     lambda a, b, c: a.clamp_(-3, 3).softmax(0),

@@ -519,8 +519,8 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
     for (int place : op.outs)
       if (inputs[place].isTensor()) inputs[place] = at::detail::empty_cpu({0}, inputs[place].toTensor().scalar_type());
   };
-  bool again = call.op.rereads && !dry().on;
-  Stack inputs = again ? call.inputs : Stack();
+  bool again = call.op.rereads, late = again && !dry().on;  // late: the second kernel computes the result
+  Stack inputs = late ? call.inputs : Stack();
   without_outs(call.inputs);
   Stack outs = call.inputs;
   results = std::move(call.inputs);
@@ -530,7 +530,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   std::vector<Tensor> places;
   auto keep = [&](const Tensor& here, const Tensor& result) {
     Executing quiet(c10::get_default_dtype_as_scalartype());
-    if (again) places.push_back(here);
+    if (late) places.push_back(here);
     else here.copy_(result);
   };
   auto own = [&](const Tensor& tensor) {
@@ -557,11 +557,12 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
       results[i] = made;
     }
   }
-  if (recorder().on) recorder().call(op, words, again ? Recorder::Fresh() : made_of(call.op, results, true), then, true);
-  if (!again) {
+  if (recorder().on) recorder().call(op, words, late ? Recorder::Fresh() : made_of(call.op, results, true), then, true);
+  if (!late) {
     if (written.writes.empty()) return;
     if (recorder().on) recorder().nothing(trace().ops + 1);
-    device().launch(stream, call.op.name, written, 0, nullptr, site);
+    if (again) written.reads = call.accesses.reads;
+    device().launch(stream, call.op.name, written, again ? nominal : 0, nullptr, site);
     return dry().wrote(written.writes, true);
   }
   if (std::all_of(places.begin(), places.end(), [](const Tensor& here) { return here.numel() == 0; })) return;

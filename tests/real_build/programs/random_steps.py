@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-# Each takes three 4x4 tensors, and changes the first in place or gives a new 4x4 tensor. The last one makes the host wait.
+# Each takes three 4x4 tensors, and changes the first in place or gives a new one. The last one makes the host wait.
 OPERATIONS = (
     "a.add_(b)",
     "a + b * c",
