@@ -13,7 +13,7 @@ from streamrace.trace.records import Alloc, Collective, Free, Reuse, TraceRecord
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import HOST, of_calls, of_trace
 from tests.real_build.running import PROGRAMS, Ran, hpz, run, simulate
-from tests.real_build.test_order import MASKS
+from tests.real_build.test_real_order import MASKS
 
 pytestmark = pytest.mark.real_build
 

@@ -91,7 +91,7 @@ void size_memory(int index, int64_t total, int64_t allowed);  // of a device; ne
 std::pair<size_t, size_t> memory_info(int index);             // free bytes, and all bytes
 int device_of_memory(const void* data);
 
-// Memory that passes from block to block (reuse.cpp).
+// Memory that passes from block to block (formers.cpp).
 Formers& formers();
 void record_free(const Block& block);                    // records the free of the block
 void record_reuse(const Block& block, int64_t site);  // records the former owners of its bytes
