@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": Command("demo", "reports", "Find, explain and cure a race in a program of ten lines. In seconds."),
     "check": Command("check", "reports", "Run your own program on a simulated GPU, and report its races."),
     "judge": Command("judge", "reports", "Judge recordings of a real GPU, of any number of ranks."),
+    "provoke": Command("provoke", "reports", "Make a race come the other way round on this machine's GPU."),
     "waits": Command("waits", "reports", "Say which waits of your program are needed, and which you can remove."),
     "explain": Command("explain", "reports", "Explain a race of a run in words and pictures."),
     "fix": Command("fix", "reports", "Find the missing wait of a race, with its cost; a diff, tried live."),
@@ -63,7 +64,18 @@ COMMANDS = {
 # Headings of the list of commands in the help.
 SECTIONS = {
     "First steps": ("doctor", "demo"),
-    "Races in your own program": ("check", "explain", "fix", "waits", "emit-test", "bisect", "judge", "hang", "device"),
+    "Races in your own program": (
+        "check",
+        "explain",
+        "fix",
+        "waits",
+        "emit-test",
+        "bisect",
+        "judge",
+        "provoke",
+        "hang",
+        "device",
+    ),
     "Known bugs and scenarios": ("catalogue", "run", "compare", "fuzz", "replay", "releases"),
     "Jobs of full size, on paper": ("dry", "choose", *STUDIES, "calibrate"),
     "NaN and Inf in training": ("watch", "diverge"),

@@ -177,6 +177,10 @@ class CallSites:
             if self._is_reported(file, function) in (RECORDED, OWN)
         ]
 
+    def frames(self, number: int) -> tuple[Frame, ...]:
+        """Return the frames of a stack."""
+        return self._frames[number]
+
     def backward(self, forward: int) -> int:
         """Return the stack number for autograd's work on a node that was created in stack ``forward``."""
         frames = self._frames[forward]

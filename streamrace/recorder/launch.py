@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamrace.device.scripts import Program, WrongUse, fail
+from streamrace.recorder.provocation import Provocation
 from streamrace.recorder.recorder import GpuRecorder, RecorderError
 from streamrace.trace.files import TraceWriter, file_of
 from streamrace.trace.parts import PartWriter
@@ -22,12 +23,13 @@ ON_GPU, PROGRAM = "on_gpu", "program"
 
 
 @contextmanager
-def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
+def recording(folder: str | Path, *, keep: int = 0, provoked: Provocation | None = None) -> Iterator[None]:
     """Record what runs inside into ``folder``, one file for each rank: ``streamrace judge FOLDER`` judges them.
 
     ``keep``: bytes of the trace that are kept for a reader that removes the rest (:mod:`streamrace.trace.parts`); 0:
-    all. What was given to the GPU before is not waited for: it counts as done. Raise :class:`RecorderError` where
-    nothing can be recorded, OSError where the trace cannot be written.
+    all. ``provoked``: a place before whose work the stream is held. What was given to the GPU before is not waited for:
+    it counts as done. Raise :class:`RecorderError` where nothing can be recorded, OSError where the trace cannot be
+    written.
     """
     gpu = gpu_name()
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -38,7 +40,7 @@ def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
         writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
     else:
         writer = TraceWriter(place, rank=rank, world=world, info=info)
-    recorder, done = GpuRecorder(writer.write, skipped=("contextlib.py",)), False
+    recorder, done = GpuRecorder(writer.write, skipped=("contextlib.py",), provoked=provoked), False
     try:
         recorder.start()
         try:
@@ -53,12 +55,14 @@ def recording(folder: str | Path, *, keep: int = 0) -> Iterator[None]:
         writer.close()
 
 
-def run(program: Program, folder: Path, *, keep: int = 0) -> int:
+def run(program: Program, folder: Path, *, keep: int = 0, provoked: Provocation | None = None) -> int:
     """Run a program to its end, recorded; return its exit status. Raise :class:`WrongUse`, :class:`RecorderError`."""
     program.find()
     gpu_name()
     try:
-        with recording(folder, keep=keep):
+        if provoked is not None:
+            provoked.prepare()
+        with recording(folder, keep=keep, provoked=provoked):
             _held = program.run()  # kept alive: what the program holds at its end is not freed before
     except (RecorderError, WrongUse):
         raise

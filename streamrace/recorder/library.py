@@ -35,6 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "end": (None, ()),
     "python_ends": (None, ()),
     "now": (c_int64, ()),
+    "hold": (None, (c_int64, HandOn)),
     "quiet": (None, (c_int,)),
     "captures": (None, (c_int,)),
     "used_several": (c_int, ()),

@@ -20,6 +20,7 @@ from streamrace.device.callsites import CallSites
 from streamrace.device.taken_words import TakenWords
 from streamrace.device.undeclared_writes import HIDDEN
 from streamrace.recorder import library
+from streamrace.recorder.provocation import Provocation
 from streamrace.recorder.unseen import Watch
 from streamrace.recorder.wrapped import Wrapped
 from streamrace.trace.encoding import Packed
@@ -39,10 +40,18 @@ class GpuRecorder:
     """Records from :meth:`start` to :meth:`stop`. ``write`` takes finished records.
 
     ``skipped``: path endings of files whose frames are not part of a stack. The first recorder of a process decides.
+    ``provoked``: the stream is held before the work of this place.
     """
 
-    def __init__(self, write: Callable[[list[TraceRecord | Packed]], None], *, skipped: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        write: Callable[[list[TraceRecord | Packed]], None],
+        *,
+        skipped: tuple[str, ...] = (),
+        provoked: Provocation | None = None,
+    ) -> None:
         self._write = write
+        self._provoked = provoked
         if not _sites:
             _sites.append(CallSites(skipped))
         self._sites = _sites[0]
@@ -68,14 +77,17 @@ class GpuRecorder:
             torch.ops.streamrace.hides(name, list(hidden.arguments), hidden.when)
         self._keep = [
             library.Reported(self._sites.reported),
-            library.Define(self._sites.define),
+            library.Define(self._define),
             library.Backward(self._sites.backward),
             library.HandOn(self._hand_on),
+            library.HandOn(self._hold),
             library.StreamHandle(_handle),
             library.GroupNumber(self._group),
             library.GlobalRank(_global_rank),
         ]
-        if f.begin(*self._keep):
+        callbacks = [*self._keep]
+        self._held = callbacks.pop(4)
+        if f.begin(*callbacks):
             raise RecorderError(
                 "another tool follows torch's streams and memory in this process (TORCH_CUDA_SANITIZER?): "
                 "switch it off, as only one can"
@@ -144,6 +156,17 @@ class GpuRecorder:
     def used_several(self) -> bool:
         """Check whether the process used more than one GPU."""
         return bool(self._f.used_several())
+
+    def _define(self, codes: Any, instructions: Any, count: int) -> int:
+        number = self._sites.define(codes, instructions, count)
+        if self._provoked is not None and self._provoked.is_at(self._sites.frames(number)):
+            self._f.hold(number, self._held)
+        return number
+
+    def _hold(self) -> None:
+        """Hold the current stream. The caller is C++."""
+        assert self._provoked is not None
+        self._provoked.hold()
 
     def _hand_on(self) -> None:
         """Write finished records while the program runs, in any of its threads."""

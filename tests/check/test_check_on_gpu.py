@@ -5,6 +5,7 @@ What they see is asked in ``tests/device/test_recorder.py``, and on torch's CUDA
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.check.conftest import Checking
-from tests.warm import ROOT, shell
+from tests.warm import ROOT, shell, with_simulated_gpu
 
 RACE = """
     import torch
@@ -192,3 +193,44 @@ def test_recordings_that_are_not_those_of_one_run_are_refused(check: Checking, s
     done = judge(check.folder, "steps")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert not list(check.folder.glob("runs/*"))
+
+
+LATE = """
+    import torch
+
+    x, y, side = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    x.fill_(2.0)
+    with torch.cuda.stream(side):
+        {wait}y.copy_(x)
+    torch.cuda.synchronize()
+    print("y is", y.sum().item())
+"""
+
+
+def provoked(check: Checking, *options: str) -> Any:
+    """The command in a process that has a GPU, for which the simulated one stands."""
+    words = ["-m", "streamrace", "provoke", "runs/it", "1", *options]
+    environment = {**shell(), "PYTHONPATH": str(ROOT)}
+    return with_simulated_gpu().start(*words, folder=check.folder, environment=environment).completed()
+
+
+def test_a_held_first_access_makes_the_second_come_first_and_what_is_printed_differ(check: Checking) -> None:
+    assert check("--on-gpu", check.script(LATE.format(wait=""))).status == 1
+    done = provoked(check)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "held for 20 ms before train.py:5 (once) line 1 of what the program prints" in done.stdout
+    assert "is 'y is 0.0' and not 'y is 16.0'" in done.stdout
+    found = json.loads(provoked(check, "--format", "json", "--hold", "0.5").stdout)
+    assert (found["times"], found["line"], found["ms"]) == (1, 1, 0.5)
+    check.script(LATE.format(wait="side.wait_stream(torch.cuda.default_stream()); "))
+    done = provoked(check)
+    assert (done.returncode, "the program prints the same" in done.stdout) == (0, True)
+
+
+def test_a_place_that_is_not_reached_is_said_and_without_a_gpu_nothing_is_held(check: Checking) -> None:
+    assert check("--on-gpu", check.script(LATE.format(wait=""))).status == 1
+    check.script("print('nothing')\n")
+    assert "Nothing was held: the program gave the GPU no work at train.py:5." in provoked(check).stdout
+    done = command(check.folder, "provoke", "runs/it", "1")
+    assert (done.returncode, done.stderr[:31]) == (2, "Error: torch sees no GPU here, ")

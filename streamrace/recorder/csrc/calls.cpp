@@ -79,6 +79,19 @@ void copy(Running& call, c10::ArrayRef<IValue> inputs) {
   call.waits_after = !to.is_cuda() && !(block && straight);
 }
 
+// Holds the current stream before the work of this stack, once for an operator and all that it calls.
+void hold_before(int64_t site) {
+  if (running() != nullptr) return;
+  {
+    Lock lock;
+    if (!tracker().held.count(site)) return;
+  }
+  Quiet ours;
+  int state = PyGILState_Ensure();
+  tracker().hold();
+  PyGILState_Release(state);
+}
+
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) {
   if (!follows() || !PyGILState_GetThisThreadState()) return nullptr;
   const Effects* effects = effects_of(function);
@@ -97,6 +110,7 @@ std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) 
   int64_t site = call_site();
   if (node) site_of_next_node(site);
   if (effects->view) return nullptr;
+  hold_before(site);
   auto call = std::make_unique<Running>();
   call->effects = effects;
   call->kernel = effects->name;

@@ -87,6 +87,13 @@ void recorder_python_ends() {
   python_alive = false;
 }
 
+// From now on the stream is held, by `hold`, before work of this stack.
+void recorder_hold(int64_t site, void (*hold)()) {
+  Lock lock;
+  tracker().held.insert(site);
+  tracker().hold = hold;
+}
+
 // Between both calls this thread's waits and frees are not the program's.
 void recorder_quiet(int on) { set_quiet(on != 0); }
 

@@ -30,7 +30,7 @@ bool follows() { return tracker().on && !is_quiet && python_alive && tracker().c
 void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
-  formers = {}, busy_ = {0};
+  formers = {}, busy_ = {0}, held.clear();
   several = false, gpu_ = -1, made_ = 0;
   numbers.clear(), streams_.clear(), markers_.clear(), pending_.clear(), blocks_.clear(), pinned_.clear();
   began_ = std::chrono::steady_clock::now();
