@@ -12,6 +12,7 @@ import sys
 import pytest
 
 INI, FLAG, CUDA = "stream_race_device", "--stream-device", "cuda"
+_ON_GPU = "--stream-on-gpu"
 _ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}, gives the whole session a simulated one"
 # Messages of a CPU build of torch when a GPU is requested.
 _NO_GPU = (
@@ -34,6 +35,11 @@ def add_option(parser: pytest.Parser) -> None:
         choices=(CUDA,),
         help=f"{CUDA}: all of the session has a simulated GPU, which stream_race tests have anyway",
     )
+    group.addoption(
+        _ON_GPU,
+        action="store_true",
+        help="run each stream_race test once, on this machine's GPU, and judge what torch gave to it",
+    )
     parser.addini(INI, f"'{CUDA}': all of the session has a simulated GPU, which stream_race tests have anyway")
 
 
@@ -55,6 +61,11 @@ def start(config: pytest.Config) -> None:
         launch.start()
     except (BuildError, RuntimeError) as problem:
         raise pytest.UsageError(f"there can be no simulated GPU ({_source(config)}): {problem}") from None
+
+
+def on_gpu(config: pytest.Config) -> bool:
+    """Check whether marked tests run on this machine's own GPU."""
+    return bool(getattr(config.known_args_namespace, "stream_on_gpu", False))
 
 
 def has_gpu() -> bool:

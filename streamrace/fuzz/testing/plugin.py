@@ -17,7 +17,7 @@ and ``torch.cuda.Stream()`` is tested unchanged, and a tensor created without a 
 up once, their values are passed to each run. The test fails if streams race (reported with the race, a *witness* timing
 that executes it in reverse order, and a token for that timing), or if its asserts, the tensors passed to ``watch``, or
 the returned tensors depend on timing, or on memory that nothing wrote. ``pytest --stream-timing TOKEN`` runs one test
-in the token's timing.
+in the token's timing. ``pytest --stream-on-gpu`` runs each once on this machine's GPU, and judges a recording.
 
 A separate process with the GPU runs the marked tests (:mod:`streamrace.fuzz.testing.house`), or the session's own
 process if the session requests it (:mod:`streamrace.fuzz.testing.device`).
@@ -227,6 +227,10 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], arguments: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """Return the failure; None if nothing is wrong."""
+    if device.on_gpu(item.config):
+        from streamrace.fuzz.testing import on_gpu
+
+        return on_gpu.check(body, lambda note: item.user_properties.append((_NOTES, note)))
     if not device.has_gpu():
         return _NO_GPU
     try:
@@ -312,4 +316,4 @@ def _uses(item: pytest.Item) -> bool:
 
 def _is_housed(item: pytest.Item) -> bool:
     """Check whether the test runs in the separate process."""
-    return _uses(item) and not device.has_gpu()
+    return _uses(item) and not device.has_gpu() and not device.on_gpu(item.config)
