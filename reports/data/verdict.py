@@ -251,5 +251,11 @@ def ran_with(options: Mapping[str, Any]) -> str:
     more = f", and {wording.count(beside, 'package')} that {asks}" if beside else ""
     with_ = [f"With {', '.join(named)}{more}"] if named else []
     vary = ["Each rank had an interpreter, a hash seed and a host's speed of its own"] if options.get("vary") else []
-    gpu = ["Recorded on a GPU: nothing was simulated, so no witness shows what a race does"]
-    return ". ".join([*with_, *vary, *(gpu if options.get("on_gpu") else [])])
+    return ". ".join([*with_, *vary])
+
+
+def recorded_on(options: Mapping[str, Any]) -> str:
+    """Return that the run is of a real GPU, a sentence without a full stop; empty if it is not."""
+    if not options.get("on_gpu"):
+        return ""
+    return "Recorded on a GPU: nothing was simulated, so no witness shows what a race does"

@@ -104,7 +104,7 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
     races = run.file.races
     example = next(iter(races[0].examples), None) if races else None
     trace = file_of(run.folder / "trace", example.rank) if example is not None else None
-    if example is None or trace is None or not trace.is_file():
+    if example is None or trace is None or not trace.is_file() or not races[0].is_timed:
         return []
     steps = (example.first.step, example.second.step)
     file = target / f"timeline-{name}.json.gz"

@@ -1,11 +1,11 @@
-"""Builds the head of a page: its subject, when and by what it was written, that no GPU took part, what was removed.
+"""Builds the head of a page: its subject, when and by what it was written, where it ran, what was removed.
 
 A page is sent around without its folder, so that all of this has to be on the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,14 +55,17 @@ def _head(title: str, rows: Sequence[tuple[str, Path, dict[str, object], dict[st
                 f"streamrace {value}" for *_, row in rows if (value := row.get("streamrace") or row.get("stream-races"))
             ),
         ),
-        (
-            "where",
-            "on simulated GPUs: no GPU took part, and times are virtual"
-            + (f", those of the hardware profile {hardware}" if hardware else ""),
-        ),
+        ("where", _each(_where(scenario, hardware) for _, _, scenario, _ in rows)),
         *((f"taken away in {name}" if len(rows) > 1 else "taken away", line) for name, line in away if line),
     ]
     return Head(f"{title}: {wording.few(names, _NAMED)}", [(name, text) for name, text in facts if text])
+
+
+def _where(scenario: Mapping[str, object], hardware: str) -> str:
+    if scenario.get("on_gpu"):
+        return "recorded on a GPU: when work ran there is not known"
+    profile = f", those of the hardware profile {hardware}" if hardware else ""
+    return f"on simulated GPUs: no GPU took part, and times are virtual{profile}"
 
 
 def _each(texts: Iterable[str]) -> str:

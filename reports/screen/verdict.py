@@ -16,7 +16,7 @@ from streamrace.reports.data.cures import Cure
 from streamrace.reports.data.finding_kinds import warns
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.schema import KeptSuppression
-from streamrace.reports.data.verdict import ran_with
+from streamrace.reports.data.verdict import ran_with, recorded_on
 from streamrace.reports.screen.races import MOST, finding_text, held_text, listed, unexercised_text
 from streamrace.reports.text import race as sentences
 from streamrace.reports.text import reports_on, typed
@@ -33,8 +33,8 @@ def verdict(console: Console, findings: Findings, folder: Path, page: Path | Non
     assert basis is not None
     colour = STYLES[findings.verdict.tone]
     body: list[RenderableType] = [Text(findings.sentence, f"bold {colour}")]
-    if with_ := ran_with(findings.scenario):
-        body.append(Text(f"{with_}."))
+    for how in filter(None, (ran_with(findings.scenario), recorded_on(findings.scenario))):
+        body.append(Text(f"{how}."))
     own = shlex.split(str(findings.scenario["program"]))[0]
     answered = answers(folder, findings)
     for each in answered[:MOST]:

@@ -50,7 +50,7 @@ GRAPH = """
 
 def test_a_race_is_told_as_on_the_simulated_gpu_but_for_its_timing(check: Checking) -> None:
     script = check.script(RACE)
-    simulated, real = check(script), check("--on-gpu", "--overwrite", script)
+    simulated, real = check(script), check("--on-gpu", "--overwrite", "--report", script)
     assert (real.status, real.findings["verdict"]) == (1, "race")
     (race,) = real.findings["races"]
     assert [race[side]["stack"][0]["line"] for side in ("first", "second")] == [4, 6]
@@ -59,6 +59,9 @@ def test_a_race_is_told_as_on_the_simulated_gpu_but_for_its_timing(check: Checki
     assert "this timing shows" in simulated.told
     assert "this timing shows" not in real.told
     assert "once on rank 0." in real.told
+    page = (check.folder / "runs" / "it" / "report" / "index.html").read_text()
+    assert "recorded on a GPU: when work ran there is not known" in page
+    assert "no GPU took part" not in page
 
 
 def test_what_is_ordered_is_clean(check: Checking) -> None:
