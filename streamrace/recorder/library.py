@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "python_ends": (None, ()),
     "now": (c_int64, ()),
     "hold": (None, (c_int64, HandOn)),
+    "nccl_records": (None, (c_int,)),
     "quiet": (None, (c_int,)),
     "captures": (None, (c_int,)),
     "used_several": (c_int, ()),

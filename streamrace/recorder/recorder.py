@@ -9,6 +9,7 @@ when work ran on the GPU is not known, and no detector asks.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -92,6 +93,7 @@ class GpuRecorder:
                 "another tool follows torch's streams and memory in this process (TORCH_CUDA_SANITIZER?): "
                 "switch it off, as only one can"
             )
+        f.nccl_records(_nccl_records())
         self._sites.again()
         active.append(self)
         self._wrapped.install()
@@ -203,6 +205,15 @@ class GpuRecorder:
         number = zlib.crc32(name.encode()) & 0x7FFFFFFF
         self._groups.setdefault(number, Group(number, members, origin))
         return number
+
+
+def _nccl_records() -> bool:
+    """Check whether ProcessGroupNCCL calls record_stream: before torch 2.8 unless told otherwise, then the reverse."""
+    import torch
+
+    if setting := os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS"):
+        return setting.lower() in ("0", "n", "no", "f", "false")
+    return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8)
 
 
 def _ranks(name: str) -> tuple[int, ...]:

@@ -94,6 +94,8 @@ void recorder_hold(int64_t site, void (*hold)()) {
   tracker().hold = hold;
 }
 
+void recorder_nccl_records(int on) { tracker().nccl_records = on != 0; }
+
 // Between both calls this thread's waits and frees are not the program's.
 void recorder_quiet(int on) { set_quiet(on != 0); }
 

@@ -190,6 +190,11 @@ void Tracker::issue(Running& call) {
   work->link = work->call = name_id("");
   int64_t stream = call.over >= 0 ? call.over : call.stream;
   busy_.insert(stream);
+  if (nccl_records && stream != call.stream)
+    for (auto* accesses : {&call.accesses.reads, &call.accesses.writes})
+      for (auto& access : *accesses)
+        for (auto& [_, block] : blocks_)  // few are alive, and these releases of torch are old
+          if (block.number == access.block) used_by(block, stream);
   trace().launch(stream, call.kernel, call.accesses, call.site, now(), kNobodyKnows, kNobodyKnows, -1, work, call.root, call.stream);
 }
 

@@ -63,6 +63,7 @@ class Tracker {
   // Python's: the number of a group, or of the pair of its members that send and receive; a member's global rank.
   int64_t (*group_number)(const char* name, int64_t source, int64_t target) = nullptr;
   int64_t (*global_rank)(const char* name, int64_t member) = nullptr;
+  bool nccl_records = false;  // ProcessGroupNCCL calls record_stream, past all operators, for what a collective uses
   std::set<int64_t> held;  // the stacks before whose work the current stream is held
   void (*hold)() = nullptr;  // Python's: gives the stream a kernel that only takes time
   std::atomic<bool> several{false};  // more than one GPU was used, which are not told apart
