@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from corpus import CORPUS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,22 +263,6 @@ def test_memory_that_is_freed_while_an_exception_is_pending_ends_no_program() ->
     assert weight.grad is not None
     assert pairs(own.races) == pairs(theirs.races)
     assert theirs.of(Free)
-
-
-@pytest.mark.parametrize(("setting", "uses"), [("1", 0), ("0", 1)])
-def test_what_nccl_tells_the_allocator_by_itself_is_known_by_its_setting(
-    setting: str, uses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_NCCL_AVOID_RECORD_STREAMS", setting)
-
-    def program(rank: int, world: int, device: str) -> Any:
-        with recorded_into(tmp_path / "theirs", rank, world):
-            dist.all_reduce(torch.ones(8, device=device), async_op=True)
-
-    together(2, program, tmp_path / "own")
-    for rank in range(2):
-        records = TraceReader(file_of(tmp_path / "theirs", rank)).read()
-        assert sum(isinstance(record, RecordStream) for record in records) == uses
 
 
 def test_two_recordings_follow_one_another_and_each_has_all_its_stacks() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from streamrace.detectors import RaceDetector
 from streamrace.trace.files import TraceReader
-from streamrace.trace.records import Alloc, Collective, Free, Reuse, TraceRecord
+from streamrace.trace.records import Alloc, Collective, Free, RecordStream, Reuse, TraceRecord
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import HOST, of_calls, of_trace
 from tests.real_build.running import PROGRAMS, Ran, hpz, run, simulate
@@ -160,6 +160,25 @@ z = torch.zeros(8, device="cuda")
 """)
     of = Recorded(real, tmp_path, program)
     assert _pairs(of.theirs) == _pairs(of.own) == set()
+
+
+@pytest.mark.parametrize(("setting", "uses"), [("1", 0), ("0", 1)])
+def test_what_nccl_tells_the_allocator_by_itself_is_known_by_its_setting(
+    real: RealBuild, tmp_path: Path, setting: str, uses: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os
+import torch
+import torch.distributed as dist
+
+torch.cuda.set_device(int(os.environ["RANK"]))
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(8, device="cuda"), async_op=True).wait()
+dist.destroy_process_group()
+""")
+    of = Recorded(real, tmp_path, program, ranks=2, TORCH_NCCL_AVOID_RECORD_STREAMS=setting)
+    assert [sum(isinstance(record, RecordStream) for record in records) for records in of.theirs] == [uses, uses]
 
 
 @pytest.mark.parametrize("seed", range(3))
