@@ -86,8 +86,6 @@ def work_on_gpu(options: LaunchOptions, folder: Path, *, aside: bool = False) ->
         status = launch.run(options.program, (folder / "trace").absolute(), keep=options.keep)
     except (RecorderError, WrongUse) as problem:
         return ProgramEnd(2, str(problem), wrong=True)
-    except OSError as problem:
-        return ProgramEnd(2, f"the trace cannot be written: {problem}", wrong=True)
     except KeyboardInterrupt:
         return ProgramEnd(_INTERRUPTED, "it was interrupted")
     return ProgramEnd(status, f"it ended with exit status {status}" if status else "")

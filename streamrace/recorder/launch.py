@@ -28,18 +28,20 @@ def recording(folder: str | Path, *, keep: int = 0, provoked: Provocation | None
 
     ``keep``: bytes of the trace that are kept for a reader that removes the rest (:mod:`streamrace.trace.parts`); 0:
     all. ``provoked``: a place before whose work the stream is held. What was given to the GPU before is not waited for:
-    it counts as done. Raise :class:`RecorderError` where nothing can be recorded, OSError where the trace cannot be
-    written.
+    it counts as done. Raise :class:`RecorderError` where nothing can be recorded, or the trace cannot be written.
     """
     gpu = gpu_name()
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     place = file_of(Path(folder), rank)
-    place.parent.mkdir(parents=True, exist_ok=True)
     info = {ON_GPU: gpu, PROGRAM: sys.argv}
-    if keep:
-        writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
-    else:
-        writer = TraceWriter(place, rank=rank, world=world, info=info)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if keep:
+            writer: TraceWriter = PartWriter(place, rank=rank, world=world, info=info, keep=keep)
+        else:
+            writer = TraceWriter(place, rank=rank, world=world, info=info)
+    except OSError as problem:
+        raise RecorderError(f"the trace cannot be written: {problem}") from problem
     recorder, done = GpuRecorder(writer.write, skipped=("contextlib.py",), provoked=provoked), False
     try:
         recorder.start()

@@ -33,7 +33,7 @@ GlobalRank = CFUNCTYPE(c_int64, c_char_p, c_int64)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "begin": (c_int, (Reported, Define, Backward, HandOn, StreamHandle, GroupNumber, GlobalRank)),
     "end": (None, ()),
-    "python_ends": (None, ()),
+    "abandon": (None, ()),
     "now": (c_int64, ()),
     "hold": (None, (c_int64, HandOn)),
     "nccl_records": (None, (c_int,)),

@@ -9,9 +9,10 @@ when work ran on the GPU is not known, and no detector asks.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import itertools
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -58,7 +59,8 @@ class GpuRecorder:
         self._sites = _sites[0]
         self._flushing = threading.Lock()
         self._groups: dict[int, Group] = {}
-        self._marks: dict[int, TraceRecord] = {}
+        self._marks: dict[int, TraceRecord] = {}  # until the C++ part reports their position
+        self._numbers = itertools.count()
         self._keep: list[Any] = []  # callbacks that C++ knows by address
         self._wrapped = Wrapped(self)
         self._watch = Watch(self)
@@ -81,14 +83,12 @@ class GpuRecorder:
             library.Define(self._define),
             library.Backward(self._sites.backward),
             library.HandOn(self._hand_on),
-            library.HandOn(self._hold),
             library.StreamHandle(_handle),
             library.GroupNumber(self._group),
             library.GlobalRank(_global_rank),
         ]
-        callbacks = [*self._keep]
-        self._held = callbacks.pop(4)
-        if f.begin(*callbacks):
+        self._held = library.HandOn(self._hold)
+        if f.begin(*self._keep):
             raise RecorderError(
                 "another tool follows torch's streams and memory in this process (TORCH_CUDA_SANITIZER?): "
                 "switch it off, as only one can"
@@ -100,21 +100,32 @@ class GpuRecorder:
         self._watch.begin()
 
     def stop(self, *, done: bool = True) -> None:
-        """End the recording and write the rest. Not ``done``: the program failed, so the trace has no end."""
+        """End the recording and write the rest. Not ``done``: the program failed, so the trace has no end.
+
+        Raise :class:`RecorderError` if the trace could not be written.
+        """
         self._watch.end()
         self._wrapped.remove()
         now = self._f.now()
         self._f.end()
         active.remove(self)
-        self._flush(everything=True)
+        self._hand_on()
+        if self._problem is None and done:
+            try:
+                self._write([End(now)])
+            except OSError as problem:
+                self._problem = problem
         if self._problem is not None:
-            raise self._problem
-        if done:
-            self._write([End(now)])
+            raise RecorderError(f"the trace cannot be written: {self._problem}") from self._problem
+
+    def abandon(self) -> None:
+        """Stop without a word, in a fork of the recorded process: what it does is not the process's."""
+        self._f.abandon()
+        active.clear()
 
     def note(self, record: TraceRecord) -> None:
         """Write a record at this position of the trace."""
-        number = len(self._marks)
+        number = next(self._numbers)
         self._marks[number] = record
         self._f.mark(number)
 
@@ -174,14 +185,14 @@ class GpuRecorder:
         """Write finished records while the program runs, in any of its threads."""
         if self._flushing.acquire(blocking=False):
             try:
-                self._flush(everything=False)
+                self._flush()
             except BaseException as problem:  # the caller is C++: the program goes on, and the end raises it
                 self._problem = self._problem or problem
             finally:
                 self._flushing.release()
 
-    def _flush(self, *, everything: bool) -> None:
-        batch = TakenWords(self._f.take, everything=everything)
+    def _flush(self) -> None:
+        batch = TakenWords(self._f.take, everything=True)  # no time is waited for
         stacks, self._sites.fresh = self._sites.fresh, []
         records = [*stacks, *batch.records(self._f.packed, self._record)]
         if records and self._problem is None:
@@ -202,9 +213,17 @@ class GpuRecorder:
         return self._numbered(f"{name.decode()}:{ranks}:{pair}", pair or ranks, ranks if pair else ())
 
     def _numbered(self, name: str, members: tuple[int, ...], origin: tuple[int, ...]) -> int:
-        number = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
         self._groups.setdefault(number, Group(number, members, origin))
         return number
+
+
+def _forked() -> None:
+    for recorder in active[:]:
+        recorder.abandon()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _nccl_records() -> bool:

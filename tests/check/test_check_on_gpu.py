@@ -84,6 +84,38 @@ def test_a_program_that_fails_is_judged_up_to_there(check: Checking) -> None:
     assert "it ended with exit status 1" in done.findings["failure"]
 
 
+FORKS = """
+    import os
+    import torch
+
+    x = torch.ones(8, device="cuda")
+    pinned = torch.ones(8).pin_memory()
+    x.copy_(pinned, non_blocking=True)
+    torch.cuda.synchronize()
+    child = os.fork()
+    if child == 0:
+        for _ in range(20_000):
+            pinned.add_(1)  # of the fork, in memory that has the same address
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(x.sum().item())
+"""
+
+
+def test_what_a_fork_does_is_not_the_programs(check: Checking) -> None:
+    done = check("--on-gpu", check.script(FORKS))
+    assert (done.status, done.findings["verdict"]) == (0, "clean"), done
+    assert done.findings["checked"]["seen"].startswith("4 launches")
+
+
+def test_a_trace_that_cannot_be_written_is_told_in_a_sentence(check: Checking, tmp_path: Path) -> None:
+    script = check.script(PART.replace('"steps"', '"/dev/null/steps"'))
+    whole = [sys.executable, "-m", "streamrace.device", script]
+    environment = {**shell(), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(whole, cwd=check.folder, env=environment, capture_output=True, text=True, check=False)
+    assert "RecorderError: the trace cannot be written: [Errno 20] Not a directory: '/dev/null/steps'" in done.stderr
+
+
 RANKS = f"""
     import sys
 

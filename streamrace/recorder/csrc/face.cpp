@@ -82,9 +82,10 @@ void recorder_end() {
   stop_listening();
 }
 
-void recorder_python_ends() {
-  recorder_end();
-  python_alive = false;
+// In a fork, in which another thread may have held the lock.
+void recorder_abandon() {
+  tracker().on = false;
+  trace().on = false;
 }
 
 // From now on the stream is held, by `hold`, before work of this stack.
