@@ -118,3 +118,11 @@ def test_only_the_trace_itself_says_its_version(path: Path) -> None:
         return
     made = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     assert not [node.lineno for node in made if ast.unparse(node.func).split(".")[-1] == "Begin"]
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them by their names: a second one of a name is not collected."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        found.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
