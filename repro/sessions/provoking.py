@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.device.scripts import Program, WrongUse
-from streamrace.recorder.provocation import HELD, Provocation
+from streamrace.recorder.provocation import Provocation
 from streamrace.repro.sessions import child
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.fixing.live_trial import asked_again
 from streamrace.repro.sessions.race_selection import Chosen
 from streamrace.trace import wording
 from streamrace.trace.records import Frame
+
+_HELD = "held.txt"  # the child leaves it: how often the stream was held
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def provoke(selection: Chosen, ms: float) -> Provoked:
     try:
         plain = _printed(program, folder / "plain", None)
         held = _printed(program, folder / "held", provocation)
-        times = int((folder / "held" / HELD).read_text(encoding="utf-8"))
+        times = int((folder / "held" / _HELD).read_text(encoding="utf-8"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return _compared(frame, ms, times, plain, held)
@@ -91,7 +93,7 @@ def _printed(program: Program, folder: Path, provoked: Provocation | None) -> li
         except (RecorderError, WrongUse) as problem:
             return ProgramEnd(2, str(problem), wrong=True)
         if provoked is not None:
-            (folder / HELD).write_text(str(provoked.times), encoding="utf-8")
+            (folder / _HELD).write_text(str(provoked.times), encoding="utf-8")
         return ProgramEnd(status)
 
     ended = child.attended(work)

@@ -8,24 +8,18 @@ from pathlib import Path
 
 from streamrace.device.scripts import Program, WrongUse
 from streamrace.recorder.launch import run
-from streamrace.recorder.provocation import HELD, Provocation
 from streamrace.recorder.recorder import RecorderError
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m streamrace.recorder", description=__doc__, allow_abbrev=False)
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name.")
     parser.add_argument("--trace", type=Path, required=True, metavar="FOLDER", help="Write rank0.trace there.")
-    parser.add_argument("--hold", nargs=3, metavar=("FILE", "LINE", "MS"), help="Hold the stream before that place.")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     options = parser.parse_args()
     program = Program(options.script, tuple(options.arguments), module=options.module)
-    provoked = Provocation(options.hold[0], int(options.hold[1]), float(options.hold[2])) if options.hold else None
     try:
-        status = run(program, options.trace, provoked=provoked)
-        if provoked is not None:
-            (options.trace / HELD).write_text(str(provoked.times))
-        sys.exit(status)
+        sys.exit(run(program, options.trace))
     except (RecorderError, WrongUse) as problem:
         print(f"Error: {problem}", file=sys.stderr)
         sys.exit(2)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from streamrace.trace.records import Frame
 
-HELD = "held.txt"  # beside the traces of a provoked run: how often the stream was held
 _CYCLES = 1_000_000  # of the trial by which the length of a cycle is found
 
 

@@ -82,7 +82,7 @@ class GpuRecorder:
             library.Reported(self._sites.reported),
             library.Define(self._define),
             library.Backward(self._sites.backward),
-            library.HandOn(self._hand_on),
+            library.HandOn(lambda: self._hand_on()),
             library.StreamHandle(_handle),
             library.GroupNumber(self._group),
             library.GlobalRank(_global_rank),
@@ -109,7 +109,7 @@ class GpuRecorder:
         now = self._f.now()
         self._f.end()
         active.remove(self)
-        self._hand_on()
+        self._hand_on(rest=True)
         if self._problem is None and done:
             try:
                 self._write([End(now)])
@@ -181,9 +181,9 @@ class GpuRecorder:
         assert self._provoked is not None
         self._provoked.hold()
 
-    def _hand_on(self) -> None:
-        """Write finished records while the program runs, in any of its threads."""
-        if self._flushing.acquire(blocking=False):
+    def _hand_on(self, *, rest: bool = False) -> None:
+        """Write finished records while the program runs, in any of its threads. ``rest``: after another that does."""
+        if self._flushing.acquire(blocking=rest):
             try:
                 self._flush()
             except BaseException as problem:  # the caller is C++: the program goes on, and the end raises it

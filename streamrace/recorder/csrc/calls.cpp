@@ -1,5 +1,4 @@
 // Operators: what they read and write, and on which stream.
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -97,10 +96,9 @@ std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) 
   const Effects* effects = effects_of(function);
   if (!effects) return nullptr;
   auto inputs = function.inputs();
-  bool gradient = false, wrapped = false, any = false;
+  bool gradient = false, wrapped = false;
   for (auto& value : inputs)
     each_tensor(value, [&](const Tensor& one) {
-      any = true;
       wrapped |= wraps(one);
       gradient |= one.requires_grad();
     });
