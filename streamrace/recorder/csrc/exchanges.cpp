@@ -2,21 +2,17 @@
 // current stream meanwhile; without such a wait it is the current one.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "ranges.h"
 #include "tracker.h"
 
 namespace simgpu {
 
-using at::Tensor;
 using c10::IValue;
 
 namespace {
 
 void add_all(const IValue& value, std::vector<Access>& accesses) {
   if (value.isTensor()) {
-    const Tensor& one = value.toTensor();
-    if (!one.defined() || !one.is_cuda() || one.layout() != at::kStrided || one.numel() == 0) return;
-    if (Tracked* block = tracker().block_of(one)) accesses.push_back(range_of(one, block->number, 0, true));
+    tracker().touch(value.toTensor(), accesses);
   } else if (value.isList()) {
     for (const IValue& item : value.toListRef()) add_all(item, accesses);
   }

@@ -31,13 +31,8 @@ void collective(const std::string& kind, const std::vector<at::Tensor>& reads, c
   uintptr_t current = tracker().current();
   Lock lock;
   call.stream = tracker().stream_of(current), call.over = tracker().stream_of(static_cast<uintptr_t>(stream));
-  auto add = [](const std::vector<at::Tensor>& tensors, std::vector<Access>& accesses) {
-    for (auto& one : tensors) {
-      Tracked* block = one.is_cuda() && one.layout() == at::kStrided && one.numel() > 0 ? tracker().block_of(one) : nullptr;
-      if (block) accesses.push_back(range_of(one, block->number, 0, true));
-    }
-  };
-  add(reads, call.accesses.reads), add(writes, call.accesses.writes);
+  for (auto& one : reads) tracker().touch(one, call.accesses.reads);
+  for (auto& one : writes) tracker().touch(one, call.accesses.writes);
   tracker().issue(call);
 }
 

@@ -131,6 +131,11 @@ Tracked* Tracker::pinned_block_of(const at::Tensor& tensor, bool ask) {
   return &block;
 }
 
+void Tracker::touch(const at::Tensor& tensor, std::vector<Access>& accesses) {
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided || tensor.numel() == 0) return;
+  if (Tracked* block = block_of(tensor)) accesses.push_back(range_of(tensor, block->number, 0, true));
+}
+
 void Tracker::used_by(Tracked& block, int64_t stream) {
   if (stream == block.stream || std::find(block.recorded.begin(), block.recorded.end(), stream) != block.recorded.end()) return;
   block.recorded.push_back(stream);

@@ -76,6 +76,7 @@ class Tracker {
   Tracked* block_of(const at::Tensor& tensor);                  // on the GPU; null if it has no memory
   Tracked* pinned_block_of(const at::Tensor& tensor, bool ask);  // `ask` CUDA whether it is pinned
   bool any_pinned() const { return !pinned_.empty(); }
+  void touch(const at::Tensor& tensor, std::vector<Access>& accesses);  // adds what it covers of the GPU's memory
   void used_by(Tracked& block, int64_t stream);                 // record_stream
 
   void recorded(uintptr_t event, uintptr_t stream);
