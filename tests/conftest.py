@@ -23,6 +23,7 @@ processor.answer()  # nothing has imported torch yet
 os.environ.setdefault("STREAMRACE_ENGINE", "both")
 os.environ.setdefault("PYTHONHASHSEED", "0")  # else check becomes a process that has it, which would not be a warm one
 os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
+os.environ["COLUMNS"] = "120"  # a terminal's own width would cut what the started programs print elsewhere
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

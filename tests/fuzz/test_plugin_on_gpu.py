@@ -66,7 +66,7 @@ def test_without_a_gpu_each_marked_test_says_so(gpu: GpuSession) -> None:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     done = subprocess.run(
-        [*words, "--stream-on-gpu"], capture_output=True, text=True, check=False, cwd=gpu.folder, env=environment
+        [*words, "--stream-on-gpu", "-rN"], capture_output=True, text=True, check=False, cwd=gpu.folder, env=environment
     )
     assert "4 failed, 1 passed" in done.stdout
     assert done.stdout.count("torch sees no GPU here, and a recording is of one") == 4
