@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -28,15 +29,18 @@ def provoke(folder: Path, race: str, ms: float, put: Put) -> None:
     """Run the program of RUN on this machine's GPU, with the stream of RACE's first access held before that access.
 
     The second access then comes first, if nothing orders the two. The program runs twice, once as it is, and what it
-    prints is compared. RACE is a number or a place, as for explain.
+    prints is compared. RACE is a number or a place, as for explain, or the token of an earlier provocation, which says
+    where and how long.
     Exit status: 0 it prints the same, 1 it prints something else, 2 it cannot be run.
     """
     from streamrace.reports.screen.console import Terminal
+    from streamrace.reports.text import typed
     from streamrace.repro.sessions import provoking
-    from streamrace.repro.sessions.race_selection import chosen
 
-    outcome = provoking.provoke(chosen(folder, race, traced=False), ms)
-    Terminal().print(outcome.sentence(), highlight=False, soft_wrap=True)
+    outcome = provoking.provoke(folder, race, ms)
+    again = shlex.join(["streamrace", "provoke", str(folder), outcome.token])
+    for line in (outcome.sentence(), f"Again: {typed(again)}"):
+        Terminal().print(line, highlight=False, soft_wrap=True)
     put(json.dumps(outcome.as_dict(), indent=2))
     if outcome.line:
         raise SystemExit(1)

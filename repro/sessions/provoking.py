@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,21 +17,22 @@ from streamrace.recorder.provocation import Provocation
 from streamrace.repro.sessions import child
 from streamrace.repro.sessions.child import ProgramEnd
 from streamrace.repro.sessions.fixing.live_trial import asked_again
-from streamrace.repro.sessions.race_selection import Chosen
+from streamrace.repro.sessions.race_selection import Chosen, chosen
 from streamrace.trace import wording
-from streamrace.trace.records import Frame
 
+_TOKEN = re.compile(r"\s*t[0-9]+(,|$)")
 _HELD = "held.txt"  # the child leaves it: how often the stream was held
 
 
 @dataclass(frozen=True)
 class Provoked:
-    """The outcome. ``place``: where the stream was held, ``times`` times for ``ms`` milliseconds.
+    """The outcome. ``place``: where the stream was held, ``times`` times for ``ms`` milliseconds; ``token``: says both.
 
     ``line``: number of the first printed line that differs, from 1; 0 if none does. ``plain``, ``held``: that line.
     """
 
     place: str
+    token: str
     ms: float
     times: int
     line: int
@@ -51,22 +53,25 @@ class Provoked:
         return asdict(self)
 
 
-def provoke(selection: Chosen, ms: float) -> Provoked:
-    """Run the program of a race twice. Raise :class:`WrongUse` if it cannot be run, or not alike twice."""
+def provoke(folder: Path, race: str, ms: float) -> Provoked:
+    """Run the program of a run's ``race`` twice, the stream held for ``ms`` before its first access.
+
+    ``race``: a number, a place or a token, which has a time of its own. Raise :class:`WrongUse` if the program cannot
+    be run, or not alike twice, and :class:`streamrace.device.tokens.TokenError`.
+    """
+    again = Provocation.parse(race) if _TOKEN.match(race) else None
+    selection = chosen(folder, "1" if again else race, traced=False)
     request = asked_again(selection)
     if request is None:
         raise WrongUse(f"{selection.folder} is the run of a scenario: provoke is of a program that 'check' ran")
     if request.ranks > 1:
         raise WrongUse(f"{selection.folder} has {request.ranks} ranks, and a race is provoked in one process")
-    frame = selection.race.first.stack[0] if selection.race.first.stack else None
-    if frame is None:
-        raise WrongUse(f"race {selection.number} of {selection.folder} does not say where its first access was called")
+    provocation = again or _of(selection, ms)
     words = request.words
     module = words[:1] == ["-m"]
     name, *arguments = words[1:] if module else words
     program = Program(name, tuple(arguments), module=module)
     _ = program.folder
-    provocation = Provocation(frame.file, frame.line, ms)
     folder = Path(tempfile.mkdtemp())  # a TemporaryDirectory would be removed at the end of the child, too
     try:
         plain = _printed(program, folder / "plain", None)
@@ -74,7 +79,16 @@ def provoke(selection: Chosen, ms: float) -> Provoked:
         times = int((folder / "held" / _HELD).read_text(encoding="utf-8"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return _compared(frame, ms, times, plain, held)
+    line, one, other = _compared(plain, held)
+    place = wording.line(provocation.file, provocation.line, path=True)
+    return Provoked(place, provocation.token, provocation.ms, times, line, one, other)
+
+
+def _of(selection: Chosen, ms: float) -> Provocation:
+    if not selection.race.first.stack:
+        raise WrongUse(f"race {selection.number} of {selection.folder} does not say where its first access was called")
+    frame = selection.race.first.stack[0]
+    return Provocation(frame.file, frame.line, ms)
 
 
 def _printed(program: Program, folder: Path, provoked: Provocation | None) -> list[str]:
@@ -103,8 +117,9 @@ def _printed(program: Program, folder: Path, provoked: Provocation | None) -> li
     return [*lines, f"exit status {ended.status}"] if ended.status else lines
 
 
-def _compared(frame: Frame, ms: float, times: int, plain: list[str], held: list[str]) -> Provoked:
+def _compared(plain: list[str], held: list[str]) -> tuple[int, str, str]:
+    """Return the first line that differs, and its number from 1; 0 if none does."""
     for number, (one, other) in enumerate(zip_longest(plain, held, fillvalue="nothing"), 1):
         if one != other:
-            return Provoked(wording.line(frame.file, frame.line, path=True), ms, times, number, one, other)
-    return Provoked(wording.line(frame.file, frame.line, path=True), ms, times, 0, "", "")
+            return number, one, other
+    return 0, "", ""

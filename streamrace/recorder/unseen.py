@@ -24,6 +24,10 @@ _INDUCTOR = "torch._inductor.runtime.triton_heuristics"  # imported by the code 
 _COMPILED = "functions ran as torch.compile's Triton kernels, and what these access is not seen"
 _TRITON = "Triton kernels ran, and what they access is not seen"
 _POOLS = "memory was allocated past torch's caching allocator (cudaMallocAsync, or a pool of its own)"
+_FOREIGN = (
+    "the compiled part {} was loaded: kernels that it launches by itself are not seen, nor its calls of record_stream, "
+    "so a race by reuse of memory that it hands to another stream may be none"
+)
 # What a compiled part is linked with if it can launch kernels.
 _LAUNCHES = (b"libc10_cuda.so", b"libtorch_cuda.so", b"libcudart.so", b"libnccl.so")
 
@@ -59,7 +63,7 @@ class Watch:
         if _allocator() != "native":
             self._meet(_POOLS)
         for path in _foreign(_libraries()):
-            self._meet(f"the compiled part {path.name} was loaded, and kernels that it launches by itself are not seen")
+            self._meet(_FOREIGN.format(path.name))
         for what, (stack, count) in self._met.items():
             self._recorder.note(Unrecorded(what, stack, count))
 

@@ -77,6 +77,31 @@ def test_what_was_met_and_is_not_seen_is_said_and_nothing_is_clean(check: Checki
     assert "train.py:6" in unseen
 
 
+HANDED_ON = """
+    import ctypes
+    import torch
+
+    ctypes.CDLL("./foreign.so")
+    side = torch.cuda.Stream()
+    x = torch.ones(8, device="cuda")
+    with torch.cuda.stream(side):
+        side.wait_stream(torch.cuda.default_stream())
+        y = x + 1
+    del x
+    z = torch.zeros(8, device="cuda")
+"""
+
+
+def test_a_race_by_reuse_is_not_certain_where_a_compiled_part_may_have_handed_the_memory_on(check: Checking) -> None:
+    library = Path(sys.modules["_queue"].__file__ or "")  # any; what it is linked with is read from its bytes
+    (check.folder / "foreign.so").write_bytes(library.read_bytes() + b"libc10_cuda.so")
+    done = check("--on-gpu", check.script(HANDED_ON))
+    assert [race["kind"] for race in done.findings["races"]] == ["reused"]
+    (unseen,) = done.findings["checked"]["unseen"]
+    assert unseen.startswith("the compiled part foreign.so was loaded: kernels that it launches by itself are not seen")
+    assert "so a race by reuse of memory that it hands to another stream may be none" in " ".join(done.told.split())
+
+
 def test_a_program_that_fails_is_judged_up_to_there(check: Checking) -> None:
     done = check("--on-gpu", check.script(RACE + "    raise ValueError('mine')\n"))
     assert (done.status, done.findings["verdict"]) == (3, "race")
@@ -243,9 +268,9 @@ LATE = """
 """
 
 
-def provoked(check: Checking, *options: str) -> Any:
+def provoked(check: Checking, *options: str, race: str = "1") -> Any:
     """The command in a process that has a GPU, for which the simulated one stands."""
-    words = ["-m", "streamrace", "provoke", "runs/it", "1", *options]
+    words = ["-m", "streamrace", "provoke", "runs/it", race, *options]
     environment = {**shell(), "PYTHONPATH": str(ROOT)}
     return with_simulated_gpu().start(*words, folder=check.folder, environment=environment).completed()
 
@@ -257,10 +282,30 @@ def test_a_held_first_access_makes_the_second_come_first_and_what_is_printed_dif
     assert "held for 20 ms before train.py:5 (once) line 1 of what the program prints" in done.stdout
     assert "is 'y is 0.0' and not 'y is 16.0'" in done.stdout
     found = json.loads(provoked(check, "--format", "json", "--hold", "0.5").stdout)
-    assert (found["times"], found["line"], found["ms"]) == (1, 1, 0.5)
+    assert (found["times"], found["line"], found["ms"], found["token"]) == (1, 1, 0.5, "t1,train.py:5@+500us")
+    again = json.loads(provoked(check, "--format", "json", race=found["token"]).stdout)
+    assert again == found
     check.script(LATE.format(wait="side.wait_stream(torch.cuda.default_stream()); "))
     done = provoked(check)
     assert (done.returncode, "the program prints the same" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("t1", "names not one line and how long to hold the stream before it"),
+        ("t1,train.py:5@+2ms,train.py:6@+2ms", "names not one line"),
+        ("t1,train.py:5+2ms", "a stream is held before work"),
+        ("t1,train.py:5@+0ms", "is out of bounds: a time is from 1 to"),
+        ("t1,a%b:5@+1ms", "has '%'"),
+        ("t2,train.py:5@+1ms", "is of another version"),
+    ],
+)
+def test_what_is_no_token_of_a_provocation_is_refused_in_a_sentence(check: Checking, token: str, why: str) -> None:
+    assert check("--on-gpu", check.script(LATE.format(wait=""))).status == 1
+    done = command(check.folder, "provoke", "runs/it", token)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert why in done.stderr
 
 
 def test_a_place_that_is_not_reached_is_said_and_without_a_gpu_nothing_is_held(check: Checking) -> None:
