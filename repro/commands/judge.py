@@ -1,4 +1,6 @@
-"""Implements ``judge``: judges recordings of a real GPU, from which the program has gone on or ended."""
+"""Implements ``judge``: judges recordings of a real GPU, from which the program has gone on or ended, and traces of
+torch's profiler.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from streamrace.repro.commands import flags
 
@@ -27,7 +30,7 @@ class JudgeOptions:
 
 
 @click.command()
-@click.argument("recordings", metavar="FOLDER", type=flags.PATH)
+@click.argument("recordings", metavar="FOLDER|TRACE", type=flags.PATH)
 @flags.options(JudgeOptions)
 @flags.run_folder("the folder's and the time")
 @flags.formats()
@@ -36,7 +39,21 @@ def judge(options: JudgeOptions) -> None:
 
     Recordings are made by 'with streamrace.recording(FOLDER):' around a part of a program, or by 'streamrace check
     --on-gpu'. Those of several machines are put into one folder first. Exit status: as for check.
+
+    A TRACE (.json, .json.gz) of torch's profiler has the order of work and not its memory: told is which work nothing
+    orders, and what the trace lacks. No option goes with it. Exit status: 4, as such a trace never shows or excludes a
+    race; 2 if it cannot be read.
     """
+    if options.recordings.name.endswith((".json", ".json.gz")) and not options.recordings.is_dir():
+        from streamrace.repro.sessions.profiled import judge as judge_trace
+
+        context = click.get_current_context()
+        given = [
+            parameter.opts[0]
+            for parameter in context.command.params
+            if parameter.name and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+        ]
+        judge_trace(options.recordings, given[1:])
     from streamrace.repro.sessions.recorded import judge as judge_recordings
 
     judge_recordings(options.recordings, options.runs, options.name, options.form, options.output,

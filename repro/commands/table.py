@@ -34,7 +34,7 @@ COMMANDS = {
     "doctor": Command("doctor", "", "Check whether the simulated GPU can run here; name what is missing.", plain=True),
     "demo": Command("demo", "reports", "Find, explain and cure a race in a program of ten lines. In seconds."),
     "check": Command("check", "reports", "Run your own program on a simulated GPU, and report its races."),
-    "judge": Command("judge", "reports", "Judge recordings of a real GPU, of any number of ranks."),
+    "judge": Command("judge", "reports", "Judge recordings of a real GPU; say what order a profiler's trace has."),
     "provoke": Command("provoke", "reports", "Make a race come the other way round on this machine's GPU."),
     "waits": Command("waits", "reports", "Say which waits of your program are needed, and which you can remove."),
     "explain": Command("explain", "reports", "Explain a race of a run in words and pictures."),

@@ -15,6 +15,7 @@ from streamrace.device.hardware import Profile, load_profile
 from streamrace.repro.commands.calibrate import calibrate as command
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies import calibration
+from streamrace.trace.records import TraceError
 from tests.calibration import traces
 
 BASE = load_profile("a100-100gbps")
@@ -111,8 +112,9 @@ def foreign(trace: dict[str, Any]) -> dict[str, Any]:
     [
         (b"not json", "is no trace: it is cut off or is not JSON"),
         (b"\x1f\x8bbroken", "is no trace: it is gzipped, and not whole"),
-        (b'{"a": 1}', "is no trace: it has no traceEvents"),
-        (b"17", "is no trace: it has no traceEvents"),
+        (b'{"a": 1}', "is no trace of torch's profiler: it has no traceEvents"),
+        (b"17", "is no trace of torch's profiler: it has no traceEvents"),
+        (b'{"schemaVersion": 2, "traceEvents": []}', "has schemaVersion 2, and only 1 is known"),
         (b"[]", "holds no kernels of a GPU"),
         (b'{"traceEvents": [1, null, {"ph": "X"}]}', "holds no kernels of a GPU"),
         (without(without(traces.of(MINE), "kernel"), "gpu_memcpy"), "is a trace of the CPU alone"),
@@ -124,7 +126,7 @@ def foreign(trace: dict[str, Any]) -> dict[str, Any]:
 def test_bad_input_is_told_in_one_sentence(tmp_path: Path, trace: Any, says: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(trace if isinstance(trace, bytes) else json.dumps(trace).encode())
-    with pytest.raises(ScenarioError) as error:
+    with pytest.raises((ScenarioError, TraceError)) as error:
         fitted(path)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
@@ -137,7 +139,7 @@ def test_a_base_whose_kernels_are_not_known_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="cannot be read: No such file"):
+    with pytest.raises(TraceError, match="cannot be read: No such file"):
         calibration.read(tmp_path / "none.json")
 
 

@@ -26,6 +26,7 @@ from tests.calibration import traces
 from tests.check.flight_recordings import recorders
 from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs
+from tests.kineto.profiled import Profiled
 from tests.live.test_incident import save as save_incident
 from tests.replay.test_damaged import small
 from tests.reports import study_folders, test_explanation
@@ -71,6 +72,17 @@ def _profiled(folder: Path) -> None:
     folder.mkdir()
     (folder / "trace.json").write_text(json.dumps(traces.of(load_profile(PROFILE))))
     _profile(folder)
+
+
+def _ordered(folder: Path) -> None:
+    folder.mkdir()
+    made = Profiled()
+    made.work("gemm", 7)
+    made.wait(20, made.record(), 7)
+    made.host("Stream Sync", stream=7)
+    made.work("ncclDevKernel_AllReduce", 20, thread=2)
+    made.around("train.py(3): step", "python_function", thread=2)
+    made.write(folder)
 
 
 def _profile(folder: Path) -> None:
@@ -209,6 +221,7 @@ KINDS = {
     "a profiler's trace": FileKind(
         _profiled, ("calibrate", "it/trace.json", "--base", "it/base.toml", "--out", "mine.toml", "--overwrite")
     ),
+    "a profiler's trace, for its order": FileKind(_ordered, ("judge", "it/trace.json")),
     "a profile": FileKind(
         _profile, ("choose", "--model", "llama-2-7b", "--hardware", "it/base.toml", "--csv", "out.csv")
     ),

@@ -47,7 +47,7 @@ def copied(place: Path, kind: str) -> Path:
 def test_whole_it_is_read(kind: str, place: Path) -> None:
     """So what is refused below is refused for what was done to it."""
     said = obeyed(KINDS[kind].command, copied(place, kind))
-    assert said.status in (0, 3) and (said.status == 0 or "no process is started here" in said.err), said
+    assert said.status in (0, 3, 4) and (said.status != 3 or "no process is started here" in said.err), said
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,18 +7,16 @@ summed, and belong to the innermost operator around them whose work is known.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamrace.device.hardware.kernels import Signature
+from streamrace.kineto import file
+from streamrace.kineto.file import Event
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.calibration import operators
-from streamrace.trace import untrusted
 
-Event = Mapping[str, Any]
-_LARGEST = 1 << 30  # bytes, unzipped: a minute of training
 _CAPTURE = "record it with torch.profiler.profile(record_shapes=True), and export_chrome_trace"
 
 
@@ -41,25 +39,23 @@ class ProfilerTrace(NamedTuple):
 
 
 def read(path: Path) -> ProfilerTrace:
-    """Read the trace ``path`` (JSON, may be gzipped). Raises ScenarioError for a file without usable kernels."""
-    trace = _json(path)
-    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
-    kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
-    operations = [event for event in events if event.get("cat") == "cpu_op"]
+    """Read the trace ``path`` (JSON, may be gzipped). Raises TraceError; ScenarioError if no kernel can be used."""
+    trace = file.read(path)
+    kernels, operations = trace.of("kernel", "gpu_memcpy"), trace.of("cpu_op")
     if not kernels and operations:
         raise ScenarioError(
             f"{path} is a trace of the CPU alone: profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
     if not kernels:
         raise ScenarioError(f"{path} holds no kernels of a GPU: {_CAPTURE}")
-    if not any(_args(event).get("Input Dims") for event in operations):
+    if not any(file.args(event).get("Input Dims") for event in operations):
         raise ScenarioError(f"{path} does not say the shapes that operators worked on: {_CAPTURE}")
-    launches = [event for event in events if event.get("cat") == "cuda_runtime"]
+    launches = trace.of("cuda_runtime")
     skipped: dict[str, int] = {}
     together: dict[tuple[Any, ...], tuple[operators.Placed, float]] = {}
     around = _Around(operations, launches)
     for number, event in enumerate(kernels):
-        took = _number(event.get("dur"))
+        took = file.positive(event.get("dur"))
         if took is None:
             skipped["no duration"] = skipped.get("no duration", 0) + 1
             continue
@@ -73,8 +69,8 @@ def read(path: Path) -> ProfilerTrace:
         tensor = before is None or "tf32" in placed.signature.dtypes
         together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
-    launched = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
-    return ProfilerTrace(ran, skipped, tuple(launch for launch in launched if launch), _device(trace), len(kernels))
+    launched = (file.positive(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
+    return ProfilerTrace(ran, skipped, tuple(launch for launch in launched if launch), trace.gpu, len(kernels))
 
 
 def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
@@ -109,7 +105,7 @@ def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
     """Yield each event with the events of its thread that enclose it, innermost first."""
     threads: dict[tuple[str, str], list[tuple[float, float, int, Event]]] = {}
     for number, event in enumerate(events):
-        start, took = _number(event.get("ts")), _number(event.get("dur"))
+        start, took = file.positive(event.get("ts")), file.positive(event.get("dur"))
         if start is not None and took is not None:
             thread = str(event.get("pid")), str(event.get("tid"))
             threads.setdefault(thread, []).append((start, -took, number, event))
@@ -123,41 +119,11 @@ def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
                 open_now.append((start - less, event))
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        trace = untrusted.read_json(path, largest=_LARGEST, finite=False, unzip=True)
-    except OSError as error:
-        raise ScenarioError(f"{path} cannot be read: {error.strerror or error}") from None
-    except untrusted.Unreadable as error:
-        raise ScenarioError(f"{path} is no trace: {error}; {_CAPTURE}") from None
-    if isinstance(trace, list):
-        trace = {"traceEvents": trace}
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise ScenarioError(f"{path} is no trace: it has no traceEvents; {_CAPTURE}")
-    return trace
-
-
-def _args(event: Event) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
-
-
 def _number_of(event: Event, name: str) -> str | None:
     """Return the number that links events to each other, as text; None if the event has none."""
-    number = _args(event).get(name)
+    number = file.args(event).get(name)
     return None if number is None else str(number)
 
 
 def _by(events: Iterable[Event], name: str) -> dict[str | None, Event]:
     return {number: event for event in events if (number := _number_of(event, name)) is not None}
-
-
-def _number(value: Any) -> float | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if good else None
-
-
-def _device(trace: Mapping[str, Any]) -> str:
-    devices = trace.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else {}
-    return str(first.get("name", "")) if isinstance(first, dict) else ""
