@@ -83,11 +83,11 @@ def _grouped(found: Sequence[Unordered]) -> Iterator[_Pairs]:
     groups: dict[tuple[str, str], _Pairs] = {}
     before = None
     for pair in found:
-        # Only the first that comes after: what follows on its stream does not wait either.
-        if pair.first is not before:
+        # Only the first that comes after, or runs beside it: what follows on its stream does not wait either.
+        if (pair.first, pair.overlapped) != before:
             group = groups.setdefault((name(pair.first), name(pair.second)), _Pairs(pair))
             group.last, group.times, group.overlapped = pair, group.times + 1, group.overlapped + pair.overlapped
-        before = pair.first
+        before = pair.first, pair.overlapped
     yield from groups.values()
 
 
@@ -110,7 +110,8 @@ def _clauses(
             for work in (group.last.first, group.last.second)
         )
         said = f"{second} does not wait for {first}" if told else f"{second} ran while {first} did"
-        overlap = f", {group.overlapped:,} of them while it ran" if told and group.overlapped else ""
+        some = f" {group.overlapped:,} of them" if group.overlapped < group.times else ""
+        overlap = f",{some} while it ran" if told and group.overlapped else ""
         when = wording.duration(round(1000 * (group.last.second.start - begin)))
         yield f"{said}: {wording.times(group.times)}{overlap}, last at {when}"
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from streamrace.kineto.file import CALLS, WORK, Event, KinetoTrace, args, time, whole
 from streamrace.trace.records import TraceError
 
+SYNCS = "cuda_sync"
+RECORDED = "wait_on_cuda_event_record_corr_id"
 QUERIES = ("cudaEventQuery", "cuEventQuery", "hipEventQuery")
 
 
@@ -115,9 +117,9 @@ class _Reading:
         self._calls = calls
         self._done: dict[KinetoStream, _Clock] = defaultdict(dict)  # before the stream's next work, in other streams
         self._known: dict[Any, _Clock] = defaultdict(dict)  # to a thread of the host
-        syncs = trace.of("cuda_sync")
+        syncs = trace.of(SYNCS)
         self._marks: dict[_Mark, _Clock] = {}
-        syncs = trace.of("cuda_sync")
+        syncs = trace.of(SYNCS)
         steps: list[tuple[int, float, Event | _Mark]] = []
         steps += [(mark.number, 0.0, mark) for mark in {_mark(sync) for sync in syncs} if mark]
         steps += [(whole(sync, "correlation"), 0.0, sync) for sync in syncs]
@@ -126,7 +128,7 @@ class _Reading:
             if isinstance(step, _Mark):
                 self._behind(step.stream, number)
                 self._marks[step] = self._position(step.stream)
-            elif step["cat"] == "cuda_sync":
+            elif step["cat"] == SYNCS:
                 self._sync(number, step)
             else:
                 self._work(number, start, step)
@@ -186,10 +188,11 @@ def _stream(event: Event, name: str = "stream") -> KinetoStream:
 
 def _mark(sync: Event) -> _Mark | None:
     """Return the position for which the event stands; None if there is no event, or the trace does not tell which."""
-    if sync.get("name") not in ("Stream Wait Event", "Event Sync"):
+    # Kineto's releases before September 2023 name neither the stream nor the call.
+    if sync.get("name") not in ("Stream Wait Event", "Event Sync") or RECORDED not in args(sync):
         return None
-    number, stream = whole(sync, "wait_on_cuda_event_record_corr_id"), _stream(sync, "wait_on_stream")
-    # Kineto has -1 for an event that was recorded before the trace began or for another GPU, and in older releases the
+    number, stream = whole(sync, RECORDED), _stream(sync, "wait_on_stream")
+    # It has -1 for an event that was recorded before the trace began or for another GPU, and in older releases the
     # last record of the event, which may have come after the wait.
     return _Mark(number, stream) if 0 <= number < whole(sync, "correlation") and stream.number >= 0 else None
 
