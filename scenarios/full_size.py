@@ -48,6 +48,12 @@ class TrainedModel:
     hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is computed from
     layers: int | None = None  # the model's own number; None: unknown, and fixed
 
+    @property
+    def parameters(self) -> int:
+        """Count the elements of a new model, a shared one once. Raises :class:`ModelError`."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.make().parameters())
+
 
 def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
     """Look up ``model``: a name of :data:`FULL_SIZE`, a transformers configuration, or ``module:function``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -121,9 +122,17 @@ class Job(Training):
             text = f"DeepSpeed {self.deepspeed} as released"
         return text if self.graft is Graft.NONE else f"{text}, {self.graft}"
 
+    @property
+    def machine(self) -> str:
+        """Return the hardware profile's name, with the network that was given in its place."""
+        return self.hardware if self.network is None else f"{self.hardware} with {self.network:g} Gbit/s between nodes"
+
     def profile(self) -> Profile:
         profile = super().profile()
-        return profile if self.network is None else profile.on_network(self.network)
+        if self.network is None:
+            return profile
+        described = f"{profile.description}; here one network card of {self.network:g} Gbps per node instead"
+        return replace(profile.on_network(self.network), description=described)
 
     def check(self) -> None:
         """Check for errors that are detectable before a rank starts. Raises :class:`ScenarioError`."""

@@ -48,9 +48,10 @@ def facts(dry: DryFolder) -> list[Fact]:
     """Return the rehearsed job, and the figures of one of its steps."""
     file, job = dry.file, dry.file.job
     nodes, gpus = job.get("nodes"), job.get("gpus")
+    network = f" with {job['network']:g} Gbit/s between nodes" if job.get("network") else ""
     return [
         Fact("model", f"{job.get('model')}, {file.parameters / 1e9:.2f} billion parameters"),
-        Fact("cluster", f"{nodes} nodes of {gpus} GPUs, {job.get('hardware')}", "hardware profile"),
+        Fact("cluster", f"{nodes} nodes of {gpus} GPUs, {job.get('hardware')}{network}", "hardware profile"),
         Fact("sharding", _sharding(job)),
         Fact("batch", f"micro-batch {file.micro_batch} of {job.get('sequence')} tokens", "micro-batch"),
         Fact("optimizer step", f"{file.step_s:.4g} s", "virtual time"),

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from streamrace.studies.choose import GB, KINDS, ShardingQuestion
+from streamrace.studies.choose import GIB, KINDS, ShardingQuestion
 from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace import wording
 
 _NAMED = 3  # of strategies that are equally fast
 _HEADS = (
-    "strategy", "para-\nmeters", "copy", "grad-\nients", "state", "total\nGB", "over",
+    "strategy", "para-\nmeters", "copy", "grad-\nients", "state", "total\nGiB", "over",
     "com-\nmuni-\ncate", "com-\npute", "step\ns", "tokens/s", "times\nZeRO-3",
 )  # fmt: skip
 
@@ -26,12 +26,12 @@ def show(console: Console, frame: pd.DataFrame, query: ShardingQuestion) -> None
     console.print(sentence(frame, query), style="bold green", highlight=False)
     console.print(_table(frame))
     activations = (
-        f"{_gb(query.activations)} are kept free for activations; not counted are"
+        f"{_gib(query.activations)} are kept free for activations; not counted are"
         if query.activations
         else "not counted are activations (--activations keeps room for them),"
     )
     console.print(
-        f"Memory: one GPU's, in GB of 10^9 bytes, of model states alone; {activations} gathered parameters and "
+        f"Memory: one GPU's, in GiB, of model states alone; {activations} gathered parameters and "
         "buffers. Time: in seconds, without latency; the longer of the two is the step's.",
         highlight=False,
     )
@@ -51,11 +51,12 @@ def title(query: ShardingQuestion) -> str:
     trained = "all trained" if part == 1 else f"{100 * part:.3g} % of them trained"
     groups = f"groups of {cluster.group}" if cluster.groups > 1 else "one group"
     gpus = "one GPU" if cluster.ranks == 1 else f"{cluster.ranks} GPUs"
-    links = ", ".join(f"{rate:g} {where}" for where, rate in query.links.items())
+    batches = wording.count(query.accumulation, "micro-batch", "micro-batches")
+    links = ", ".join(f"{rate:.4g} {where}" for where, rate in query.links.items())
     return (
         f"{query.model}: {size.parameters / 1e9:.4g} billion parameters, {trained}, {query.precision}; {gpus} of "
-        f"{_gb(query.memory)}, {cluster.gpus} on a node, in {groups} ({query.hardware}"
-        f"{'; Gbit/s of a GPU: ' if links else ''}{links}); {query.accumulation} micro-batches of "
+        f"{_gib(query.memory)}, {cluster.gpus} on a node, in {groups} ({query.hardware}"
+        f"{'; Gbit/s of a GPU: ' if links else ''}{links}); {batches} of "
         f"{query.micro_batch} x {query.sequence} tokens a step"
     )
 
@@ -64,7 +65,7 @@ def sentence(frame: pd.DataFrame, query: ShardingQuestion) -> str:
     """Return the fastest strategy that fits, why, and which would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1
-    memory = _gb(query.memory) + (f" with {_gb(query.activations)} for activations" if query.activations else "")
+    memory = _gib(query.memory) + (f" with {_gib(query.activations)} for activations" if query.activations else "")
     if fitting == 1:
         among = f"is the only one that fits {memory}"
     else:
@@ -77,7 +78,9 @@ def sentence(frame: pd.DataFrame, query: ShardingQuestion) -> str:
         return f"{text}."
     # Of the faster strategies, the one that needs least memory.
     alternative = faster[faster.step_s <= faster.step_s.min() * (1 + 1e-9)].sort_values("total", kind="stable").iloc[0]
-    return f"{text}; {alternative.title} would take {_seconds(alternative.step_s)}, but needs {_gb(alternative.total)}."
+    return (
+        f"{text}; {alternative.title} would take {_seconds(alternative.step_s)}, but needs {_gib(alternative.total)}."
+    )
 
 
 def _why(row: Any, *, one_group: bool) -> str:
@@ -102,7 +105,7 @@ def _why_all(best: pd.DataFrame) -> str:
         common = "all of them wait for as much communication"
     return (
         f"{common}; {first.title} communicates least ({_seconds(first.communication_s)})"
-        f"{' and' if least.title == first.title else f', {least.title}'} needs least memory ({_gb(least.total)})"
+        f"{' and' if least.title == first.title else f', {least.title}'} needs least memory ({_gib(least.total)})"
     )
 
 
@@ -115,9 +118,9 @@ def _table(frame: pd.DataFrame) -> Table:
     for row in frame.to_dict("records"):
         cells = [
             _short(row["title"]),
-            *(_figure(row[kind] / GB) if row[kind] else "" for kind in KINDS),
-            _figure(row["total"] / GB),
-            _figure(row["over"] / GB) if row["over"] else "fits",
+            *(_figure(row[kind] / GIB) if row[kind] else "" for kind in KINDS),
+            _figure(row["total"] / GIB),
+            _figure(row["over"] / GIB) if row["over"] else "fits",
             *(_figure(row[name]) for name in ("communication_s", "computation_s", "step_s")),
             f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] < 1e6 else f"{row['tokens_per_s'] / 1e6:.2f} M",
             f"{row['relative']:.2f}",
@@ -144,6 +147,6 @@ def _seconds(value: float) -> str:
     return f"{_figure(value)} s"
 
 
-def _gb(nbytes: float) -> str:
-    text = f"{nbytes / GB:.1f}"
-    return f"{text.removesuffix('.0')} GB"
+def _gib(nbytes: float) -> str:
+    text = f"{nbytes / GIB:.1f}"
+    return f"{text.removesuffix('.0')} GiB"

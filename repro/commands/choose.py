@@ -9,41 +9,41 @@ import click
 
 from streamrace.reports.screen.console import Terminal
 from streamrace.repro.commands.json_output import Put, json_output
+from streamrace.repro.commands.options import Sections, chosen, job_options
+from streamrace.scenarios.job import Job, job
 from streamrace.studies.lists import words
 
-_ABOVE = click.IntRange(1)
+# Fields of a job on which the closed forms depend.
+_FIELDS = {
+    "model", "nodes", "gpus", "group", "hardware", "network", "micro_batch", "sequence", "accumulation", "precision",
+}  # fmt: skip
 
 
-@click.command()
-@click.option("--model", required=True, help="A full-size model by name, or a number of parameters (65e9).")
-@click.option("--gpu-memory", type=float, metavar="GB", help="Memory of a GPU, 10^9 bytes. [default: the hardware's]")
-@click.option("--activations", type=float, metavar="GB", help="Part of it to keep for activations. [default: 0]")
-@click.option("--nodes", type=_ABOVE, help="Number of nodes. [default: 4]")
-@click.option("--gpus", type=_ABOVE, help="GPUs per node. [default: the hardware's]")
-@click.option("--group", type=_ABOVE, help="Ranks of a group (I shards within one). [default: a node]")
-@click.option("--hardware", help="Hardware profile: a name, or a .toml file. [default: dgx-a100-roce]")
-@click.option("--within", type=float, help="Gbit/s of a GPU within its group. [default: the hardware's]")
-@click.option("--between", type=float, help="Gbit/s of a GPU between groups. [default: the hardware's]")
-@click.option("--trainable", help="Fraction of the parameters that is trained: 1, 1/16, peft (1/1000). [default: 1]")
-@click.option("--accumulation", type=_ABOVE, help="Micro-batches per optimizer step. [default: 10]")
-@click.option("--micro-batch", type=_ABOVE, help="Sequences per micro-batch and GPU. [default: 4]")
-@click.option("--sequence", type=_ABOVE, help="Tokens per sequence. [default: 512]")
-@click.option("--precision", help="bf16 or fp32. [default: bf16]")
+@click.command(cls=Sections)
+@click.option("--gpu-memory", type=float, metavar="GIB", help="Memory of a GPU, GiB. [default: the hardware's]")
+@click.option(
+    "--activations", type=float, default=0.0, metavar="GIB", help="Part of it to keep for activations. [default: 0]"
+)
+@click.option(
+    "--trainable", default="1", help="Fraction of the parameters that is trained: 1, 1/16, peft (1/1000). [default: 1]"
+)
 @click.option("--strategies", default="", help="Strategies: IIG, ZeRO-3, hpZ, ... [default: all 14, and hpZ]")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write the table to this file, in bytes and seconds.")
+@job_options(*Job.model_fields.keys() - _FIELDS)
 @json_output
 def choose(csv: Path | None, strategies: str, put: Put, **values: Any) -> None:
     """Find the fastest sharding strategy that fits: compare PaRO's strategies and hpZ by their formulas.
 
     Three letters say how parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
-    over all GPUs. Memory is that of model states. Nothing is run.
+    over all GPUs. Memory is that of model states. Nothing is run. The model may also be a number of parameters (65e9).
     """
     from streamrace.reports.screen import choice
     from streamrace.scenarios.base import ScenarioError
     from streamrace.studies import choose as study
 
-    given = {name: value for name, value in values.items() if value is not None}
-    question = study.question(**given, strategies=words(strategies))
+    own = {name: values.pop(name) for name in ("gpu_memory", "activations", "trainable")}
+    asked = job(sharding="GGG", **chosen(values, Job))  # of our own engine, which has groups; all ways are compared
+    question = study.question(asked, **own, strategies=words(strategies))
     frame = study.study(question)
     if csv is not None:
         try:

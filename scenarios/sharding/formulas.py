@@ -222,12 +222,6 @@ Rates = Mapping[RingPlace, float]
 """Gbit/s that a GPU of a ring sends at, by the kind of ring."""
 
 
-def given_rates(cluster: Cluster, *, within: float, between: float) -> Rates:
-    """Return PaRO's two bandwidths, Gbit/s per GPU: B' ``within`` groups and B ``between`` them, for G and for X."""
-    across = between if cluster.groups > 1 else within
-    return {RingPlace.WITHIN: within, RingPlace.BETWEEN: between, RingPlace.ACROSS: across}
-
-
 def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
     """Return the simulator's rates: rings divide a node's network, and a ring over whole nodes passes it once. So X is
     slower than G per byte, and sends an m-th of the bytes.

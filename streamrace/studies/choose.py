@@ -2,25 +2,25 @@
 
 The formulas are those of :mod:`streamrace.scenarios.sharding.formulas` (arXiv 2310.06003): model states alone,
 communication that overlaps with computation fully, no latency. They select the few strategies worth a dry run, and do
-not predict a step's duration to the second. GB are 10^9 bytes here, as in the paper; a card of 80 GB has 80 GiB, 7 %
-more than is counted.
+not predict a step's duration to the second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import pandas as pd
 
-from streamrace.device.hardware import ProfileError, load_profile
 from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.full_size import ModelError, subject
+from streamrace.scenarios.job import Job
 from streamrace.scenarios.models import FULL_SIZE
 from streamrace.scenarios.sharding.formulas import (
-    WIDTHS,
     PlannedExchange,
     Rates,
     Size,
@@ -28,7 +28,6 @@ from streamrace.scenarios.sharding.formulas import (
     communication,
     computation,
     exchanges,
-    given_rates,
     memory,
     profile_rates,
     sent,
@@ -36,8 +35,7 @@ from streamrace.scenarios.sharding.formulas import (
 from streamrace.scenarios.sharding.schemes import Cluster, RingPlace, Scheme, scheme, schemes
 from streamrace.scenarios.sharding.strategy import ShardingError
 
-GB = 1e9
-HARDWARE = "dgx-a100-roce"  # the paper's cluster
+GIB = 1 << 30
 ALIASES = {"llama-2-65b": "llama-65b"}  # the name used in papers: there is no 65B in Llama 2
 # LoRA (arXiv 2106.09685) of rank 8 trains 0.06 % of a 7B model on queries and values, 0.3 % on all matrices of a block.
 PEFT = Fraction(1, 1000)
@@ -85,59 +83,41 @@ class ShardingQuestion:
 
 
 def question(
+    job: Job,
     *,
-    model: str,
     gpu_memory: float | None = None,
     activations: float = 0.0,
-    nodes: int = 4,
-    gpus: int | None = None,
-    group: int | None = None,
-    hardware: str = HARDWARE,
-    within: float | None = None,
-    between: float | None = None,
     trainable: str = "1",
-    accumulation: int = 10,
-    micro_batch: int = 4,
-    sequence: int = 512,
-    precision: str = "bf16",
     strategies: Sequence[str] = (),
 ) -> ShardingQuestion:
-    """Build the question from a user's options; the rest is the paper's: 32 GPUs, 10 micro-batches of 4 x 512 tokens.
+    """Build the question from a job under our own engine, which has groups; its ``sharding`` does not matter.
 
-    ``model``: a name, or a number of parameters. ``gpu_memory`` and ``activations``: GB. ``gpus``: of a node,
-    ``group``: ranks of a group; by default the hardware's nodes. ``within`` and ``between``: Gbit/s of a GPU, instead
-    of the hardware's. ``trainable``: a fraction, or ``peft``.
+    Its model may be a number of parameters. ``gpu_memory`` (default: the hardware's) and ``activations``: GiB.
+    ``trainable``: a fraction, or ``peft``.
 
     Raises :class:`ScenarioError` or :class:`ShardingError`.
     """
-    try:
-        profile = load_profile(hardware)
-    except ProfileError as error:
-        raise ScenarioError(str(error)) from error
-    parameters = _parameters(model)
-    gpus = profile.gpus_per_node if gpus is None else gpus
-    cluster = Cluster(nodes * gpus, gpus if group is None else group, gpus)
-    rates = profile_rates(cluster, profile)
-    if within is not None or between is not None:
-        rates = _replaced(rates, cluster, within, between)
-    if precision not in WIDTHS:
-        raise ScenarioError(f"there is no precision '{precision}': choose one of {', '.join(WIDTHS)}")
-    capacity = _number("--gpu-memory", profile.memory_gbytes if gpu_memory is None else gpu_memory)
+    profile = job.profile()
+    parameters = _parameters(job.model)
+    cluster = Cluster(job.ranks, job.sharding_group, job.gpus)
+    capacity = profile.memory_gbytes if gpu_memory is None else gpu_memory
+    if not 0 < capacity < math.inf:
+        raise ScenarioError(f"--gpu-memory takes a number above 0, not {capacity:g}")
     if not 0 <= activations < capacity:
-        raise ScenarioError(f"--activations {activations:g} leaves nothing of {capacity:g} GB for the model: give less")
+        raise ScenarioError(f"--activations {activations:g} leaves nothing of {capacity:g} GiB: give less")
     return ShardingQuestion(
-        model=ALIASES.get(model, model),
+        model=ALIASES.get(job.model, job.model),
         size=Size(parameters, float(parameters * _fraction(trainable))),
         cluster=cluster,
-        hardware=profile.name,
-        rates=rates,
+        hardware=job.machine,
+        rates=profile_rates(cluster, profile),
         flops=profile.tflops * 1e12 * profile.efficiency,
-        memory=capacity * GB,
-        activations=activations * GB,
-        precision=precision,
-        accumulation=accumulation,
-        micro_batch=micro_batch,
-        sequence=sequence,
+        memory=capacity * GIB,
+        activations=activations * GIB,
+        precision=job.precision,
+        accumulation=job.accumulation,
+        micro_batch=job.micro_batch,
+        sequence=job.sequence,
         schemes=tuple(dict.fromkeys(scheme(text) for text in strategies)) or schemes(),
     )
 
@@ -210,8 +190,8 @@ def _often(plan: Sequence[PlannedExchange], question: ShardingQuestion) -> str:
 def _nothing_fits(question: ShardingQuestion, frame: pd.DataFrame) -> str:
     """Return a sentence: the smallest need, and the number of GPUs that would be enough."""
     least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # ties: the finest, which profits from more GPUs
-    room = f"{question.memory / GB:g} GB" + (
-        f" with {question.activations / GB:g} GB for activations" if question.activations else ""
+    room = f"{question.memory / GIB:g} GiB" + (
+        f" with {question.activations / GIB:g} GiB for activations" if question.activations else ""
     )
     enough = fewest(question)
     need = (
@@ -228,7 +208,7 @@ def _nothing_fits(question: ShardingQuestion, frame: pd.DataFrame) -> str:
     )
     return (
         f"{question.model} on {question.cluster.ranks} GPUs: {need} {room}; {least.title} needs least, "
-        f"{least.total / GB:.1f} GB of model states; {more}"
+        f"{least.total / GIB:.1f} GiB of model states; {more}"
     )
 
 
@@ -256,16 +236,15 @@ def _parameters(model: str) -> float:
     name = ALIASES.get(model, model)
     if name in FULL_SIZE:
         return FULL_SIZE[name].parameters
-    try:
+    with suppress(ValueError):
         number = float(model)
-    except ValueError:
-        number = math.nan
-    if not 1 <= number < math.inf:
-        raise ScenarioError(
-            f"there is no model '{model}': choose one of {', '.join([*FULL_SIZE, *ALIASES])}, or give a number of "
-            "parameters, for example 65e9"
-        )
-    return number
+        if 1 <= number < math.inf:
+            return number
+        raise ScenarioError(f"a model has a number of parameters from 1 on, for example 65e9, not {model}")
+    try:
+        return subject(model).parameters
+    except ModelError as error:
+        raise ScenarioError(f"{error}; or give a number of parameters, for example 65e9") from None
 
 
 def _fraction(text: str) -> Fraction:
@@ -278,20 +257,6 @@ def _fraction(text: str) -> Fraction:
     if not 0 < fraction <= 1:
         raise ScenarioError(f"--trainable takes a part of all parameters, for example 1, 1/16 or peft, not '{text}'")
     return fraction
-
-
-def _replaced(rates: Rates, cluster: Cluster, within: float | None, between: float | None) -> Rates:
-    """Replace the bandwidths that the user gave."""
-    inner = rates[RingPlace.WITHIN] if within is None else _number("--within", within)
-    outer = rates[RingPlace.ACROSS] if between is None else _number("--between", between)
-    own: Mapping[RingPlace, float] = given_rates(cluster, within=inner, between=outer)
-    return {**own, RingPlace.BETWEEN: rates[RingPlace.BETWEEN]} if between is None else own
-
-
-def _number(option: str, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise ScenarioError(f"{option} takes a number above 0, not {value:g}")
-    return value
 
 
 def _rounded(value: float) -> float:

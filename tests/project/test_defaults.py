@@ -21,7 +21,6 @@ from streamrace.repro.commands import watch
 from streamrace.repro.commands.options import Job, Scenario
 from streamrace.repro.commands.table import STREAMRACE
 from streamrace.scenarios import job, scenario
-from streamrace.studies import choose
 
 _STATED = re.compile(r"\[default: ([^\]]+)\]")
 # What is not a value: what the command does instead is said in words.
@@ -66,18 +65,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         made = model(**options)
         raise _Made({**made.model_dump(), "group": made.sharding_group})
 
-    def asked(**given: Any) -> None:
-        bound = inspect.signature(_question).bind(**given)
-        bound.apply_defaults()
-        raise _Made(bound.arguments)
-
     def watched(_: Any, **given: Any) -> None:
         raise _Made({**{name: one.default for name, one in inspect.signature(NanWatch).parameters.items()}, **given})
 
-    _question = choose.question
     monkeypatch.setattr(job, "fitted", fitted)
     monkeypatch.setattr(scenario, "fitted", fitted)
-    monkeypatch.setattr(choose, "question", asked)
     monkeypatch.setattr(AutoWatch, "__init__", watched)
     return
 
@@ -127,7 +119,7 @@ ASKED = {  # commands whose defaults are not the parser's own, and what they can
     "memory": (),
     "placements": (),
     "why": (),
-    "choose": ("--model", "1e9"),
+    "choose": (),
     "paro": (),
 }
 
