@@ -93,7 +93,7 @@ Qwz = Annotated[
 Qgz = Annotated[
     bool, Field(description="Quantize gradients for the reduction (zero_quantized_gradients)."), Only.DEEPSPEED
 ]
-Checkpointing = Annotated[bool, Field(description="Gradient checkpointing."), Only.DEEPSPEED]
+Checkpointing = Annotated[bool, Field(description="Gradient checkpointing.")]
 
 
 class Training(BaseModel):

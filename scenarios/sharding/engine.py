@@ -89,6 +89,7 @@ class ShardedEngine:
         self.gradients = Gradients(self.pieces, strategy, levels, self.order, dtype, accumulation)
         self._updates = Updates(self.pieces, strategy.state, levels, self.order, self.parameters, optimizer, clip)
         self._entered: list[Unit] = []  # in the backward pass, and not released
+        self._backward = False  # a forward pass in it is gradient checkpointing's, of units that are there
         self._due = 0  # micro-batches since the last step
         for module in dict.fromkeys(module for unit in self.units for module in unit.modules):
             needed = [unit for unit in self.units if module in unit.modules]
@@ -107,10 +108,12 @@ class ShardedEngine:
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a micro-batch, whose ``loss`` is a mean; the step uses the mean of all losses."""
         self.gradients.begin()
+        self._backward = True
         try:
             (loss / self.accumulation).backward()
             self.gradients.end()
         finally:
+            self._backward = False
             self._entered.clear()
         self.parameters.release_all()
         self._due += 1
@@ -138,13 +141,15 @@ class ShardedEngine:
         """Return a hook that fetches ``units``, those that a module needs: more than its own where weights are tied."""
 
         def enter(module: nn.Module, arguments: Any) -> None:
-            for unit in units:
+            for unit in () if self._backward else units:
                 self.parameters.use(unit, backward=False)
 
         return enter
 
     def _leave(self, units: list[Unit]) -> Callable[..., None]:
         def leave(module: nn.Module, arguments: Any, output: Any) -> None:
+            if self._backward:
+                return
             for unit in units:
                 self.parameters.release(unit)
             if torch.is_grad_enabled():

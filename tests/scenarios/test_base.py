@@ -69,5 +69,5 @@ def test_each_says_ranks_in_its_own_word() -> None:
 
 def test_what_one_engine_alone_knows_is_marked_at_the_field() -> None:
     of_deepspeed = {name for name, field in Scenario.model_fields.items() if Only.DEEPSPEED in field.metadata}
-    assert {"hpz", "fix", "deepspeed", "watch", "checkpointing"} < of_deepspeed
+    assert {"hpz", "fix", "deepspeed", "watch"} < of_deepspeed
     assert {name for name, field in Job.model_fields.items() if Only.ENGINE in field.metadata} == {"group", "rings"}

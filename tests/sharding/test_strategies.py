@@ -8,12 +8,14 @@ gradients as they come, and holds the strategies to what DDP itself does when it
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from streamrace.device.device import Device
 from streamrace.device.ranks.cluster import Rank
@@ -257,3 +259,36 @@ def test_tied_weights_are_one_parameter_that_two_modules_need(tmp_path: Path) ->
 
     found = together(4, program, tmp_path, simulated=False, silence_s=800)
     assert found == [dict.fromkeys(("NNN", "NIG", "IIG", "IGG", "GGG"), 0)] * 4
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["the hooks run again", "the hooks stay outside"])
+def test_gradient_checkpointing_changes_no_bit(inside: bool, tmp_path: Path) -> None:
+    """A block is computed again in the backward pass, as a module with its hooks, or its forward method alone."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net(exact=True)
+
+        def forward(self, words: Tensor, classes: Tensor) -> Tensor:
+            hidden = self.net.embedding(words)
+            for block in self.net.blocks:
+                hidden = checkpoint(block, hidden, use_reentrant=False) if inside else block(hidden)
+            return nn.functional.cross_entropy(self.net.head(hidden).float(), classes)
+
+    def program(me: Rank, device: Device | None) -> dict[str, int]:
+        reference = by_ddp(net(exact=True), me.rank, steps=FEW, accumulation=2)
+        topology = Topology.of(2)
+        found = {}
+        for name in STRATEGIES:
+            model = Again()
+            if not inside:
+                for block in model.net.blocks:
+                    block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            made = engine(model, strategy(name), topology, device, accumulation=2)
+            train(made, me.rank, steps=FEW)
+            found[name] = differing(reference, values(made))
+        return found
+
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)
+    assert found == [dict.fromkeys(STRATEGIES, 0)] * 4

@@ -63,3 +63,16 @@ def test_a_model_whose_weights_are_nowhere_is_built_unit_by_unit(tmp_path: Path)
     found = rehearsed(tmp_path, sharding="GGG", steps=1)
     start = next(phase for phase in found.memory.phases if phase.phase == "init")
     assert start.nbytes < 4 * found.parameters  # a whole model in fp32
+
+
+@pytest.mark.parametrize("letters", ["IIG", "GGG"])
+def test_gradient_checkpointing_computes_again_and_communicates_the_same(letters: str, tmp_path: Path) -> None:
+    """A layer's parameters are gathered once for its backward pass, in which the forward pass is computed again."""
+    size = {"sharding": letters, "micro_batch": 4, "sequence": 1024}
+    kept, again = (rehearsed(tmp_path / str(on), checkpointing=on, **size) for on in (False, True))
+    assert not again.races
+    assert again.memory.kind_peaks["activations"] < 0.5 * kept.memory.kind_peaks["activations"]
+    assert again.traffic == kept.traffic
+    layers = 3 * kept.forward_flops
+    assert again.forward_flops == kept.forward_flops
+    assert 1.1 * layers < again.flops < 1.34 * layers
