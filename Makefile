@@ -72,10 +72,10 @@ dry: $(READY) ## Rehearse a full-size job as rank 0 of many: races, step time, m
 	@$(BIN)/streamrace dry --name $(or $(NAME),dry) --overwrite $(ARGS)
 
 memory: $(READY) ## The cost of hpZ's secondary copy: dry runs of 7B to 70B and the formula; table and picture
-	@$(BIN)/streamrace memory --name $(or $(NAME),memory) --overwrite $(ARGS)
+	@$(BIN)/streamrace memory --name $(or $(NAME),memory) --nodes 8 --checkpointing --overwrite $(ARGS)
 
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
-	@$(BIN)/streamrace sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
+	@$(BIN)/streamrace sweep --name $(or $(NAME),sweep) --nodes 8 --checkpointing --overwrite $(ARGS)
 
 why: $(READY) ## Which assumption decides whether the race shows: the users' setting, with one change at a time
 	@$(BIN)/streamrace why --name $(or $(NAME),why) --overwrite $(ARGS)
@@ -93,7 +93,7 @@ reviewers: $(READY) ## Experiments that the papers' reviewers asked for: held-ou
 	@$(BIN)/python -m papers reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
 
 placements: $(READY) ## Every place for hpZ's synchronisation: race-free or not, and its cost
-	@$(BIN)/streamrace placements $(ARGS)
+	@$(BIN)/streamrace placements --nodes 8 --checkpointing $(ARGS)
 
 releases: $(READY) ## One scenario under eleven DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/streamrace releases $(ARGS)

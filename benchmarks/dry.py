@@ -24,7 +24,7 @@ _MANY = {
     "Llama-2-70B, 1,024 ranks": "--model llama-2-70b --nodes 128 --gpus 8 --hpz 8 --micro-batch 4 --checkpointing",
     "Llama-3.1-405B, 16,384 ranks": "--model llama-3.1-405b --nodes 2048 --gpus 8 --hpz 8 --checkpointing --extend",
 }
-_SWEEP = "--model llama-2-7b --name bench-sweep --overwrite"
+_SWEEP = "--model llama-2-7b --nodes 8 --checkpointing --name bench-sweep --overwrite"
 _SWEPT = 9 * 6 * 5  # networks, micro-batches, configurations
 _ALONE = "--model llama-2-7b --nodes 8 --gpus 8 --hpz 8 --checkpointing --one-rank"
 _FRAMEWORKS = "import torch, transformers, deepspeed"

@@ -38,7 +38,7 @@ class Study(NamedTuple):
 
 STUDIES = {
     "sweep": Study(
-        "sweep --overwrite --deepspeed 0.13.4",
+        "sweep --nodes 8 --checkpointing --overwrite --deepspeed 0.13.4",
         {
             "sweep.csv": "sweep.csv",
             "report/phase-diagram.png": "phase-diagram.png",
@@ -46,14 +46,14 @@ STUDIES = {
         },
     ),
     "sweep-2-nodes": Study(
-        "sweep --overwrite --deepspeed 0.13.4 --nodes 2",
+        "sweep --nodes 2 --checkpointing --overwrite --deepspeed 0.13.4",
         {"sweep.csv": "sweep-2-nodes.csv", "report/phase-diagram.png": "phase-diagram-2-nodes.png"},
     ),
     "why": Study(
         "why --overwrite", {"why.csv": "why.csv", "losses.csv": "why-losses.csv", "report/why.png": "why.png"}
     ),
     "memory": Study(
-        "memory --overwrite",
+        "memory --nodes 8 --checkpointing --overwrite",
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "report/memory.png": "memory.png"},
     ),
     "trackers": Study("memory --trackers --overwrite", {"trackers.csv": "trackers.csv"}),
@@ -117,7 +117,7 @@ STUDIES = {
         module="papers",
     ),
     "placements": Study(
-        "placements",
+        "placements --nodes 8 --checkpointing",
         {
             "placements.csv": "placements.csv",
             "cheapest.csv": "placements-cheapest.csv",

@@ -35,14 +35,14 @@ MODELS: dict[str, Table] = {
             "formula": lambda row: f"{row.formula / GIB:.3f}" if row.group > 1 else "",
             "error": lambda row: f"{row.error:.1%}" if row.group > 1 else "",
             "peak of all memory": lambda row: f"{row.peak / GIB:.2f}",
-            "fits, GB": lambda row: ", ".join(f"{card}" for card in (40, 80) if row.peak <= card * GIB) or "neither",
+            "fits, GiB": lambda row: ", ".join(f"{card}" for card in (40, 80) if row.peak <= card * GIB) or "neither",
         },
     ),
     "memory-limits": Table(
         "memory-limits.csv",
         {
             "configuration": configuration,
-            "card, GB": lambda row: f"{row.card}",
+            "card, GiB": lambda row: f"{row.card}",
             "does not fit from, billion parameters": lambda row: f"{row.parameters / 1e9:.0f}",
             "which lies": lambda row: "beyond the models measured" if row.beyond else "between two models measured",
         },

@@ -15,15 +15,15 @@ from streamrace.repro.commands import flags
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies.lists import among, words
 
-_LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
+_LIVE = ("compare", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")
-_SWEEP = ("strategies", "workers")
+_SWEEP = ("compare", "workers")
 
 
 @click.command()
 @click.option("--paper", "part", flag_value="paper", help="Dry runs of the paper's cases, compared with its figures.")
 @click.option("--sweep", "part", flag_value="sweep", help="From which bandwidth on each pays: dry runs, a picture.")
-@click.option("--strategies", help="Without --paper: only IIG, ZeRO-3, ... [default: all 14]")
+@click.option("--compare", help="Without --paper: only IIG, ZeRO-3, ... [default: all 14]")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Live: fp32 or bf16. [default: fp32]")
 @click.option("--steps", type=click.IntRange(2), help="Live: optimizer steps. [default: 3]")
 @click.option("--ranks", type=click.IntRange(1), help="Live: ranks, on two nodes. [default: 4]")
@@ -68,7 +68,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     run(Terminal(), folder, **given)
 
 
-def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "", **options: Any) -> None:
+def _live(console: Console, make_folder: Callable[[], Path], compare: str = "", **options: Any) -> None:
     from papers.screen import paro as report
     from papers.studies import paro as study
     from streamrace.reports.screen.terminal import doing
@@ -76,7 +76,7 @@ def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "
     from streamrace.scenarios import program
 
     began = time.perf_counter()
-    todo = study.scenarios(study.strategies(words(strategies)), **options)
+    todo = study.scenarios(study.strategies(words(compare)), **options)
     for one in todo:
         one.check()
     folder = make_folder()
@@ -143,7 +143,7 @@ def _paper(
     _ends(console, folder, files, began)
 
 
-def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = "", workers: int | None = None) -> None:
+def _sweep(console: Console, make_folder: Callable[[], Path], compare: str = "", workers: int | None = None) -> None:
     from papers.pictures import paro_sweep as report
     from papers.studies import paro_sweep as study
     from streamrace.reports.screen.terminal import doing
@@ -152,7 +152,7 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
     from streamrace.scenarios.sharding.strategy import strategy
 
     began = time.perf_counter()
-    chosen = [str(strategy(name)) for name in words(strategies)]
+    chosen = [str(strategy(name)) for name in words(compare)]
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()

@@ -142,13 +142,17 @@ def time_table(step: StepTime) -> Table:
 
 
 def memory_table(memory: MemoryUse) -> Table:
-    """Return the table of memory by kind at its peak."""
-    kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
-    rows: list[list[Any]] = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]
+    """Return the table of memory by kind: at the peak, and the most of the kind, which may be at another moment."""
+    kinds = [(memory.kinds.get(kind, 0), most, kind) for kind, most in {**memory.kinds, **memory.kind_peaks}.items()]
+    rows: list[list[Any]] = [
+        [_KINDS.get(kind, kind), nbytes / GIB, most / GIB]
+        for nbytes, most, kind in sorted(kinds, reverse=True)
+        if most >= GIB // 1000
+    ]
     moment = memory.moment
     when = f"{moment.phase} of step {moment.step}, micro-batch {moment.micro_batch}" if moment else "nothing"
-    rows.append([Cell(f"peak, in {when}", "strong"), memory.peak / GIB])
-    return Table("Memory at its peak", ["", Column("GiB", ".2f")], rows)
+    rows.append([Cell(f"peak, in {when}", "strong"), memory.peak / GIB, None])
+    return Table("Memory at its peak", ["", Column("GiB", ".2f"), Column("kind's most", ".2f")], rows)
 
 
 _KINDS = {

@@ -50,7 +50,7 @@ def charts(frames: Frames) -> dict[str, Chart]:
             axes.text(x, -highest * 0.012, name, va="top", fontsize=8.5, **centred)
     for card in (card for card in CARDS if card < top):
         axes.axhline(card, color=TEXT, linewidth=0.9, linestyle=(0, (5, 4)), zorder=3)
-        name = f"a{'n' if str(card).startswith('8') else ''} {card} GB card"
+        name = f"a{'n' if str(card).startswith('8') else ''} {card} GiB card"
         axes.text(-0.5, card, name, ha="left", va="bottom", fontsize=9, style="italic", color=TEXT)
     axes.set(ylim=(0, top), xlim=(-0.55, len(models) - 0.45), ylabel="GiB on each GPU, at the peak")
     sizes = frame.groupby("model").parameters.first() / 1e9

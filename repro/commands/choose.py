@@ -27,11 +27,11 @@ _FIELDS = {
 @click.option(
     "--trainable", default="1", help="Fraction of the parameters that is trained: 1, 1/16, peft (1/1000). [default: 1]"
 )
-@click.option("--strategies", default="", help="Strategies: IIG, ZeRO-3, hpZ, ... [default: all 14, and hpZ]")
+@click.option("--compare", default="", help="Ways to shard: IIG, ZeRO-3, hpZ, ... [default: all 14, and hpZ]")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write the table to this file, in bytes and seconds.")
 @job_options(*Job.model_fields.keys() - _FIELDS)
 @json_output
-def choose(csv: Path | None, strategies: str, put: Put, **values: Any) -> None:
+def choose(csv: Path | None, compare: str, put: Put, **values: Any) -> None:
     """Find the fastest sharding strategy that fits: compare PaRO's strategies and hpZ by their formulas.
 
     Three letters say how parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
@@ -43,7 +43,7 @@ def choose(csv: Path | None, strategies: str, put: Put, **values: Any) -> None:
 
     own = {name: values.pop(name) for name in ("gpu_memory", "activations", "trainable")}
     asked = job(sharding="GGG", **chosen(values, Job))  # of our own engine, which has groups; all ways are compared
-    question = study.question(asked, **own, strategies=words(strategies))
+    question = study.question(asked, **own, strategies=words(compare))
     frame = study.study(question)
     if csv is not None:
         try:

@@ -35,8 +35,6 @@ GROUPS = (2, 4, 8, 16)
 GROUP = 8  # a node in the paper
 ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # measured with all group sizes by default
 CARDS = (40, 80)  # GiB of a GPU
-# Two steps: the second backward pass is the first with Adam's moments in memory, and the first that prefetches.
-JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "checkpointing": True, "steps": 2}
 KINDS = (
     "primary", "secondary", "gradient", "master", "optimizer", "bucket", "gathered", "activations", "temporary",
     "buffer", "rounding",
@@ -97,7 +95,8 @@ def study(
     workers: int | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Dry-run all cases; one row each, by size and group. ``options``: of the job, besides or instead of :data:`JOB`.
+    """Dry-run all cases; one row each, by size and group. ``options``: of the job. It has two steps: the second
+    backward pass is the first with Adam's moments in memory, and the first that prefetches.
 
     Columns, bytes on each GPU: ``model``, ``group`` (1: no hpZ), ``qwz``, ``parameters`` (elements); ``secondary`` as
     measured (its peak), ``formula`` (2 bytes x parameters / group), ``error`` (the first over the second, less 1; NaN
@@ -117,7 +116,7 @@ def study(
 
 
 def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    case_job: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
+    case_job: Job = job(**{**options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.configuration}".replace(" ", "")
     metric, path = MemoryMetrics(), file_of(folder / name / "trace", 0)
     readers: list[TraceReader] = []

@@ -28,7 +28,7 @@ _FIXES = "streamrace/frameworks/deepspeed/fixes"
 NETWORKS = (12.5, 100.0, 400.0)
 LARGEST_NETWORK = 100.0
 MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
-JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
+JOB: dict[str, Any] = {"hpz": 8}
 COLUMNS = {
     "model": "str", "gbits": "float64", "fix": "str", "where": "str", "what": "str", "race_free": "bool",
     "races": "int64", "manifested": "int64", "pairs": "str", "memory": "str", "example": "str", "step_s": "float64",

@@ -44,7 +44,7 @@ def command(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> 
 def test_two_strategies_are_as_ddp_and_the_formulas_have_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown, words, status = command(capsys, tmp_path, "--strategies", "IIG,ZeRO-2", "--steps", "2")
+    shown, words, status = command(capsys, tmp_path, "--compare", "IIG,ZeRO-2", "--steps", "2")
     assert status == 0
     assert "largest difference from torch's DistributedDataParallel on CPU with gloo" in words
     assert "All 2 are as the formulas say, and none has a race." in words
@@ -70,7 +70,7 @@ def test_two_strategies_are_as_ddp_and_the_formulas_have_them(
 
 def test_a_race_is_told_and_is_an_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In bf16 DDP has no fp32 state: our own NNN stands for it."""
-    arguments = ("--strategies", "IIG", "--steps", "2", "--precision", "bf16", "--without", "gather-before-use")
+    arguments = ("--compare", "IIG", "--steps", "2", "--precision", "bf16", "--without", "gather-before-use")
     shown, words, status = command(capsys, tmp_path, *arguments)
     assert status == 1
     assert "from our engine under NNN on CPU with gloo, as DDP does not train in bf16 with fp32 state" in words
@@ -257,7 +257,7 @@ def test_every_case_is_run_once_and_is_a_job() -> None:
 
 def test_a_sweep_tells_from_where_on_it_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of ZeRO-3 alone, which is what others are set against; the rings are there anyway."""
-    shown, words, status = command(capsys, tmp_path, "--sweep", "--strategies", "ZeRO-3")
+    shown, words, status = command(capsys, tmp_path, "--sweep", "--compare", "ZeRO-3")
     assert status == 0
     assert max(map(len, shown.splitlines())) <= 80
     assert "rings against a flat ring (1 GB)" in words
@@ -305,11 +305,11 @@ def test_it_pays_from_where_it_never_again_does_not() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--strategies", "NGI"], "the strategy NGI is not legal: its optimizer state (I) is coarser"),
-        (["--strategies", "ZeRO-9"], "there is no strategy 'ZeRO-9'"),
+        (["--compare", "NGI"], "the strategy NGI is not legal: its optimizer state (I) is coarser"),
+        (["--compare", "ZeRO-9"], "there is no strategy 'ZeRO-9'"),
         (["--group", "3"], "groups of 3 do not divide 4 ranks: choose one of 1, 2, 4"),
         (["--ranks", "3"], "3 ranks cannot be spread evenly over 2 nodes"),
-        (["--strategies", "NNN", "--without", "gather-before-use"], "NNN has no synchronisation 'gather-before-use'"),
+        (["--compare", "NNN", "--without", "gather-before-use"], "NNN has no synchronisation 'gather-before-use'"),
         (["--models", "llama-65b"], "--models has a meaning only with --paper: leave one"),
         (["--paper", "--steps", "4"], "--steps has a meaning only live, without --paper and"),
         (["--sweep", "--group", "2"], "--group has a meaning only live, without --paper and --sweep"),

@@ -132,10 +132,10 @@ def test_a_model_by_name_on_the_default_hardware(capsys: pytest.CaptureFixture[s
         (["--model", "llama-3"], "there is no model 'llama-3': choose one of llama-2-7b, "),
         (["--model", "nan"], "a model has a number of parameters from 1 on, for example 65e9, not nan"),
         (
-            ["--model", "7e9", "--strategies", "NGI"],
+            ["--model", "7e9", "--compare", "NGI"],
             "the strategy NGI is not legal: its optimizer state (I) is coarser",
         ),
-        (["--model", "7e9", "--strategies", "IIG,ZeRO-9"], "there is no strategy 'ZeRO-9'"),
+        (["--model", "7e9", "--compare", "IIG,ZeRO-9"], "there is no strategy 'ZeRO-9'"),
         (["--model", "7e9", "--group", "6"], "groups of 6 do not divide 16 ranks: choose one of 1, 2, 4, 8, 16"),
         (
             ["--model", "7e9", "--gpus", "6", "--nodes", "4", "--group", "4"],

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamrace.device.hardware import profile_names
-from streamrace.reports.data.dry import load
+from streamrace.reports.data.dry import load, memory_table
 from streamrace.repro.__main__ import main
 from tests.studies.small import configuration, model
 
@@ -132,6 +132,8 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     assert names[0][0].startswith("secondary model.") and names[0][0] in printed
     assert found["accumulation"] == 2 and found["micro_batch"] == 1
     assert {"primary", "secondary", "master", "optimizer", "gradient", "activations"} <= set(found["memory"]["kinds"])
+    (copy,) = (row for row in memory_table(load(tmp_path / "runs" / "it").file.memory).rows if "(hpZ)" in row[0])
+    assert copy[1] <= copy[2] == pytest.approx(2 * found["parameters"] / 4 / 2**30, rel=0.001), "whole at some moment"
     assert all(race["slack_ns"] for race in found["races"]) and len(found["races"]) == 2
     timeline = json.loads(gzip.decompress((tmp_path / "runs" / "it" / "timeline.json.gz").read_bytes()))
     arrows = [event for event in timeline["traceEvents"] if event["ph"] == "s"]

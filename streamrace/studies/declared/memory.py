@@ -25,7 +25,6 @@ def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
         if options or models or groups or quantized is not None:
             raise click.UsageError("--trackers has cases of its own: leave the other options out.")
         return StudyPlan(_tracked, mark=("check.json", '{"asked": {"study": "trackers"}}\n'))
-    options = {**study.JOB, **options}
     sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
     todo = study.cases(words(models or ""), sizes, qwz=quantized, ranks=job(**options).ranks)
     jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refuse it before any run
@@ -75,7 +74,7 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
         [
             Fact("job", ", ".join(f"{name} {options[name]}" for name in _SHOWN if name in options)),
             Fact("models", ", ".join(models)),
-            Fact("fits", f"a GPU of {' or '.join(map(str, CARDS))} GB, by torch's peak"),
+            Fact("fits", f"a GPU of {' or '.join(map(str, CARDS))} GiB, by torch's peak"),
         ],
     )
 
@@ -100,7 +99,7 @@ def _copies(frames: Frames) -> Table:
         )
         before = row.model
     numbers = [Column("copy", ".3f"), Column("2P/group", ".3f"), Column("error", right=True), Column("peak", ".2f")]
-    columns = ["model", Column("billion", ".2f"), "configuration", *numbers, "fits, GB"]
+    columns = ["model", Column("billion", ".2f"), "configuration", *numbers, "fits, GiB"]
     return Table("The secondary copy, GiB on each GPU", columns, rows)
 
 
@@ -108,7 +107,7 @@ def _ends(frames: Frames) -> Table:
     ends = study.limits(frames["memory"]).sort_values(["card", "group", "qwz"])
     rows = [
         [
-            f"{row.card} GB", configuration(row.group, row.qwz), row.fits or "-", row.fails or "-",
+            f"{row.card} GiB", configuration(row.group, row.qwz), row.fits or "-", row.fails or "-",
             f"{row.parameters / 1e9:.0f} billion{'*' if row.beyond else ''}",
         ]
         for row in each(ends)
@@ -143,8 +142,7 @@ STUDY = Study(
     question="What does hpZ's secondary copy cost in memory, by model and group size?",
     text="""Measure the memory of hpZ's secondary copy on dry runs, and compare it with its formula.
 
-    The defaults are 64 GPUs, gradient checkpointing and two steps. Writes tables (memory.csv, limits.csv) and a
-    report.
+    Writes tables (memory.csv, limits.csv) and a report.
     """,
     columns={"memory": study.COLUMNS, "trackers": trackers.COLUMNS},
     plan=_plan,
@@ -159,9 +157,8 @@ STUDY = Study(
         ),
     ),
     decided=(
-        "model", "hpz", "qwz", "stage", "steps", "config", "precision", "hardware", "network", "fix", "slow",
+        "model", "hpz", "qwz", "stage", "steps", "config", "sharding", "group", "rings", "fix", "slow",
     ),
-    usual=study.JOB,
     takes="table and picture",
     replaces="a study",
     words=("hpZ", "secondary partition"),

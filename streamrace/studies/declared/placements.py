@@ -217,7 +217,6 @@ STUDY = Study(
     question="Where may the synchronisation after the secondary copy stand, and what does it cost?",
     text="""Dry-run every place for the synchronisation; then remove each of stock DeepSpeed's own, one at a time.
 
-    The default job has 8 nodes of 8 GPUs, hpZ 8, checkpointing, micro-batch 16 (4 for llama-2-70b) and 2 steps.
     Stock's own synchronisations are judged in a small live run of 4 ranks. Writes a report. A folder of the same name
     is replaced.
     """,

@@ -20,7 +20,7 @@ from streamrace.studies.study import Conclusion, Fact, Frames, Study, StudyPlan,
 from streamrace.studies.sweep import PAYS, STOCK, UNFIXED, ZERO3, gain, matters_from, stops_paying
 from streamrace.studies.table import Cell, Column, Table, each
 
-_USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
+_USUAL = {"hpz": 8}
 _TOLD = 0.01  # part of a step from which on the effect of queries is reported
 
 
