@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from streamrace.device.extras import installed
+from streamrace.studies.table import STYLES
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # options on which no result depends
@@ -41,6 +42,8 @@ def report(
         page = study_page.write(result, folder / "report")
     for table in result.tables if shown else ():
         console.print(table)
+    if shown:
+        console.print(result.sentence, style=STYLES[result.tone], highlight=False, markup=False)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
@@ -66,18 +69,17 @@ def noted(
 
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
-    """Return the command line that repeats this command. ``more``: its arguments."""
+    """Return the command line that repeats this command. ``more``: its arguments, if not as click has them."""
     words = ["streamrace", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
-        if (
-            not isinstance(parameter, click.Option)
-            or name in _ASIDE
-            or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
-        ):
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in _ASIDE or not given or (more and not isinstance(parameter, click.Option)):
             continue
         value = context.params[name]
-        if parameter.is_flag:
+        if not isinstance(parameter, click.Option):
+            words.append(str(value))
+        elif parameter.is_flag:
             words.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
             for item in value if parameter.multiple else [value]:

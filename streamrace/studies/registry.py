@@ -20,6 +20,7 @@ class StudyEntry(NamedTuple):
 
 
 STUDIES = {
+    "plan": StudyEntry("Find the way to shard a job that fits and is the fastest, by dry runs."),
     "placements": StudyEntry("Compare the places for hpZ's synchronisation, with their costs."),
     "sweep": StudyEntry("Find where the race shows and hpZ pays: networks x micro-batches."),
     "why": StudyEntry("Find the assumptions that decide whether hpZ's race shows."),

@@ -118,6 +118,10 @@ def memory(place: Path) -> Path:
     return make.memory_folder(place)
 
 
+def plan(place: Path) -> Path:
+    return make.plan_folder(place)
+
+
 def kernels(place: Path) -> Path:
     return make.kernels_folder(place)
 
@@ -126,7 +130,7 @@ def catalogue(place: Path) -> Path:
     return make.catalogue_folder(place)
 
 
-STUDIES = (sweep, placements, releases, why, memory, kernels, waits, fix, catalogue)
+STUDIES = (sweep, placements, releases, why, memory, plan, kernels, waits, fix, catalogue)
 FOLDERS = (run, clean, fuzzed, checked, fragile, *STUDIES, dry_folder)
 
 

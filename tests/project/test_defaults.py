@@ -115,6 +115,7 @@ ASKED = {  # commands whose defaults are not the parser's own, and what they can
     "compare": (),
     "fuzz": (),
     "dry": (),
+    "plan": (),
     "sweep": (),
     "memory": (),
     "placements": (),

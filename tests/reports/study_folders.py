@@ -16,6 +16,7 @@ from streamrace.reports.pages.study_folder import note
 from streamrace.reports.pages.study_page import StudyMetadata
 from streamrace.studies import kernels
 from streamrace.studies.memory import AT_PEAK
+from streamrace.studies.plan import COLUMNS
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -151,6 +152,33 @@ STALE = {
     "uses": 3, "names": ["a.weight"], "ranks": [0, 1], "distance": 0.1,
 }  # fmt: skip
 UNCOVERED = {"kernel": "aten::cat", "stack": [], "reads": 3, "nbytes": 10880, "names": ["a.weight"], "ranks": [0]}
+
+
+def plan_folder(folder: Path, **changes: Any) -> Path:
+    """Five ways: one that fits and is the fastest, one with a race, one too large, and one that cannot run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    usual = {"engine": "DeepSpeed", "within_s": 0.4, "other_s": 0.1, "idle_s": 0.02, "tflops_per_gpu": 60.0,
+             "states_gib": 20.0, "gpu_gib": 80.0, "fits": True, "races": 0, "manifested": 0, "reason": "",
+             "groups": "nccl world: 4 s"}  # fmt: skip
+    ways: dict[str, dict[str, Any]] = {
+        "IIG": {"engine": "our own", "between_s": 3.5, "peak_gib": 50.0},
+        "hpZ 8": {"between_s": 4.0, "peak_gib": 52.0, "races": 2, "manifested": 12},
+        "ZeRO-3": {"between_s": 9.0, "peak_gib": 44.0},
+        "ZeRO-1": {"between_s": 8.0, "peak_gib": 130.0, "fits": False},
+    }
+    rows = []
+    for name, own in ways.items():
+        step = own["between_s"] + 2.52
+        speed = {"step_s": step, "compute_s": 2.0, "tokens_per_second": 65536 / step}
+        rows.append({"strategy": name, **usual, **speed, **own, **changes})
+    rows.append({**rows[0], "strategy": "NNI", "fits": False, "reason": "the model multiplies by its embedding"})
+    for name, kind in COLUMNS.items():
+        if kind == "float64" and name != "gpu_gib":
+            rows[-1][name] = None
+    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(folder / "plan.csv", index=False)
+    job = {"model": "llama-2-7b", "nodes": 4, "gpus": 8, "hardware": "a100", "network": 25.0, "micro_batch": 1,
+           "accumulation": 1, "sequence": 2048, "checkpointing": False, "config": None}  # fmt: skip
+    return _noted(folder, "plan", job)
 
 
 def releases_folder(folder: Path, kinds: Mapping[str, tuple[str, str] | str]) -> Path:

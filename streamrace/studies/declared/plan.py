@@ -1,0 +1,176 @@
+"""Declares the study ``plan``: which way to shard a planned job fits, and which is the fastest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import click
+import pandas as pd
+
+from streamrace.scenarios.base import ScenarioError
+from streamrace.scenarios.full_size import ModelError, subject
+from streamrace.scenarios.job import job
+from streamrace.studies import plan as study
+from streamrace.studies.lists import words
+from streamrace.studies.plan import COMPARED, ERRORS
+from streamrace.studies.study import Conclusion, Fact, Frames, Study, StudyPlan, StudyRun
+from streamrace.studies.table import Cell, Column, Table, each
+from streamrace.trace import wording
+
+
+def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
+    base = job(**options)
+    base.check()
+    if ":" not in base.model:  # a user's own function runs in the rank, not here
+        try:
+            subject(base.model)
+        except ModelError as error:
+            raise ScenarioError(str(error)) from None
+    capacity = own["gpu_memory"]
+    if capacity is not None and not 0 < capacity < math.inf:
+        raise ScenarioError(f"--gpu-memory takes a number above 0, not {capacity:g}")
+    todo = study.ways(words(own["compare"]), base)
+
+    def measure(run: StudyRun) -> Frames:
+        with run.counting() as progress:
+            frame = study.study(
+                todo, base, options, run.folder / "runs", progress, workers=run.workers, gpu_memory=capacity
+            )
+        return {"plan": frame}
+
+    return StudyPlan.of(base, measure, f"{_title(base.model_dump())}: {wording.count(len(todo), 'dry run')}")
+
+
+def _title(options: Mapping[str, Any]) -> str:
+    """Describe the job of ``options``: as they are, or as texts."""
+    get = {name: str(value) for name, value in options.items() if value is not None and value != "null"}.get
+    network = f" with {float(get('network', '')):g} Gbit/s between nodes" if get("network") else ""
+    batch = f"micro-batch {get('micro_batch')}, accumulation {get('accumulation')}"
+    return (
+        f"{get('model')}, {get('nodes')} nodes of {get('gpus')} GPUs ({get('hardware')}{network}), "
+        f"{'batches as ' + PurePath(get('config', '')).name + ' says' if get('config') else batch}, sequences of "
+        f"{get('sequence')} tokens" + (", gradient checkpointing" if get("checkpointing") in ("True", "true") else "")
+    )
+
+
+def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
+    frame = frames["plan"]
+    ran, fitting = frame[frame.reason == ""], frame[frame.fits]
+    title = _title(options)
+    facts = [
+        Fact("job", title),
+        Fact("compared", ", ".join(frame.strategy)),
+        Fact(
+            "errors",
+            f"published steps took {_range(ERRORS.step)} times as long as predicted, and gains of one strategy over "
+            f"another were {_range(ERRORS.gain)} times the predicted ones, in eight of ten ({ERRORS.rows} steps, "
+            f"{ERRORS.pairs} pairs: {ERRORS.source})",
+        ),
+        Fact("memory", "torch's peak on a GPU; CUDA's context and NCCL's buffers need some GiB more"),
+    ]
+    if ran.empty:
+        return Conclusion(title, "nothing runs", "bad", "None of these ways to shard can run.", facts)
+    if fitting.empty:
+        return Conclusion(title, "nothing fits", "bad", _nothing_fits(ran, options), facts)
+    best, others = fitting.iloc[0], fitting.iloc[1:]
+    low, high = (factor * best.step_s for factor in ERRORS.step)
+    sentence = (
+        f"Take {best.strategy}: {best.step_s:.3g} s a step ({low:.3g} to {high:.3g} s, as published steps are to "
+        f"predicted ones), {best.tokens_per_second:,.0f} tokens/s, {best.gpu_gib - best.peak_gib:.1f} of "
+        f"{best.gpu_gib:g} GiB to spare. {_against(best.step_s, others)}."
+    )
+    if racing := best.races > 0:
+        sentence += f" It has {wording.count(int(best.races), 'race')}, which 'streamrace dry' shows."
+    return Conclusion(title, f"{best.strategy} is the fastest", "warn" if racing else "good", sentence, facts)
+
+
+def _against(best: float, others: pd.DataFrame) -> str:
+    """Compare the seconds of the ``best`` with ZeRO-3's, or else the next one's, and say which may be as fast."""
+    if others.empty:
+        return "No other way fits"
+    least, most = ERRORS.gain
+    usual = others[others.strategy == "ZeRO-3"]
+    other = (others if usual.empty else usual).iloc[0]
+    gain = other.step_s / best
+    near = list(others.strategy[others.step_s * least < best])
+    text = f"It is {gain:.2f} times as fast as {other.strategy} ({gain * least:.2f} to {gain * most:.2f})"
+    if not near:
+        return text
+    return f"{text}; by these errors {wording.every(near)} may be as fast: measure {'them' if near[1:] else 'it'}, too"
+
+
+def _nothing_fits(ran: pd.DataFrame, options: Mapping[str, str]) -> str:
+    least = ran.sort_values("peak_gib", kind="stable").iloc[0]
+    helps = [] if options.get("checkpointing") == "true" else ["--checkpointing"]
+    helps += ["a smaller --micro-batch"] if int(options.get("micro_batch", "1")) > 1 else []
+    rest, nodes = least.gpu_gib - (least.peak_gib - least.states_gib), int(options.get("nodes", "1"))
+    if rest > 0:  # the states shrink with more GPUs, at best as all of them share them
+        helps.append(f"{max(nodes + 1, math.ceil(nodes * least.states_gib / rest))} nodes or more")
+    return (
+        f"Nothing fits {least.gpu_gib:g} GiB: {least.strategy} needs least, {least.peak_gib:.3g} GiB, of which model "
+        f"states are {least.states_gib:.3g}; {' or '.join(helps) or 'a GPU with more memory'} would help."
+    )
+
+
+def _range(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:g} to {pair[1]:g}"
+
+
+def _tables(frames: Frames) -> list[Table]:
+    frame = frames["plan"]
+    ran, refused = frame[frame.reason == ""], frame[frame.reason != ""]
+    longest = ran.step_s.max() if len(ran) else 1.0
+    form = f".{max(0, 3 - math.floor(math.log10(longest)))}f"  # four digits of the longest step
+    fastest = ran.step_s[ran.fits].min()
+    rows: list[list[Any]] = []
+    for row in each(ran):
+        tone = "soft" if not row.fits else "good" if row.step_s == fastest else ""
+        shown = f"{row.races}, {row.manifested} shown" if row.manifested else str(row.races)
+        rows.append(
+            [
+                Cell(row.strategy, tone), row.step_s, row.tokens_per_second, row.peak_gib,
+                Cell(f"{row.gpu_gib - row.peak_gib:.1f}", "" if row.fits else "bad"), row.compute_s, row.within_s,
+                row.between_s, row.other_s + row.idle_s, Cell(shown, "bad") if row.races else "none",
+            ]
+        )  # fmt: skip
+    columns = [
+        "strategy", Column("step", form), Column("tokens/s", ",.0f"), Column("peak", ".1f"),
+        Column("spare", right=True), Column("computing", form), Column("in nodes", form), Column("between", form),
+        Column("host", form), Column("races", right=True),
+    ]  # fmt: skip
+    note = (
+        "Seconds of a step: computing; exposed communication in groups within nodes, and between nodes; the rest, in "
+        "which the GPU waits for the host or copies. Peak and spare: GiB of a GPU."
+    )
+    reasons = [[row.strategy, row.reason] for row in each(refused)]
+    return [Table("What fits, the fastest first", columns, rows, note), Table("Not run", ["strategy", "why"], reasons)]
+
+
+STUDY = Study(
+    question="Which way to shard this job fits, and which is the fastest?",
+    text="""Compare ways to shard a planned job: what fits, how long a step takes, and where its time goes.
+
+    Dry-runs ZeRO-1, -2, -3 and hpZ by stock DeepSpeed (zero1, zero2, zero3, hpz), and strategies of three letters (IIG)
+    by our own engine. Groups are nodes, unless --hpz and --group say otherwise. CONFIG is your DeepSpeed JSON: it is
+    run as it is, and with each stage. Writes a table (plan.csv) and a report.
+    """,
+    columns={"plan": study.COLUMNS},
+    plan=_plan,
+    conclude=_conclude,
+    tables=_tables,
+    options=(
+        click.argument("config", required=False, type=click.Path(), metavar="[CONFIG]"),
+        click.option("--compare", default=",".join(COMPARED), help=f"Ways to shard. [default: {','.join(COMPARED)}]"),
+        click.option(
+            "--gpu-memory", type=float, metavar="GIB", help="Memory of a GPU, GiB. [default: the hardware's]"
+        ),
+    ),
+    decided=("config", "sharding", "stage", "steps", "deepspeed", "graft"),
+    usual={"hpz": ""},  # a node's GPUs
+    takes="table and picture",
+    replaces="a plan",
+    words=("hpZ", "ZeRO-3", "micro-batch", "race", "virtual time", "hardware profile"),
+)  # fmt: skip
