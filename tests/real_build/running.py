@@ -68,7 +68,7 @@ def run(real: RealBuild, *words: str | Path, ranks: int = 0, **settings: str) ->
                 own |= _as_rank(rank, ranks, folder) if ranks else {}
                 with (folder / f"out{rank}").open("w") as out, (folder / f"errors{rank}").open("w") as errors:
                     command = [sys.executable, *map(str, words)]
-                    variables = environment(real, **own, **settings)
+                    variables = environment(real, **(own | settings))
                     processes.append(subprocess.Popen(command, env=variables, stdout=out, stderr=errors))
             failed = _first_failed(processes)
         finally:
