@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from packaging.version import Version
 from pydantic import Field
 
-from streamrace.device.hardware import Profile
+from streamrace.device.hardware import Profile, host_names
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
@@ -39,6 +39,11 @@ class Job(Training):
         le=base.MOST_GBITS,
         description="Gbit/s between nodes, per node. Default: the hardware profile's.",
     )
+    host: str | None = Field(
+        None,
+        description=f"Processor of the hosts: {', '.join(host_names())}. The program's own Python code then takes the "
+        "time that was measured on it. Default: it takes none.",
+    )
     stage: Annotated[int, Only.DEEPSPEED] = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
     hpz: base.Hpz = 1
     qwz: base.Qwz = False
@@ -47,7 +52,9 @@ class Job(Training):
     sequence: base.Sequence = 2048
     accumulation: base.Accumulation = 1
     steps: base.StepCount = Field(
-        2, description="Optimizer steps; the last is reported, because DeepSpeed records its trace in the first."
+        2,
+        description="Optimizer steps; the last is reported, because DeepSpeed records its trace in the first "
+        "micro-batch, and prepares for it in the second (with --host and one micro-batch a step: 3).",
     )
     precision: base.Precision = "bf16"
     checkpointing: base.Checkpointing = False
@@ -124,11 +131,17 @@ class Job(Training):
 
     @property
     def machine(self) -> str:
-        """Return the hardware profile's name, with the network that was given in its place."""
-        return self.hardware if self.network is None else f"{self.hardware} with {self.network:g} Gbit/s between nodes"
+        """Return the hardware profile's name, with what was given in the place of its figures."""
+        given = [f"{self.network:g} Gbit/s between nodes"] if self.network is not None else []
+        given += [f"hosts of {self.host}"] if self.host is not None else []
+        return f"{self.hardware} with {' and '.join(given)}" if given else self.hardware
 
     def profile(self) -> Profile:
         profile = super().profile()
+        if self.host is not None:
+            if self.host not in host_names():
+                raise ScenarioError(f"there is no host '{self.host}': choose one of {', '.join(host_names())}")
+            profile = profile.on_host(self.host)
         if self.network is None:
             return profile
         described = f"{profile.description}; here one network card of {self.network:g} Gbps per node instead"
@@ -225,6 +238,8 @@ class Job(Training):
 
 def job(**options: Any) -> Job:
     """Build a job from options; raise :class:`ScenarioError` with one sentence when they do not fit."""
+    if options.get("host") is not None and options.get("accumulation", 1) == 1:
+        options = {"steps": 3, **options}
     return fitted(Job, options)
 
 

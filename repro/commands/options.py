@@ -34,8 +34,8 @@ SECTIONS = {
     ),
     "Our own engine, instead of DeepSpeed": ("sharding", "group", "rings", "without", "checkpoint_every", "resume"),
     "Cluster and timing": (
-        "ranks", "nodes", "gpus", "hardware", "network", "stands_for", "stands_for_micro_batch", "slow", "jitter",
-        "timing_seed",
+        "ranks", "nodes", "gpus", "hardware", "network", "host", "stands_for", "stands_for_micro_batch", "slow",
+        "jitter", "timing_seed",
     ),
 }  # fmt: skip
 _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names}

@@ -6,12 +6,15 @@ once per signature, and once per pair of kernel and stream for the timing's stre
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from streamrace.device.build import torch_folder
 from streamrace.device.hardware.kernels import DTYPES, PEER, Signature
 from streamrace.device.library import Factor, KernelCost, functions
 
@@ -35,11 +38,15 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs in virtual nanoseconds. ``slow``: ``fnmatch`` patterns (``kernel:aten::mm``, ``stream:3``) to factors."""
+    """Costs in virtual nanoseconds. ``slow``: ``fnmatch`` patterns (``kernel:aten::mm``, ``stream:3``) to factors.
+
+    ``call_ns``: of a call of one of the program's Python functions, which are not counted if it is 0.
+    """
 
     launch_ns: int = 5000
     synchronize_ns: int = 5000
     query_ns: int = 1000
+    call_ns: int = 0
     kernel_ns: int = 2000
     flops_per_ns: float = 150e3
     bytes_per_ns: float = 1500.0
@@ -90,6 +97,24 @@ def flops(name: str, shapes: Sequence[Shape]) -> int:
     return 0
 
 
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COUNTED, _PASSES, _NOTHING, _PROGRAM = range(4)  # as in csrc/python_calls.h
+
+
+def _files() -> dict[str, int]:
+    """Return, by prefix of a file's path, which calls of functions are the program's: those of all others are."""
+    return {
+        _OURS + os.path.join("device", "scripts.py"): _PROGRAM,
+        _OURS + os.path.join("device", "ranks", "child.py"): _PROGRAM,
+        _OURS + os.path.join("device", "dry", "steps.py"): _PASSES,  # stands in for torch's backward()
+        _OURS + "device" + os.sep: _NOTHING,
+        _OURS + "scenarios" + os.sep: _COUNTED,  # they are programs, as a user's
+        _OURS: _PASSES,
+        "<frozen importlib": _NOTHING,  # what is imported late differs from process to process
+        str(torch_folder() / "_opaque_base.py"): _NOTHING,  # torch asks it while it prepares a copy, now and then
+    }
+
+
 _current = [Costs()]
 
 
@@ -102,6 +127,10 @@ def use(costs: Costs) -> None:
     """Time the device of this process by ``costs`` from now on."""
     f = functions()
     _current[0] = costs
+    if costs.call_ns:
+        files = _files()
+        paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files))
+        f.count_calls(paths, (ctypes.c_int * len(files))(*files.values()), len(files))
 
     def kernel(name: bytes, nbytes: int, words: Any, count: int, switches: int, counted: Any) -> float:
         shapes, dtypes, at = [], [], 0
@@ -122,6 +151,7 @@ def use(costs: Costs) -> None:
         costs.launch_ns,
         costs.synchronize_ns,
         costs.query_ns,
+        costs.call_ns,
         f.callback("kernel", KernelCost, kernel),
         f.callback("factor", Factor, factor),
     )

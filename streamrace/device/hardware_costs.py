@@ -39,4 +39,4 @@ class Clocked(Costs):
 def clocked(timing: HardwareTiming, rank: int, *, weightless: str = NOTHING) -> Clocked:
     """Return the costs of ``rank`` in ``timing``, without the timing's jitter and delays of single operations."""
     clock = Clock(replace(timing, jitter=0.0, delays={}), rank)
-    return Clocked(launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns, clock=clock, weightless=weightless)
+    return Clocked(**clock.of_host, clock=clock, weightless=weightless)

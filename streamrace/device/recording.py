@@ -64,6 +64,7 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
             "launch_ns": now.launch_ns,
             "synchronize_ns": now.synchronize_ns,
             "query_ns": now.query_ns,
+            "call_ns": now.call_ns,
             "slow": dict(now.slow),
         },
         "clock": None if clock is None else clock.timing.as_dict(),

@@ -108,7 +108,8 @@ class Timing:
                 slow["kernel:*"] = slow.get("kernel:*", 1.0) * (deviation.factor if target == str(rank) else 1)
             else:
                 slow[deviation.what] = slow.get(deviation.what, 1.0) * deviation.factor
-        return replace(base, slow=slow, launch_ns=base.launch_ns * host, synchronize_ns=base.synchronize_ns * host)
+        own = {name: getattr(base, name) * host for name in ("launch_ns", "synchronize_ns", "call_ns")}
+        return replace(base, slow=slow, **own)
 
 
 @contextmanager

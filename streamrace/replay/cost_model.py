@@ -12,7 +12,7 @@ import numpy.typing as npt
 from streamrace.device.hardware import Clock
 from streamrace.device.tokens import Jitter
 from streamrace.replay.device_timing import DeviceTiming
-from streamrace.replay.host import Costed
+from streamrace.replay.host import Costed, HostAction
 
 _WORD = (1 << 64) - 1
 _MASKS = 256  # cached patterns
@@ -35,12 +35,15 @@ class _Kind(NamedTuple):
 class CostModel:
     """Computes the costs of the graph's ``count`` nodes in any timing."""
 
-    def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
+    def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[HostAction]) -> None:
         self._count = count
-        by_step: dict[tuple[int, str], list[int]] = {}
-        for node, rank, step in steps:
-            by_step.setdefault((rank, step), []).append(node)
-        self._steps = [(*of, np.array(nodes, dtype=np.int64)) for of, nodes in by_step.items()]
+        by_step: dict[tuple[int, str], list[HostAction]] = {}
+        for action in steps:
+            by_step.setdefault((action.rank, action.kind), []).append(action)
+        self._steps = [
+            (*of, np.array([action.node for action in alike]), np.array([action.times for action in alike]))
+            for of, alike in by_step.items()
+        ]
         self._by_op = {(record.rank, record.op): record for record in costed}
         alike: dict[_Kind, list[Costed]] = {}
         for record in costed:
@@ -78,10 +81,16 @@ class CostModel:
         costs = np.zeros(self._count, dtype=np.int64)
         ranks = range(len(timing.costs))
         by_rank = [timing.of_rank(rank) for rank in ranks]
-        for rank, step, nodes in self._steps:
+        for rank, step, nodes, times in self._steps:
             now = by_rank[rank]
-            lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
-            costs[nodes] = lengths_of.get(step, now.query_ns)
+            lengths_of = {
+                "launch": now.launch_ns,
+                "synchronize": now.synchronize_ns,
+                "call": now.call_ns,
+                "ask": now.query_ns,
+                "begin": timing.began[rank],
+            }
+            costs[nodes] = lengths_of[step] * times
         nominal, factors = self._nominal, np.ones(len(self._alike), dtype=np.float64)
         for rank, mask in self._of_rank:
             for pattern, value in by_rank[rank].slow.items():

@@ -51,6 +51,7 @@ class DeviceTiming:
                     launch_ns=int(info["costs"]["launch_ns"]),
                     synchronize_ns=int(info["costs"]["synchronize_ns"]),
                     query_ns=int(info["costs"]["query_ns"]),
+                    call_ns=int(info["costs"].get("call_ns", 0)),
                     slow={str(target): float(factor) for target, factor in info["costs"]["slow"].items()},
                 )
                 for info in infos
@@ -111,10 +112,7 @@ class DeviceTiming:
     def on(self, profile: hardware.HardwareTiming) -> DeviceTiming:
         """Return this timing on another machine: its collectives, launches and waits. Kernels keep their lengths."""
         clocks = [Clock(profile, rank) for rank in range(len(self.costs))]
-        costs = tuple(
-            replace(cost, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
-            for cost, clock in zip(self.costs, clocks, strict=True)
-        )
+        costs = tuple(replace(cost, **clock.of_host) for cost, clock in zip(self.costs, clocks, strict=True))
         return replace(self, profile=profile, costs=costs)
 
     def live(self) -> hardware.HardwareTiming:
@@ -128,7 +126,7 @@ class DeviceTiming:
         clock = self.clock(rank)
         if clock is None:
             return costs
-        return replace(costs, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
+        return replace(costs, **clock.of_host)
 
     def clock(self, rank: int) -> Clock | None:
         """Return the clock that computes the costs of ``rank`` from the profile; None without a profile."""

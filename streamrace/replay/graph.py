@@ -137,7 +137,7 @@ class Graph:
             new[node] = number
         self.preds = [tuple(new[pred] for pred in nodes.preds[node]) for node in order]
         self.threads = [nodes.threads[node] for node in order]
-        steps = [(new[node], rank, step) for node, rank, step in nodes.steps]
+        steps = [action._replace(node=new[action.node]) for action in nodes.steps]
         costed = [record._replace(node=new[record.node], late=new[record.late]) for record in nodes.costed]
         self._cost_model = CostModel(len(order), costed, steps)
         return new

@@ -75,17 +75,26 @@ class Costed(NamedTuple):
     origin: tuple[int, ...] = ()
 
 
+class HostAction(NamedTuple):
+    """A step of a rank's host that takes its time at ``node``, ``times`` over."""
+
+    node: int
+    rank: int
+    kind: str
+    times: int = 1
+
+
 @dataclass
 class HostNodes:
     """The nodes of all ranks: moments, each with its predecessors.
 
-    A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, kind of step),
-    or of an operation (``costed``). ``threads``: by node, its rank and stream. ``expected``: recorded times.
+    A node's time is the latest of ``preds`` plus a cost: of the host's own ``steps``, or of an operation (``costed``).
+    ``threads``: by node, its rank and stream. ``expected``: recorded times.
     """
 
     preds: list[tuple[int, ...]] = field(default_factory=list)
     threads: list[tuple[int, int]] = field(default_factory=list)
-    steps: list[tuple[int, int, str]] = field(default_factory=list)
+    steps: list[HostAction] = field(default_factory=list)
     costed: list[Costed] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
@@ -124,7 +133,7 @@ class Host:
         self._heirs: set[int] = set()  # blocks that may begin with the content of others
         self._held: dict[int, set[int]] = {}  # blocks that are handed on when these streams are done with them
         self._has_calls = False  # whether the recording holds calls, not only times
-        nodes.steps.append((self._start, rank, "begin"))
+        nodes.steps.append(HostAction(self._start, rank, "begin"))
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
         """Follow the records. Raises :class:`ReplayError` if the records are inconsistent."""
@@ -160,11 +169,11 @@ class Host:
 
     # -- the host's clock --------------------------------------------------------------------------
 
-    def _step(self, kind: str, time: int) -> int:
+    def _step(self, kind: str, time: int, times: int = 1) -> int:
         """Add a step of the host that takes time."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
-        self._nodes.steps.append((self._now, self._rank, kind))
+        self._nodes.steps.append(HostAction(self._now, self._rank, kind, times))
         self._nodes.expected.append((self._now, time))
         return self._now
 
@@ -183,6 +192,8 @@ class Host:
         if record.how == "met":
             tails = self._tails.values() if record.stream < 0 else [self._tail(record.stream)]
             self._until(tails, record.time)
+        elif record.how == "called":
+            self._step("call", record.time, record.calls)
         else:
             ask = self._step("ask", record.time)
             if record.marker >= 0:

@@ -15,7 +15,7 @@ def simplify(nodes: HostNodes) -> set[int]:
     ``nodes``: as created by the hosts, each host's nodes in its order.
     """
     kept_nodes = (
-        {node for node, _, _ in nodes.steps}
+        {action.node for action in nodes.steps}
         | {work.node for work in nodes.costed}
         | {work.late for work in nodes.costed}
     )

@@ -30,10 +30,10 @@ from streamrace.trace.graph_records import Dangling, GraphPart, KeptOutput, Pool
 FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are not operators
-VERSION = 5
+VERSION = 6
 LEFT_OUT = "without "  # prefix of the operation of a call that was left out
-READ = (2, 3, 4, 5)  # 2 had no Reuse, no Export, and no free that touches nothing; 3 no calls of collectives; 4 no
-# recordings of a real GPU
+READ = (2, 3, 4, 5, 6)  # 2 had no Reuse, no Export, and no free that touches nothing; 3 no calls of collectives; 4 no
+# recordings of a real GPU; 5 no time of the program's own functions
 
 
 class TraceError(Exception):
@@ -264,14 +264,15 @@ class HostWait(NamedTuple):
 
 class HostStep(NamedTuple):
     """The host's clock advanced to ``time`` without ordering anything. ``how``: asked (a ``query()`` of ``marker``, -1:
-    not known, that answered False), or met (the host waited for all streams, or for ``stream``, where no program may
-    rely on the wait: while a process group was created).
+    not known, that answered False), met (the host waited for all streams, or for ``stream``, where no program may rely
+    on the wait: while a process group was created), or called (the program called so many Python functions, ``calls``).
     """
 
     how: str
     time: int
     stream: int = -1
     marker: int = -1
+    calls: int = 0
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]

@@ -34,7 +34,7 @@ TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
 CODES = {kind: code for code, kind in enumerate(TYPES)}
 """The number of each record type, the first element of a record in a file."""
 HOST = 65  # the device's number for the host's own accesses to pinned memory, which belong to no stream
-HOW = ("synchronize", "read", "query", "asked", "copy", "met")
+HOW = ("synchronize", "read", "query", "asked", "copy", "met", "called")
 """Values of ``how`` in :class:`HostWait` and :class:`HostStep`; the words hold the index."""
 HEADER = Path(__file__).with_name("csrc") / "schema.h"
 
@@ -77,7 +77,7 @@ FIELDS: dict[WordKind, tuple[type[Any], str]] = {
     WordKind.RECORD: (Record, "number number"),
     WordKind.WAIT: (Wait, "number number number"),
     WordKind.HOST_WAIT: (HostWait, "number how number number number"),
-    WordKind.HOST_STEP: (HostStep, "how number number number"),
+    WordKind.HOST_STEP: (HostStep, "how number number number number"),
     WordKind.REUSE: (Reuse, "number number number number number number truth"),
     WordKind.EXPORT: (Export, "number name number number"),
     WordKind.POOL_PART: (PoolPart, "number number number number number"),

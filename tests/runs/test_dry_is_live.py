@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from streamrace.detectors import Race, RaceDetector
+from streamrace.device import hardware
 from streamrace.scenarios import program
 from streamrace.scenarios.scenario import Scenario, scenario
 from streamrace.trace.files import TraceReader, file_of
-from streamrace.trace.records import Begin, Seal, Stack, TraceRecord
+from streamrace.trace.records import Begin, HostStep, Seal, Stack, TraceRecord
 from tests.touched import rehearsed_alike
 
 _STARTERS = ("streamrace/scenarios/program.py",)  # a dry run is started from another line
 
-# Each setting stands in one of the first three; those that they imply are wide.
+PRICED = "a100-12.5gbps with a host"
+
+# Each setting stands in one of the first four; those that they imply are wide.
 TRAININGS = {
     "Falcon, checkpointing, accumulation": {"hpz": 1, "checkpointing": True, "model": "falcon", "accumulation": 2},
     "padded partitions, fp32, frozen, another fix and timing": {
@@ -27,6 +30,7 @@ TRAININGS = {
         "fix": "event",
         "slow": {"stream:all-gather": 9.0, "link:nccl world": 3.0},
     },
+    "the program's own code takes time": {"hpz": 2, "hardware": PRICED},
     "quantized": {"hpz": 2, "qwz": True, "qgz": True},
     "ZeRO-3": {"hpz": 1},
     "hpZ": {"hpz": 2},
@@ -38,6 +42,14 @@ TRAININGS = {
 
 def chosen(**options: Any) -> Scenario:
     return scenario(**{"size": "tiny", "sequence": 32, "steps": 2, "accumulation": 1, **options})
+
+
+def priced(folder: Path) -> Path:
+    """Write the profile of a machine on which calls of Python functions take time."""
+    text = (Path(hardware.__file__).parent / "profiles" / "a100-12.5gbps.toml").read_text(encoding="utf-8")
+    file = folder / "priced.toml"
+    file.write_text(f"call_ns = 950.0\n{text}", encoding="utf-8")
+    return file
 
 
 def told(folder: Path) -> list[TraceRecord]:
@@ -70,14 +82,17 @@ def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(
     "training",
-    [pytest.param(name, marks=[] if place < 2 else [pytest.mark.wide]) for place, name in enumerate(TRAININGS)],
+    [pytest.param(name, marks=[] if place < 3 else [pytest.mark.wide]) for place, name in enumerate(TRAININGS)],
 )
 def test_every_record_is_that_of_the_live_run(training: str, tmp_path: Path) -> None:
     """Operations, bytes they touch, streams, events, waits, allocations, frees, labels, all virtual times."""
-    made = chosen(**TRAININGS[training])
-    live, dry = both(made, tmp_path)
+    options = TRAININGS[training]
+    if options.get("hardware") == PRICED:
+        options = {**options, "hardware": str(priced(tmp_path))}
+    live, dry = both(chosen(**options), tmp_path)
     expected, found = told(live), told(dry)
     assert len(expected) > 3000
+    assert any(isinstance(record, HostStep) and record.calls for record in found) == ("hardware" in options)
     for left, right in zip(expected, found, strict=True):
         assert rehearsed_alike(left, right), (left, right)
     assert not races(dry, 1)

@@ -304,3 +304,16 @@ def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
     status, said = dry()
     assert status == 2 and "does not look like a run" in said
     assert (foreign / "diary.txt").read_text() == "mine"
+
+
+def test_the_hosts_own_code_takes_time_if_its_processor_is_named(dry: Any, tmp_path: Path) -> None:
+    """A small model waits for the host: a step is longer, and all that tells of it names the processor."""
+    seconds = []
+    for host in ((), ("--host", "epyc-7003")):
+        status, said = dry("--model", "usermodels:plain", "--accumulation", "2", *host)
+        assert status == 0 and ("hosts of epyc-7003" in said) == bool(host)
+        file = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text(encoding="utf-8"))
+        seconds.append(file["step_s"])
+    assert seconds[1] > 5 * seconds[0]
+    status, said = dry("--model", "usermodels:plain", "--host", "abacus")
+    assert status == 2 and "there is no host 'abacus': choose one of epyc-7003" in said

@@ -43,6 +43,18 @@ def test_on_another_network_it_is_what_a_fresh_dry_run_gives(
     assert [(race.occurrences, race.manifested, race.slack_ns) for race in again.races] == shown(fresh)
 
 
+def test_the_hosts_own_code_takes_as_long_on_another_network(tmp_path: Path) -> None:
+    folders = recorded, again = tmp_path / "recorded", tmp_path / "again"
+    for folder in folders:
+        folder.mkdir()
+    host = {"fix": "none", "host": "epyc-7003"}
+    found = rehearse(small(recorded, **host), recorded, answers=False, examples=None)
+    fresh = rehearse(small(again, **host, network=NETWORKS[1]), again, answers=False, examples=None)
+    timed = Retimer(recorded / "trace", found.races)
+    assert timed.at().step_ns == found.step.time
+    assert timed.at(network=NETWORKS[1]).step_ns == fresh.step.time != found.step.time
+
+
 def test_what_deepspeed_asks_costs_microseconds(recorded: Rehearsed, tmp_path: Path) -> None:
     """A dry run in which queries are answered: other host waits, the same step but for what asking and waiting take."""
     answered = rehearse(small(tmp_path, fix="none"), tmp_path, examples=None)

@@ -18,6 +18,7 @@
 #include "packed.h"
 #include "recorder.h"
 #include "probes.h"
+#include "python_calls.h"
 #include "unwritten.h"
 #include "wider.h"
 
@@ -244,12 +245,14 @@ void simgpu_python_ends() {
   abort_as_before = std::set_terminate(rest);
 }
 
-void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
+void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns, int64_t call_ns,
                   double (*kernel)(const char*, int64_t, const int64_t*, int64_t, int64_t, int64_t*), double (*factor)(const char*, int64_t)) {
   Lock lock;
-  device().costs = {launch_ns, synchronize_ns, query_ns, kernel, factor};
+  device().costs = {launch_ns, synchronize_ns, query_ns, call_ns, kernel, factor};
   device().forget_factors();
 }
+
+void simgpu_count_calls(const char* const* prefixes, const int* kinds, int count) { count_calls(prefixes, kinds, count); }
 
 int64_t simgpu_now() { return timeline().now; }
 int64_t simgpu_tail() {  // when all work given to the device is done, as far as known

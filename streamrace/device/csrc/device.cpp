@@ -8,6 +8,7 @@
 #include "deviations.h"
 #include "gpu_trace.h"
 #include "probes.h"
+#include "python_calls.h"
 #include "unwritten.h"
 
 namespace simgpu {
@@ -130,8 +131,17 @@ void Device::wait(int64_t stream, const Marker& marker, int64_t site) {
   trace().note(WordKind::kWait, {stream, marker.number, site});
 }
 
+void Device::host_called() {
+  if (costs.call_ns == 0) return;
+  int64_t calls = taken_calls();
+  if (calls == 0) return;
+  timeline().now += calls * costs.call_ns;
+  trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kCalled), timeline().now, -1, -1, calls});
+}
+
 void Device::host_wait(const Marker& marker, How how, int64_t site) {
   captures().refuse_wait(marker);
+  host_called();
   timeline().now += costs.synchronize_ns;
   int64_t before = timeline().now;
   timeline().synchronize(marker.instant);
@@ -143,6 +153,7 @@ void Device::host_wait(const Marker& marker, How how, int64_t site) {
 bool Device::query(const Marker& marker, int64_t site) {
   captures().refuse_wait(marker);
   captures().refuse_query();
+  host_called();
   timeline().now += costs.query_ns;
   bool passed = answers && timeline().passed(marker.instant);
   int64_t now = timeline().now;
@@ -151,7 +162,7 @@ bool Device::query(const Marker& marker, int64_t site) {
     trace().note(WordKind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
     raise();
   } else {
-    trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1, marker.number});
+    trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1, marker.number, 0});
   }
   return passed;
 }
@@ -181,6 +192,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
     captures().launch(*graph, std::move(node), accesses);
     return nullptr;
   }
+  host_called();
   return enqueue(stream, kernel, accesses, nominal, std::move(effect), site, costs.launch_ns);
 }
 
@@ -213,6 +225,7 @@ void Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses, co
     node.rendezvous = std::make_shared<Rendezvous>(rendezvous);
     return captures().launch(*graph, std::move(node), accesses);
   }
+  host_called();
   enqueue(stream, kernel, accesses, rendezvous, number, site, costs.launch_ns);
 }
 
@@ -255,7 +268,7 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
 void Device::meet(int64_t stream) {
   if (stream < 0) timeline().drain();
   else timeline().synchronize(timeline().position(stream));
-  trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream, -1});
+  trace().note(WordKind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream, -1, 0});
 }
 
 Effect Device::guarded(int64_t kernel, Effect effect) {

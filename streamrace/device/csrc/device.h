@@ -44,6 +44,7 @@ struct Costs {
   int64_t launch_ns = 5000;       // host time of each launch
   int64_t synchronize_ns = 5000;  // host time of a blocking call in addition to the wait
   int64_t query_ns = 1000;        // a query takes time, or a host that polls in a loop would make no progress
+  int64_t call_ns = 0;            // host time of a call of one of the program's Python functions; 0: they are not counted
   // Nanoseconds of an undisturbed kernel. `shapes`: of its tensors, results last, each as dimensions (type << 8), then sizes.
   // `switches`: the operator's boolean arguments, one bit each, the first one lowest.
   // `flops`, if not null, receives its floating point operations.
@@ -111,7 +112,11 @@ class Device {
   // The same for a launch of a replay, which takes none of the host's time.
   WorkPtr enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site,
                   int64_t host_ns = 0);
-  void host_launches() { timeline().now += costs.launch_ns; }
+  void host_launches() {
+    host_called();
+    timeline().now += costs.launch_ns;
+  }
+  void host_called();  // the program's Python functions that were called until now have taken their time
   // Gives the stream this rank's part in collective `number` of its group.
   void launch(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number, int64_t site);
   void enqueue(int64_t stream, int64_t kernel, const Accesses& accesses, const Rendezvous& rendezvous, int64_t number, int64_t site,

@@ -102,8 +102,11 @@ class Clock:
         self._timing = timing
         profile = timing.profile
         host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
-        self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # above 0: issuing work must take time
-        self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
+        self.of_host: dict[str, Any] = {  # as in streamrace.device.costs.Costs
+            "launch_ns": max(1, round(profile.launch_us * 1000 * host)),  # above 0: issuing work must take time
+            "synchronize_ns": round(profile.synchronize_us * 1000 * host),
+            "call_ns": round(profile.call_ns * host),
+        }
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
         self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0) * timing.straggler(rank)  # of this rank's kernels
         self._kernel_ns = profile.kernel_us * 1000

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from streamrace.device.hardware.facts import fact, facts
 from streamrace.device.hardware.kernels.gpu import GPUS
 from streamrace.device.hardware.network import Fabric, Network
 from streamrace.trace import untrusted
@@ -45,6 +46,7 @@ class Profile:
     attention_fraction: float | None = None  # the same for flash attention on long sequences
     attention_backward_fraction: float | None = None
     memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
+    call_ns: float = 0.0  # host time of a call of one of the program's Python functions; 0: they are not counted
     host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
     network: Network | None = None  # None: a collective is one ring, limited by its slowest link
 
@@ -78,10 +80,20 @@ class Profile:
         of_node = cards * self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
         return min(self.inter_node_gbits_per_s, of_node / flows)
 
+    def on_host(self, processor: str) -> Profile:
+        """Return the same machine with a host whose own code takes time: one of :func:`host_names`."""
+        launch_us, call_ns = (fact(f"host.{processor}.{figure}") for figure in ("launch_us", "call_ns"))
+        return replace(self, launch_us=launch_us, call_ns=call_ns)
+
     def on_network(self, gbits_per_s: float) -> Profile:
         """Return the same machine with one network card of this rate per node."""
         network = replace(self.network, nics=1) if self.network else None
         return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None, network=network)
+
+
+def host_names() -> list[str]:
+    """Return the names of the processors on which the host's own code was measured."""
+    return sorted({name.split(".")[1] for name in facts("host.")})
 
 
 def profile_names() -> list[str]:

@@ -48,6 +48,7 @@ def _title(options: Mapping[str, Any]) -> str:
     """Describe the job of ``options``: as they are, or as texts."""
     get = {name: str(value) for name, value in options.items() if value is not None and value != "null"}.get
     network = f" with {float(get('network', '')):g} Gbit/s between nodes" if get("network") else ""
+    network += f", hosts of {get('host')}" if get("host") else ""
     batch = f"micro-batch {get('micro_batch')}, accumulation {get('accumulation')}"
     return (
         f"{get('model')}, {get('nodes')} nodes of {get('gpus')} GPUs ({get('hardware')}{network}), "

@@ -141,6 +141,8 @@ class LayerPattern:
             key = _key("host waits", record.how, _near(mark), self._places.get(record.stack))
             return Item(key, record, (), host, mark=mark)
         if isinstance(record, HostStep):
+            if record.how == "called":  # the next record has this time, too
+                return None
             return Item(_key("host", record.how, record.stream), record, (), self._passed(record.time))
         if isinstance(record, Label):
             if record.block not in self._blocks:

@@ -8,8 +8,8 @@
 namespace schema {
 
 inline constexpr int64_t kHost = 65;
-enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };
-inline constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met"};
+enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet, kCalled };
+inline constexpr const char* kHow[] = {"synchronize", "read", "query", "asked", "copy", "met", "called"};
 enum class WordKind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout, kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable, kGroup, kPoolPart, kGraphPart, kReplay, kDangling
 };
@@ -34,7 +34,7 @@ struct Record { enum : int { marker, stream, fields }; struct Values { int64_t m
 struct Wait { enum : int { stream, marker, stack, fields }; struct Values { int64_t stream; int64_t marker; int64_t stack; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.stream = from.integer(); it.marker = from.integer(); it.stack = from.integer(); return it; } };
 struct HostWait { enum : int { marker, how, stack, time, began, fields }; struct Values { int64_t marker; std::string_view how; int64_t stack; int64_t time; int64_t began = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 4, fields); Values it; it.marker = from.integer(); it.how = from.text(); it.stack = from.integer(); it.time = from.integer(); if (count > 4) it.began = from.integer(); return it; } };
 struct End { enum : int { time, fields }; struct Values { int64_t time; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 1, fields); Values it; it.time = from.integer(); return it; } };
-struct HostStep { enum : int { how, time, stream, marker, fields }; struct Values { std::string_view how; int64_t time; int64_t stream = -1; int64_t marker = -1; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.how = from.text(); it.time = from.integer(); if (count > 2) it.stream = from.integer(); if (count > 3) it.marker = from.integer(); return it; } };
+struct HostStep { enum : int { how, time, stream, marker, calls, fields }; struct Values { std::string_view how; int64_t time; int64_t stream = -1; int64_t marker = -1; int64_t calls = 0; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.how = from.text(); it.time = from.integer(); if (count > 2) it.stream = from.integer(); if (count > 3) it.marker = from.integer(); if (count > 4) it.calls = from.integer(); return it; } };
 struct Call { enum : int { op, function, args, kwargs, outputs, places, dtype, random, host, result, fields }; struct Values { int64_t op; std::string_view function; std::string_view args; std::string_view kwargs; std::string_view outputs; std::string_view places; std::string_view dtype; std::string_view random; bool host = false; std::string_view result; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 7, fields); Values it; it.op = from.integer(); it.function = from.text(); it.args = from.raw(); it.kwargs = from.raw(); it.outputs = from.raw(); it.places = from.raw(); it.dtype = from.text(); if (count > 7) it.random = from.raw(); if (count > 8) it.host = from.truth(); if (count > 9) it.result = from.raw(); return it; } };
 struct Transfer { enum : int { op, inputs, outputs, reduction, splits, scale, fields }; struct Values { int64_t op; std::string_view inputs; std::string_view outputs; std::string_view reduction = ""; std::string_view splits; std::string_view scale; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 3, fields); Values it; it.op = from.integer(); it.inputs = from.raw(); it.outputs = from.raw(); if (count > 3) it.reduction = from.text(); if (count > 4) it.splits = from.raw(); if (count > 5) it.scale = from.raw(); return it; } };
 struct Initial { enum : int { block, data, fields }; struct Values { int64_t block; std::string_view data; }; template <typename From> static Values read(From& from, size_t count) { from.has(count, 2, fields); Values it; it.block = from.integer(); it.data = from.raw(); return it; } };
@@ -67,7 +67,7 @@ bool pack(To& to, WordKind kind, const int64_t* words) {
     case WordKind::kRecord: to.record(kRecord, 2, words + 2).number(words[0]).number(words[1]); return true;
     case WordKind::kWait: to.record(kWait, 3, words + 3).number(words[0]).number(words[1]).number(words[2]); return true;
     case WordKind::kHostWait: to.record(kHostWait, 5, words + 5).number(words[0]).how(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
-    case WordKind::kHostStep: to.record(kHostStep, 4, words + 4).how(words[0]).number(words[1]).number(words[2]).number(words[3]); return true;
+    case WordKind::kHostStep: to.record(kHostStep, 5, words + 5).how(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
     case WordKind::kReuse: to.record(kReuse, 7, words + 7).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]).number(words[5]).truth(words[6]); return true;
     case WordKind::kExport: to.record(kExport, 4, words + 4).number(words[0]).name(words[1]).number(words[2]).number(words[3]); return true;
     case WordKind::kPoolPart: to.record(kPoolPart, 5, words + 5).number(words[0]).number(words[1]).number(words[2]).number(words[3]).number(words[4]); return true;
