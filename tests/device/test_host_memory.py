@@ -159,6 +159,39 @@ def test_a_copy_that_converts_between_types_does_not_wait_for_pinned_memory(down
     assert told.pairs == [("cudaMemcpyAsync DtoH", "aten::sum") if down else ("cudaMemcpyAsync HtoD", "aten::fill_")]
 
 
+def test_pinned_memory_is_read_by_the_copy_also_if_the_device_then_transposes_it() -> None:
+    """The stream of the copy waits for the side stream. The host does not, so it must not be the one that reads."""
+    with story(**_SLOW) as told:
+        side, host = torch.cuda.Stream(), torch.zeros(8, 8).pin_memory()
+        x, source = torch.zeros(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            busy()
+            host.copy_(source, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(side)
+        x.t().copy_(host)
+        assert x.sum().item() == 64
+    assert told.races == []
+
+
+def test_a_copy_takes_memory_of_the_device_by_the_way_where_layouts_differ() -> None:
+    x, host = torch.zeros(8, 8, device="cuda"), torch.ones(8, 8)
+
+    def made(copy: Callable[[], object]) -> int:
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        copy()
+        return int(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+
+    assert made(lambda: x.copy_(host)) == 0
+    assert made(lambda: x.t().copy_(host)) == 1
+    assert made(lambda: x.copy_(host.double())) == 0
+    assert made(lambda: x.copy_(host.double(), non_blocking=True)) == 1
+    assert made(lambda: host.copy_(x)) == 0
+    assert made(lambda: host.copy_(x.t())) == 1
+    assert made(lambda: host.double().copy_(x)) == 0
+    assert made(lambda: host.double().copy_(x, non_blocking=True)) == 1
+
+
 def test_who_takes_an_address_is_in_the_trace() -> None:
     with story() as told:
         pinned, there, plain = torch.ones(8).pin_memory(), torch.ones(8, device="cuda"), torch.ones(8)

@@ -7,10 +7,12 @@
 // device -> host, pinned: written when the copy ends; with non_blocking nothing tells the host when.
 // Without non_blocking the host waits for the stream in each case.
 //
-// Where the two differ in type or layout the copy takes a detour (copy_kernel_cuda, copy_requires_temporaries): with
-// non_blocking types are converted on the device, so contiguous pinned memory is still read or written by the copy.
+// Where the two differ in type or layout the copy takes a detour through further memory (copy_kernel_cuda,
+// copy_requires_temporaries): with non_blocking types are converted on the device, so contiguous pinned memory is still read
+// or written by the copy.
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <cstring>
@@ -99,9 +101,12 @@ void check_shapes(const Tensor& self, const Tensor& source) {
   TORCH_CHECK(self.sizes() == shape, "output with shape ", self.sizes(), " doesn't match the broadcast shape ", at::IntArrayRef(shape));
 }
 
-Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
-  check(self), check(source), check_shapes(self, source);
-  if (self.numel() == 0 || self.is_same(source)) return self;
+bool alike(const Tensor& self, const Tensor& source) {
+  return self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type() &&
+      ((self.strides() == source.strides() && self.is_non_overlapping_and_dense()) || (self.is_contiguous() && source.is_contiguous()));
+}
+
+Tensor& copy_once(Tensor& self, const Tensor& source, bool non_blocking) {
   int64_t site = call_site_of(self, source);
   Lock lock;
   Accesses accesses;
@@ -125,8 +130,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     return self;
   }
   auto straight = [&](const Tensor& host) { return non_blocking && host.is_contiguous() && self.sizes() == source.sizes(); };
-  bool as_it_is = self.scalar_type() == source.scalar_type() && self.strides() == source.strides() &&
-      self.is_non_overlapping_and_dense() && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
+  bool as_it_is = alike(self, source) && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
   if (self.is_cuda()) {
     Tensor from;
     Block *block = pinned_block_of(source), *straight_from = nullptr;
@@ -195,6 +199,32 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   else if (!direct) device().host_wait(device().record(stream), How::kRead, site);
   if (hollow && !block) arrive_hollow(to);
   return self;
+}
+
+// A copy between the host and the device, by way of contiguous memory of the device where the tensor there is not so, or has
+// another type, and types are converted on the device.
+Tensor& copy_by_way(Tensor& self, const Tensor& source, bool non_blocking) {
+  bool one_type = self.scalar_type() == source.scalar_type();
+  if (self.is_cuda()) {
+    if (self.is_contiguous() && (one_type || !non_blocking)) return copy_once(self, source, non_blocking);
+    Tensor way = at::empty(self.sizes(), self.options().dtype((non_blocking ? source : self).scalar_type()));
+    return copy_once(self, copy_once(way, source, non_blocking), non_blocking);
+  }
+  Tensor from = source;
+  if (non_blocking && !one_type) {
+    from = at::empty_like(source, source.options().dtype(self.scalar_type()));
+    copy_once(from, source, true);
+  }
+  if (from.is_contiguous() && from.sizes() == self.sizes()) return copy_once(self, from, non_blocking);
+  Tensor way = at::empty(self.sizes(), from.options());
+  return copy_once(self, copy_once(way, from, non_blocking), non_blocking);
+}
+
+Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  check(self), check(source), check_shapes(self, source);
+  if (self.numel() == 0 || self.is_same(source)) return self;
+  bool passes = self.is_cuda() != source.is_cuda() && !alike(self, source);
+  return passes ? copy_by_way(self, source, non_blocking) : copy_once(self, source, non_blocking);
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) { m.impl("copy_", copy_); }

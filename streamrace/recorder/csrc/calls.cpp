@@ -49,12 +49,13 @@ void argument(Running& call, const Tensor& one, bool written) {
     call.on_gpu = true;
     if (call.effects->allocates && !written) return;
     if (Tracked* block = tracker().block_of(one)) add(one, *block, written ? call.accesses.writes : call.accesses.reads);
-  } else if (one.is_cpu() && tracker().any_pinned() && !call.effects->copies) {
+  } else if (one.is_cpu() && tracker().any_pinned() && !call.effects->copies && (written || !call.effects->allocates)) {
     if (Tracked* block = tracker().pinned_block_of(one, false)) add(one, *block, written ? call.host.writes : call.host.reads);
   }
 }
 
-// A copy between host and device (torch's aten/src/ATen/native/cuda/Copy.cu; the rules: streamrace/device/csrc/copy.cpp).
+// A copy between host and device (torch's aten/src/ATen/native/cuda/Copy.cu; the rules: streamrace/device/csrc/copy.cpp). One
+// that takes a detour is a copy in which others are recorded.
 void copy(Running& call, c10::ArrayRef<IValue> inputs) {
   const Tensor &to = inputs[0].toTensor(), &from = inputs[1].toTensor();
   bool non_blocking = inputs.size() > 2 && inputs[2].isBool() && inputs[2].toBool();
@@ -125,6 +126,7 @@ std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) 
     return nullptr;
   }
   if (collective) {
+    call->how = schema::How::kSynchronize;
     collective_accesses(*call, inputs);
   } else if (effects->copies) {
     copy(*call, inputs);
@@ -174,6 +176,10 @@ void ends(const at::RecordFunction& function, at::ObserverContext* context) {
     if (call.outer) call.outer->inner = true;
     return;
   }
+  if (call.effects->copies && call.copied) {
+    if (call.outer) call.outer->inner = call.outer->copied = true;
+    return;
+  }
   results(call, function.outputs());
   if (!empty(call.host)) tracker().host_access(call.kernel, call.host, call.site);
   bool counts = call.on_gpu && !empty(call.accesses) && (call.effects->ours || call.effects->copies || !call.inner);
@@ -185,6 +191,7 @@ void ends(const at::RecordFunction& function, at::ObserverContext* context) {
     tracker().launch(call, call.accesses);
   }
   if (call.outer && (counts || call.inner)) call.outer->inner = true;
+  if (call.outer && counts && call.effects->copies) call.outer->copied = true;
 }
 
 // A node of autograd's graph: the engine calls record_stream, past all operators, for a gradient that was made on another
@@ -209,10 +216,11 @@ at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE, node_handle = at::INVAL
 void before_wait() {
   auto* call = running();
   if (!call) return;
+  if (call->effects->collective == "barrier") tracker().issue(*call);  // the host waits for the barrier itself
   bool first = !call->waited;
   for (auto* one = call; one; one = one->outer) one->waited = true;
   bool own = call->effects->ours || call->effects->copies || !call->inner;
-  if (!first || !call->on_gpu || !own || !call->effects->collective.empty()) return;
+  if (!first || !call->on_gpu || !own || !call->effects->collective.empty() || (call->effects->copies && call->copied)) return;
   Accesses accesses = call->accesses;
   if (!call->effects->copies) accesses.writes.clear();
   if (!empty(accesses)) tracker().launch(*call, accesses);

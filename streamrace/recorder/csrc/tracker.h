@@ -46,6 +46,7 @@ struct Running final : at::ObserverContext {
   bool on_gpu = false;           // an argument is on the GPU
   bool inner = false;            // an operator within it was recorded
   bool waited = false;           // the host has waited within it
+  bool copied = false;           // a copy within it was recorded
   bool waits_after = false;      // the host waits when it has ended, without a call that is seen
   schema::How how = schema::How::kRead;  // why the host waits within it
   // Of a collective.
