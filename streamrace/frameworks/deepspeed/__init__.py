@@ -5,7 +5,6 @@ DeepSpeed is not edited. Its needs beyond torch's device are supplied when a pro
 
 * its compiled extensions (``op_builder``) have stand-ins in torch operations, or are refused by name
   (:mod:`streamrace.frameworks.deepspeed.builders`);
-* frames that only pass a call on are left out of call sites (:data:`PASSING`);
 * a dry run answers DeepSpeed's checks whether all went well (:data:`streamrace.device.dry.TRUSTED`).
 
 The trace shows whether hpZ's secondary partitions were ever read
@@ -18,15 +17,6 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-
-PASSING = (
-    "deepspeed/utils/nvtx.py",
-    "deepspeed/comm/comm.py",
-    "deepspeed/comm/torch.py",
-    "deepspeed/runtime/compiler.py",
-    "deepspeed/accelerator/cuda_accelerator.py",
-)
-"""Files whose frames only pass a call on: the relevant place is their caller."""
 
 # DeepSpeed reads values to check for overflow, and for the norm: a dry run answers these reads.
 _ALL_WENT_WELL = {"deepspeed/": 1.0, "streamrace/frameworks/deepspeed/": 1.0}
@@ -42,11 +32,9 @@ def prepare() -> None:
 
 def adapt(module: ModuleType) -> None:
     """Supply the needs of DeepSpeed's ``module``, which has just been imported."""
-    from streamrace.device import callsites
     from streamrace.device.dry import TRUSTED
     from streamrace.frameworks.deepspeed import builders, old_releases
 
-    callsites.PASSING.update(PASSING)
     TRUSTED.update(_ALL_WENT_WELL)
     builders.supply(module.CUDA_Accelerator)
     old_releases.constructors(module.CUDA_Accelerator)

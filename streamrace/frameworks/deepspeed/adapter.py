@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from streamrace.device.device import Device
-from streamrace.frameworks.deepspeed import PASSING, quantizer
+from streamrace.frameworks.deepspeed import quantizer
 from streamrace.frameworks.deepspeed.grafts import graft as graft
 from streamrace.frameworks.deepspeed.hooks import put as put
 from streamrace.frameworks.deepspeed.stock import CPU_Accelerator, deepspeed, nvtx, set_accelerator
@@ -32,7 +32,6 @@ from streamrace.frameworks.deepspeed.training import probe_copies as probe_copie
 VERSION: str = deepspeed.__version__
 
 PASSING_FILES: tuple[str, ...] = (
-    *PASSING,
     "streamrace/frameworks/deepspeed/hooks.py",
     "streamrace/frameworks/deepspeed/grafts.py",
     "detectors/live/patches.py",

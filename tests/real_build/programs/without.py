@@ -1,22 +1,24 @@
-"""Runs a script without one wait between streams: ``without.py METHOD FILE:LINE SCRIPT``."""
+"""Runs a script without one wait: ``without.py METHOD FUNCTION TEXT SCRIPT``.
+
+Taken away are calls of this method of streams, in this function, from a line with this text.
+"""
 
 from __future__ import annotations
 
+import linecache
 import runpy
 import sys
-from pathlib import Path
 
 import torch
 
-method, place, script = sys.argv[1:4]
-file, line = place.split(":")
+method, function, text, script = sys.argv[1:5]
 plain = getattr(torch.cuda.Stream, method)
 
 
-def wait(self: torch.cuda.Stream, other: object) -> None:
-    caller = sys._getframe(1)
-    if (Path(caller.f_code.co_filename).name, caller.f_lineno) != (file, int(line)):
-        plain(self, other)
+def wait(self: torch.cuda.Stream, *other: object) -> None:
+    code, line = sys._getframe(1).f_code, sys._getframe(1).f_lineno
+    if code.co_name != function or text not in linecache.getline(code.co_filename, line):
+        plain(self, *other)
 
 
 setattr(torch.cuda.Stream, method, wait)
