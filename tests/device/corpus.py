@@ -242,6 +242,15 @@ def a_mask_makes_the_host_wait_for_what_came_before() -> None:
         y.add_(1)
 
 
+@program(race=False)
+def the_value_with_which_a_mask_is_filled_passes_through_the_host() -> None:
+    x, y, value, side = ones(8), ones(8), torch.ones((), device="cuda"), torch.cuda.Stream()
+    y.mul_(2)
+    x.masked_fill_(x > 0, value)
+    with on(side):
+        y.add_(1)
+
+
 @program(race=True)
 def what_a_mask_selects_is_read_once_the_host_has_counted() -> None:
     x, side = ones(8), torch.cuda.Stream()

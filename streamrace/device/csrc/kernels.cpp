@@ -102,6 +102,15 @@ struct Viewed<kernel> {
   }
 };
 
+// The value reaches CUDA's kernel through the host, which waits for it (aten/src/ATen/native/cuda/Indexing.cu).
+at::Scalar read(const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(), " dimension(s).");
+  return value.item();
+}
+
+Tensor& masked_fill_(Tensor& self, const Tensor& mask, const Tensor& value) { return self.masked_fill_(mask, read(value)); }
+Tensor masked_fill(const Tensor& self, const Tensor& mask, const Tensor& value) { return self.masked_fill(mask, read(value)); }
+
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
@@ -111,6 +120,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("unfold", &Viewed<&at::native::unfold>::call);
   m.impl("view_as_real", &Viewed<&at::native::view_as_real>::call);
   m.impl("view_as_complex", &Viewed<&at::native::view_as_complex>::call);
+  m.impl("masked_fill_.Tensor", masked_fill_);
+  m.impl("masked_fill.Tensor", masked_fill);
   m.impl("resize_", resize_);
   m.impl("set_", set_nothing);
   m.impl("set_.source_Storage", set_source);
