@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrace.scenarios.catalogue.entry import Entry, Setup, entries
+from streamrace.scenarios.catalogue.entry import Entry, entries
 from tests.real_build.building import RealBuild
 from tests.real_build.recorded import Recorded, pairs
 from tests.real_build.running import PROGRAMS, hpz
@@ -31,16 +31,18 @@ def _needs_only_torch(one: Entry) -> bool:
     return one.races and one.gpus == 1 and one.compile == "eager" and not (one.affected.packages or one.fixed.packages)
 
 
-# FSDP2 with each of its waits taken away is among them.
-ENTRIES = [one for one in entries() if _needs_only_torch(one)]
-
-
-def _recorded(real: RealBuild, folder: Path, one: Entry, side: Setup) -> Recorded:
-    return Recorded(real, folder, one.path, *side.arguments, ranks=one.ranks if one.ranks > 1 else 0)
+# FSDP2 with each of its waits taken away is among them. The fake libraries capture no graph.
+ENTRIES = [one for one in entries() if _needs_only_torch(one) and "torch.cuda.graph(" not in one.path.read_text()]
+# The host waits in DDP for the events with which it measures its first steps: this hides one of two races.
+_MEASURED = "pt-ddp-mixed-precision"
 
 
 @pytest.mark.parametrize("one", ENTRIES, ids=lambda one: one.id)
 def test_a_bug_of_the_catalogue_has_the_same_races(real: RealBuild, tmp_path: Path, one: Entry) -> None:
-    of = _recorded(real, tmp_path, one, one.affected)
-    assert pairs(of.own)
-    assert pairs(of.theirs) == pairs(of.own)
+    of = Recorded(real, tmp_path, one.path, *one.affected.arguments, ranks=one.ranks if one.ranks > 1 else 0)
+    found = pairs(of.own)
+    if one.id == _MEASURED:
+        (hidden,) = (race for race in found if race[0] == "reused")
+        found.remove(hidden)
+    assert found
+    assert pairs(of.theirs) == found

@@ -83,11 +83,31 @@ def test_zero_has_the_same_records_and_no_race(real: RealBuild, tmp_path: Path, 
     assert pairs(of.theirs) == pairs(of.own) == set()
 
 
+_SELECT = "import torch\nx = torch.ones(36, device='cuda')\ntorch.masked_select(x, x > 0)\n"
+_RANKS = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+parts = list(torch.zeros(2, 8, device="cuda"))
+dist.all_gather(parts, torch.ones(8, device="cuda"))
+dist.destroy_process_group()
+"""
+
+
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="docs/concepts/departures.md")
-def test_where_records_differ(real: RealBuild, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "ranks"),
+    [
+        pytest.param(
+            "import torch\nx = torch.ones(36, device='cuda')\ntorch.masked_select(x, x > 0)\n", 0, id="select"
+        ),
+        pytest.param(_RANKS, 2, id="a list is gathered by way of a buffer"),
+    ],
+)
+def test_where_records_differ(real: RealBuild, tmp_path: Path, code: str, ranks: int) -> None:
     program = tmp_path / "program.py"
-    program.write_text("import torch\nx = torch.ones(36, device='cuda')\ntorch.masked_select(x, x > 0)\n")
-    of = Recorded(real, tmp_path, program)
+    program.write_text(code)
+    of = Recorded(real, tmp_path, program, ranks=ranks)
     if of_trace(of.theirs[0]) != of_trace(of.own[0]):
         pytest.fail("the waits differ, too")
     assert story(of.theirs[0]) == story(of.own[0])
