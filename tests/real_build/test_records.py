@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrace.trace.records import RecordStream
+from streamrace.trace.records import Collective, HostWait, RecordStream
 from tests.real_build.building import ROOT, RealBuild
 from tests.real_build.order import HOST, of_calls, of_trace
 from tests.real_build.recorded import Recorded, pairs, story
@@ -98,9 +98,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     ("code", "ranks"),
     [
-        pytest.param(
-            "import torch\nx = torch.ones(36, device='cuda')\ntorch.masked_select(x, x > 0)\n", 0, id="select"
-        ),
+        pytest.param(_SELECT, 0, id="what is selected has indices"),
         pytest.param(_RANKS, 2, id="a list is gathered by way of a buffer"),
     ],
 )
@@ -111,6 +109,17 @@ def test_where_records_differ(real: RealBuild, tmp_path: Path, code: str, ranks:
     if of_trace(of.theirs[0]) != of_trace(of.own[0]):
         pytest.fail("the waits differ, too")
     assert story(of.theirs[0]) == story(of.own[0])
+
+
+def test_the_host_waits_for_a_barrier_once_it_was_issued(real: RealBuild, tmp_path: Path) -> None:
+    """Else what the host does behind the barrier would not be ordered with the other ranks' work before it."""
+    program = tmp_path / "barrier.py"
+    program.write_text(_RANKS.replace("dist.all_gather(", "dist.barrier()\n#"))
+    of = Recorded(real, tmp_path, program, ranks=2)
+    for records in of.theirs:
+        order = [one for one in records if isinstance(one, (Collective, HostWait))]
+        barrier = next(at for at, one in enumerate(order) if isinstance(one, Collective) and "barrier" in one.kernel)
+        assert not order[:barrier] and isinstance(order[barrier + 1], HostWait)
 
 
 def test_memory_that_went_back_to_the_driver_is_not_reused(real: RealBuild, tmp_path: Path) -> None:
