@@ -461,7 +461,7 @@ class Draft:
         elif what == "scale":
             self._say(rank, what, stream, View(name, part))
         else:
-            self._say(rank, "read", stream, View(name, part if what == "read" else "[1]"))
+            self._say(rank, "read", stream, View(name, _dense(part) if what == "read" else "[1]"))
 
     def _meet(self, step: Step) -> None:
         """All ranks take part. Rank 0 as drawn; the others, if any, with the other buffer, stream and part first."""
@@ -507,7 +507,7 @@ class Draft:
 
 
 def _dense(part: str) -> str:
-    """The half that comes to mind first: NCCL takes memory in one piece."""
+    """The half that comes to mind first: NCCL takes memory in one piece, as does a copy to the host, else it is two."""
     return {"[::2]": "[:2]", "[1::2]": "[2:]"}.get(part, part)
 
 
