@@ -93,7 +93,7 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
             if not ended:
                 return -1
             for descriptor in ended:
-                number = running.pop(descriptor)  # type: ignore[arg-type] - descriptors went in
+                number = running.pop(descriptor)  # type: ignore[arg-type]  # descriptors went in
                 os.close(descriptor)  # type: ignore[arg-type]
                 if processes[number].wait():
                     return number
