@@ -105,7 +105,7 @@ class Clock:
         self.of_host: dict[str, Any] = {  # as in streamrace.device.costs.Costs
             "launch_ns": max(1, round(profile.launch_us * 1000 * host)),  # above 0: issuing work must take time
             "synchronize_ns": round(profile.synchronize_us * 1000 * host),
-            "call_ns": round(profile.call_ns * host),
+            "call_ns": round((profile.call_ns or 0) * host),
         }
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
         self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0) * timing.straggler(rank)  # of this rank's kernels

@@ -46,7 +46,7 @@ class Profile:
     attention_fraction: float | None = None  # the same for flash attention on long sequences
     attention_backward_fraction: float | None = None
     memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
-    call_ns: float = 0.0  # host time of a call of one of the program's Python functions; 0: they are not counted
+    call_ns: float | None = None  # host time of a call of one of the program's Python functions; None: they take none
     host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
     network: Network | None = None  # None: a collective is one ring, limited by its slowest link
 
