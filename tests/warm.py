@@ -15,6 +15,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -30,6 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn, cast
 
+import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from streamrace.device.scripts import fail
@@ -39,6 +41,7 @@ from streamrace.process.service import Channel, Service
 
 ROOT = Path(__file__).resolve().parents[1]
 _MESSAGE = 1 << 20
+_SHOW = signal.SIGUSR2  # makes a command and its ranks print where all of their threads stand
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,24 @@ class Started:
 
     def _wait(self, options: int) -> int | None:
         if self.returncode is None:
-            self.returncode = self._source.wait(self.pid, options)
+            try:
+                self.returncode = self._source.wait(self.pid, options)
+            except (pytest.fail.Exception, KeyboardInterrupt):  # the test's time is over
+                self._stop()
+                raise
         return self.returncode
+
+    def _stop(self) -> None:
+        """End the command and its ranks, once they have shown where they stand. The source has not answered yet."""
+        family = [self.pid, *_descendants(self.pid)]
+        for number, patience_s in ((_SHOW, 1.0), (signal.SIGKILL, 0.0)):
+            for pid in family:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            select.select([], [], [], patience_s)
+        self.returncode = self._source.answer(self.pid)
+        for told in self.communicate():
+            sys.stderr.write(told)
 
 
 class Source(ABC):
@@ -114,6 +133,10 @@ class Source(ABC):
 
     @abstractmethod
     def wait(self, pid: int, options: int) -> int | None: ...
+
+    @abstractmethod
+    def answer(self, pid: int) -> int:
+        """Return the status of a killed process for which a call of :meth:`wait` was interrupted."""
 
     def start(
         self,
@@ -144,6 +167,9 @@ class Here(Source):
 
     def wait(self, pid: int, options: int) -> int | None:
         return _wait(pid, options)
+
+    def answer(self, pid: int) -> int:
+        return cast(int, _wait(pid, 0))
 
 
 class Warm(Source):
@@ -181,6 +207,9 @@ class Warm(Source):
     def wait(self, pid: int, options: int) -> int | None:
         self._socket.send(json.dumps({"wait": [pid, options]}).encode())
         return cast("int | None", self._heard())
+
+    def answer(self, pid: int) -> int:
+        return cast(int, self._heard())
 
     def close(self) -> None:
         self._socket.close()
@@ -286,6 +315,14 @@ def _wait(pid: int, options: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if done else None
 
 
+def _descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    with suppress(FileNotFoundError):
+        own = [int(child) for child in children.read_text().split()]
+        return [*own, *(later for child in own for later in _descendants(child))]
+    return []
+
+
 def _fork(command: Command, files: Sequence[int], *, ours: bool) -> int:
     with forking():
         child = os.fork()
@@ -309,6 +346,7 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
             os.setsid()
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        faulthandler.register(_SHOW, file=2)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # though a shell's background jobs ignore it
         os.environ.clear()
         os.environ.update(command.environment)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -138,3 +140,40 @@ def test_what_a_job_writes_to_a_pipe_is_read_and_an_end_without_it_is_told(tmp_p
             with pytest.raises(AssertionError, match="it ended and wrote nothing to pipe.*why"):
                 job.reads(tmp_path / "pipe")
         job.close()
+
+
+STUCK = """
+import os, select, signal, sys
+reader, writer = os.pipe()
+rank = os.fork()
+
+def collective():
+    os.read(reader, 1) if rank else os.write(writer, b"here")
+    while True:
+        if rank:
+            os.kill(int(sys.argv[1]), signal.SIGUSR1)
+        select.select([], [], [], 0.05)
+
+collective()
+"""
+
+
+def test_where_a_stuck_command_stands_is_shown_when_its_test_is_ended(
+    source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process that forks for commands waited for a stuck one for ever, so the tests behind it were ended, too."""
+
+    def end(_: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_name in ("_heard", "_wait"):  # it waits for the command's end
+            pytest.fail("Timeout")
+
+    (tmp_path / "train.py").write_text(STUCK)
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        with pytest.raises(pytest.fail.Exception, match="Timeout"):
+            source.run("train.py", str(os.getpid()), folder=tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert re.findall(r'train.py", line \d+ in (\w+)', capsys.readouterr().err) == 2 * ["collective"]
+    (tmp_path / "train.py").write_text("print('the next one')\n")
+    assert source.run("train.py", folder=tmp_path).stdout == "the next one\n"
