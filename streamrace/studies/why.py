@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamrace.device.hardware import Profile
+from streamrace.device.hardware import Profile, host_names
 from streamrace.device.hardware.facts import fact
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
@@ -125,6 +125,10 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
         Flip("timing", "as the dry run itself times it", base, direct=True),
         Flip("host", "ten times as slow", base, slow={"host": 10.0}),
         Flip("host", "a hundred times as slow", base, slow={"host": 100.0}),
+        *(
+            Flip("host", f"its Python takes time, as on {name}", _changed(base, host=name, steps=3))
+            for name in host_names()
+        ),
         Flip("straggler", "this rank computes 1.5 times as long", base, slow={"rank:0": 1.5}),
         Flip("straggler", "another rank late: between nodes 1.5 times as long", base,
              slow={"link:nccl world": 1.5, "link:nccl data-parallel": 1.5}),
@@ -171,7 +175,8 @@ def why(
     for number, (group, group_rows) in enumerate(done, 1):
         rows += group_rows
         progress(number, len(runs), f"{group[0][1].assumption}: {group[0][1].value}")
-    return judged(pd.DataFrame([row for _, row in sorted(rows, key=lambda pair: pair[0])]))
+    measured = [name for name in COLUMNS if name not in ("verdict", "flips")]  # also where nothing was chosen
+    return judged(pd.DataFrame([row for _, row in sorted(rows, key=lambda pair: pair[0])], columns=measured))
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:

@@ -98,6 +98,12 @@ def test_every_change_differs_from_the_setting_in_one_assumption(tmp_path: Path)
                 assert bool(changed) != bool(timing), flip
 
 
+def test_a_release_that_has_none_of_the_chosen_assumptions_has_no_row(tmp_path: Path) -> None:
+    """`why --only host` ended with a traceback at 0.13.2, which runs in the setting alone."""
+    frame = study.why(["0.13.2"], tmp_path, only=["host"])
+    assert frame.empty and list(frame) == [*study.COLUMNS]
+
+
 def test_a_verdict_is_compared_with_that_of_its_own_release() -> None:
     rows = [
         {"release": release, "assumption": assumption, "reversed": bad}
