@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 GIB = 1 << 30
+DATA = Path(__file__).parent / "results" / "data"
 
 Row = Any  # of DataFrame.itertuples
 Columns = Mapping[str, Callable[[Row], str]]

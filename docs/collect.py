@@ -49,6 +49,10 @@ STUDIES = {
         "sweep --nodes 2 --checkpointing --overwrite --deepspeed 0.13.4",
         {"sweep.csv": "sweep-2-nodes.csv", "report/phase-diagram.png": "phase-diagram-2-nodes.png"},
     ),
+    "sweep-host": Study(
+        "sweep --nodes 8 --checkpointing --overwrite --deepspeed 0.13.4 --host epyc-7003",
+        {"sweep.csv": "sweep-host.csv"},
+    ),
     "why": Study(
         "why --overwrite", {"why.csv": "why.csv", "losses.csv": "why-losses.csv", "report/why.png": "why.png"}
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from docs.cells import Cells, Table, form, name_of, rows_of
+from docs.cells import DATA, Cells, Table, form, name_of, rows_of
 from streamrace.scenarios.catalogue.entry import CONTROLS, HANGS
 
 
@@ -46,6 +46,30 @@ def sweep_releases(frame: pd.DataFrame) -> list[Cells]:
                 cells[f"{row.network:g}"] = f"**{bad}**" if row.harmful_manifested else bad
             rows.append({**cells, "reversed from": _start(starts[batch])})
     return rows
+
+
+def sweep_host(frame: pd.DataFrame) -> list[Cells]:
+    """The sweep whose hosts take time for Python code, beside the one whose hosts take none."""
+    from streamrace.studies.sweep import STOCK, UNFIXED, ZERO3, matters_from, stops_paying
+
+    both = pd.read_csv(DATA / "sweep.csv"), frame
+    shows = [matters_from(one, UNFIXED) for one in both]
+    pays = [stops_paying(one) for one in both]
+    setting = ["configuration", "micro_batch", "network"]
+    longer = frame.set_index(setting).step_s / both[0].set_index(setting).step_s - 1
+    return [
+        {
+            "micro-batch": f"{batch}",
+            "0.19.8 without a fix: reversed from": " / ".join(_start(one[batch]) for one in shows),
+            "hpZ pays less than 5 % from": " / ".join(_start(one[batch]) for one in pays),
+            **{f"{name}: step longer by": _most(longer[name][batch]) for name in (ZERO3, STOCK)},
+        }
+        for batch in sorted(set(frame.micro_batch))
+    ]
+
+
+def _most(longer: pd.Series[float]) -> str:
+    return f"{longer.min():.2%} to {longer.max():.1%}"
 
 
 def why(frame: pd.DataFrame, release: str) -> list[Cells]:
@@ -224,6 +248,7 @@ RACES: dict[str, Table] = {
     "catalogue-missing": Table("catalogue.csv", partial(catalogue, kinds=("not-shown",))),
     "sweep": Table("sweep.csv", sweep),
     "sweep-releases": Table("sweep.csv", sweep_releases),
+    "sweep-host": Table("sweep-host.csv", sweep_host),
     "sweep-releases-2-nodes": Table("sweep-2-nodes.csv", sweep_releases),
     "why-releases": Table("why.csv", why_releases),
     "why-losses": Table("why-losses.csv", why_losses),

@@ -7,16 +7,14 @@ row. :func:`render` adds where a table comes from: the file, the command and the
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pandas as pd
 
-from docs.cells import Cells, Table, rows_of
+from docs.cells import DATA, Cells, Table, rows_of
 from docs.model_tables import MODELS
 from docs.paper_tables import PAPERS
 from docs.race_tables import RACES
 
-DATA = Path(__file__).parent / "results" / "data"
 TABLES: dict[str, Table] = {**RACES, **PAPERS, **MODELS}
 
 

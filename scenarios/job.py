@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from packaging.version import Version
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from streamrace.device.hardware import Profile, host_names
+from streamrace.device.hardware import Profile, ProfileError, host_names, load_profile
 from streamrace.frameworks.deepspeed.fixes import Fix
 from streamrace.frameworks.deepspeed.grafts import Graft
 from streamrace.frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
@@ -19,6 +20,8 @@ from streamrace.scenarios import base, deepspeed_json, quantization
 from streamrace.scenarios.base import Only, ScenarioError, Training, fitted
 
 OPTIMIZERS = ("adam", "adamw")
+MEASURED_HOST = "epyc-7003"
+"""The host of a predicted step, where nothing else is said: see :func:`predicted`."""
 _BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
 
 
@@ -41,8 +44,8 @@ class Job(Training):
     )
     host: str | None = Field(
         None,
-        description=f"Processor of the hosts: {', '.join(host_names())}. The program's own Python code then takes the "
-        "time that was measured on it. Default: it takes none.",
+        description=f"Processor of the hosts, on which the program's own Python code takes time: "
+        f"{', '.join(host_names())}; or none, where it takes no time.",
     )
     stage: Annotated[int, Only.DEEPSPEED] = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
     hpz: base.Hpz = 1
@@ -54,7 +57,7 @@ class Job(Training):
     steps: base.StepCount = Field(
         2,
         description="Optimizer steps; the last is reported, because DeepSpeed records its trace in the first "
-        "micro-batch, and prepares for it in the second (with --host and one micro-batch a step: 3).",
+        "micro-batch, and prepares for it in the second (with a host and one micro-batch a step: 3).",
     )
     precision: base.Precision = "bf16"
     checkpointing: base.Checkpointing = False
@@ -85,6 +88,11 @@ class Job(Training):
         None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."
     )
     slow: base.Slow = Field(default_factory=dict)
+
+    @field_validator("host")
+    @classmethod
+    def _no_host(cls, host: str | None) -> str | None:
+        return None if host == "none" else host
 
     def _fits(self) -> None:
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
@@ -238,9 +246,29 @@ class Job(Training):
 
 def job(**options: Any) -> Job:
     """Build a job from options; raise :class:`ScenarioError` with one sentence when they do not fit."""
-    if options.get("host") is not None and options.get("accumulation", 1) == 1:
-        options = {"steps": 3, **options}
-    return fitted(Job, options)
+    made = fitted(Job, options)
+    if "steps" in options or _accumulation(options) != 1 or made.profile().call_ns is None:
+        return made
+    return fitted(Job, {**options, "steps": 3})
+
+
+def predicted(**options: Any) -> Job:
+    """Build a job as :func:`job` does; hosts take time for Python code unless ``host`` or a profile decides it."""
+    if options.get("host") is None and _own_price(options) is None:
+        options = {**options, "host": MEASURED_HOST}
+    return job(**options)
+
+
+def _own_price(options: Mapping[str, Any]) -> float | None:
+    with suppress(ProfileError):  # which the job reports
+        return load_profile(options.get("hardware", Job.model_fields["hardware"].default)).call_ns
+    return None
+
+
+def _accumulation(options: Mapping[str, Any]) -> Any:
+    own = deepspeed_json.read(Path(options["config"])) if options.get("config") else {}
+    number = own.get("gradient_accumulation_steps")
+    return number if isinstance(number, int) else options.get("accumulation", 1)
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:

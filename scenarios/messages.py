@@ -87,10 +87,16 @@ class StepRehearsed(NamedTuple):
 
 
 class RehearsalEnded(NamedTuple):
-    """The end of a dry run: its ``seconds``, and the operations of all steps."""
+    """The end of a dry run: its ``seconds``, the operations of all steps, and of torch's allocator the most that it
+    ``reserved``, how often it gave cached memory back and asked again (``retries``), and how often even that was not
+    enough (``shortages``).
+    """
 
     seconds: float
     operations: int
+    reserved: int
+    retries: int
+    shortages: int
 
 
 class RehearsalRefused(NamedTuple):

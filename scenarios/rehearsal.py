@@ -210,7 +210,9 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
         device.flush()
         me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
-    me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
+    stats = torch.cuda.memory_stats()
+    cache = stats["reserved_bytes.all.peak"], stats["num_alloc_retries"], stats["num_ooms"]
+    me.report(RehearsalEnded(time.perf_counter() - began, device.operations, *cache))
 
 
 def _moved(batch: ModelBatch) -> ModelBatch:

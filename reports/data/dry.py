@@ -64,6 +64,7 @@ class DryFile(schema.JsonFile):
     steps: Annotated[list[Annotated[StepTime, AfterValidator(_lasting)]], Field(min_length=1)]
     traffic: dict[str, Any] = {}
     memory: MemoryUse
+    cache: dict[str, int] | None = None
     said: DryOutput | None = None
     versions: dict[str, str] = {}
 
@@ -90,6 +91,7 @@ class DryFile(schema.JsonFile):
             steps=list(run.steps),
             traffic=run.traffic.as_dict(),
             memory=run.memory,
+            cache=run.cache._asdict() if run.cache else None,
             said=said,
             versions=versions,
         )

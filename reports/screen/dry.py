@@ -29,7 +29,8 @@ def panel(dry_run: Rehearsed, said: DryOutput) -> Panel:
     if dry_run.extension:
         body.append(Text(extension(dry_run.extension)))
     body += [Text(speed(dry_run)), time_table(dry_run.step), memory_table(dry_run.memory)]
-    body += [Text(traffic(dry_run)), _ranks(dry_run)]
+    body += [Text(text) for text in [*allocator(dry_run), traffic(dry_run)]]
+    body.append(_ranks(dry_run))
     for one in found([Judged(**vars(race)) for race in dry_run.races]):
         body += [Text(""), finding_text(one, whole="dry.json")]
     if not dry_run.races:
@@ -49,7 +50,7 @@ def output(dry_run: Rehearsed) -> DryOutput:
     notes = [] if dry_run.fits else [excess(dry_run)]
     if dry_run.extension:
         notes.append(extension(dry_run.extension))
-    notes += [speed(dry_run), traffic(dry_run), *rank_lines(dry_run)]
+    notes += [speed(dry_run), *allocator(dry_run), traffic(dry_run), *rank_lines(dry_run)]
     return DryOutput(verdict=verdict(dry_run), tone=tone(dry_run), sentence=sentence(dry_run), notes=notes)
 
 
@@ -81,7 +82,11 @@ def sentence(dry_run: Rehearsed) -> str:
 def excess(dry_run: Rehearsed) -> str:
     """Return when the memory was first exceeded, and what to do. Two sentences."""
     memory = dry_run.memory
-    assert memory.excess is not None
+    if memory.excess is None:  # the tensors would fit
+        return (
+            f"The tensors take {memory.peak / GIB:.1f} of {dry_run.job.profile().capacity / GIB:.0f} GiB, but free memory "
+            "lies in pieces that are too small for the next one. Try a smaller --micro-batch, or more GPUs."
+        )
     moment = memory.excess.moment
     where = None if dry_run.extension else place(dry_run.trace, moment.record)
     at = f" at {wording.frame(where)}" if where else ""
@@ -124,6 +129,20 @@ def speed(dry_run: Rehearsed) -> str:
         f"{dry_run.tflops:.1f} TFLOPs per GPU; {dry_run.parameters / 1e9:.2f} billion parameters, "
         f"{dry_run.operations:,} operations rehearsed."
     )
+
+
+def allocator(dry_run: Rehearsed) -> list[str]:
+    """Return what torch's allocator takes of the GPU. One sentence; none for an extended run."""
+    cache = dry_run.cache
+    if cache is None:
+        return []
+    text = f"torch reserves {cache.reserved / GIB:.2f} GiB of the GPU for {dry_run.memory.peak / GIB:.2f} GiB of tensors"
+    if cache.retries:
+        text += (
+            f"; {wording.times(cache.retries)} it gave cached memory back, for which the host waits for the GPU, and "
+            "asked for memory again" + (f", {wording.times(cache.shortages)} in vain" if cache.shortages else "")
+        )
+    return [f"{text}."]
 
 
 def traffic(dry_run: Rehearsed) -> str:

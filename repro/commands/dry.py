@@ -13,10 +13,11 @@ from streamrace.repro.commands import flags
 from streamrace.repro.commands.json_output import Put, json_output
 from streamrace.repro.commands.options import Sections, chosen, job_options
 from streamrace.repro.sessions.release import become, versions, with_deepspeed
+from streamrace.scenarios.job import MEASURED_HOST
 
 
 @click.command(cls=Sections)
-@job_options()
+@job_options(usual={"host": MEASURED_HOST})
 @flags.packages()
 @flags.run_folder("dry- and the time")
 @flags.expect("clean", "race")
@@ -89,9 +90,9 @@ def _job(values: dict[str, Any], rank: int) -> Any:
     """Build the job. Known mistakes are refused here: before the slow import of DeepSpeed, and without a folder."""
     from streamrace.scenarios.base import ScenarioError
     from streamrace.scenarios.full_size import ModelError, subject
-    from streamrace.scenarios.job import Job, job
+    from streamrace.scenarios.job import Job, predicted
 
-    request = job(**chosen(values, Job))
+    request = predicted(**chosen(values, Job))
     request.check()
     if rank >= request.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {request.ranks - 1}")

@@ -19,7 +19,6 @@ from streamrace.device.library import OutOfMemory, functions
 
 _GIB = 1 << 30
 _DEFAULT = 80 * _GIB  # an A100's
-_ALL = (1 << 63) - 1
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB}
 
 
@@ -36,9 +35,9 @@ def total() -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def unlimited() -> None:
-    """Let a program use more memory than the device has."""
-    functions().memory(-1, total(), _ALL)
+def overdraw() -> None:
+    """Let a program use more memory than the device has: where torch would run out of it, ``num_ooms`` counts that."""
+    functions().overdraw_memory()
 
 
 def torch_functions() -> dict[str, Any]:

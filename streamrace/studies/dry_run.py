@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from streamrace.detectors import Race, RaceDetector, Unexercised, registry
 from streamrace.detectors.base import found_by
@@ -33,6 +34,16 @@ class Extension:
     period: int
     units: dict[str, list[int]]
     trace: Path
+
+
+class Cache(NamedTuple):
+    """What torch's allocator took of the GPU, over all steps: the most bytes that it ``reserved``, how often it gave
+    cached memory back and asked again (``retries``), and how often even that was not enough (``shortages``).
+    """
+
+    reserved: int
+    retries: int
+    shortages: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class Rehearsed:
     classes: CheckedClasses | None = None
     extension: Extension | None = None
     unexercised: tuple[str, ...] = ()
+    cache: Cache | None = None  # unknown for an extended run
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -78,7 +90,7 @@ class Rehearsed:
 
     @property
     def fits(self) -> bool:
-        return self.memory.excess is None
+        return self.memory.excess is None and not (self.cache and self.cache.shortages)
 
     @property
     def step_s(self) -> float:
@@ -113,6 +125,7 @@ class _Reported:
     seconds: float = 0.0
     batch: tuple[int, int] = (0, 0)
     sizes: list[int] = field(default_factory=list)
+    cache: Cache | None = None
 
 
 def rehearse(
@@ -168,7 +181,8 @@ def rehearse(
             reported.flops, reported.forward_flops = report.flops, report.forward_flops
             tell(f"step {report.step} of {job.steps}: {report.operations:,} operations so far")
         if isinstance(report, RehearsalEnded):
-            reported.seconds, reported.operations = report
+            reported.seconds, reported.operations, *cache = report
+            reported.cache = Cache(*cache)
         follow()
 
     try:
@@ -205,4 +219,5 @@ def rehearse(
         rank=rank,
         sizes=tuple(reported.sizes),
         unexercised=tuple(found_by(using, Unexercised)),
+        cache=reported.cache,
     )

@@ -39,6 +39,21 @@ def test_without_a_limit_a_program_takes_what_it_needs() -> None:
     assert len(held) == 3
 
 
+def test_what_does_not_fit_is_counted_where_it_is_not_refused() -> None:
+    """The allocator gives back what it caches first, as if there were a limit: this decides what a job reserves."""
+    begin(limited=False)
+    first = torch.empty(70 << 30, dtype=torch.uint8, device="cuda")
+    del first
+    held = [torch.empty(71 << 30, dtype=torch.uint8, device="cuda")]
+    stats = torch.cuda.memory_stats()
+    assert (stats["num_alloc_retries"], stats["num_ooms"]) == (1, 0)
+    assert stats["reserved_bytes.all.peak"] == 71 << 30
+    held.append(torch.empty(10 << 30, dtype=torch.uint8, device="cuda"))
+    stats = torch.cuda.memory_stats()
+    assert (stats["num_alloc_retries"], stats["num_ooms"]) == (2, 1)
+    assert stats["reserved_bytes.all.peak"] == 81 << 30
+
+
 def out_of_memory() -> str:
     held = []
 

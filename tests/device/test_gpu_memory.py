@@ -6,6 +6,8 @@ import pytest
 import torch
 from judged import story
 
+from streamrace.trace.records import HostStep
+
 
 def used_on_a_side_stream_and_freed(*, recorded: bool) -> torch.Tensor:
     """A slow reader on a side stream, and a next owner of the memory that writes at once."""
@@ -125,6 +127,24 @@ def test_empty_cache_waits_for_the_streams_of_record_stream_and_counts_it() -> N
     assert torch.cuda.memory_reserved() == 0
     assert side.query()
     assert torch.cuda.memory_stats()["num_sync_all_streams"] == waits + 1
+
+
+def test_memory_that_goes_back_to_the_driver_makes_the_host_wait_which_is_no_order() -> None:
+    """cudaFree waits for all work of the device, and CUDA does not promise it."""
+    with story(mm=10000) as told:
+        side = torch.cuda.Stream()
+        cached, seen = torch.empty(4 << 20, device="cuda"), torch.zeros(256, 256, device="cuda")
+        del cached
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            (torch.ones(256, 256, device="cuda") @ torch.ones(256, 256, device="cuda")).add_(seen)
+        assert not side.query()
+        torch.cuda.empty_cache()
+        seen.fill_(1.0)
+    met, _ = (one for one in told.records if isinstance(one, HostStep) and one.how == "met")  # and at the story's end
+    assert met.time == max(one.end for one in told.launches if "add" in one.kernel)
+    assert told.pairs == [("aten::add", "aten::fill_")]
+    assert told.races[0].manifested == 0
 
 
 _MIB = 1 << 20

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from streamrace.device import hardware
 from streamrace.device.hardware import profile_names
 from streamrace.reports.data.dry import load, memory_table
 from streamrace.repro.__main__ import main
+from streamrace.scenarios.job import predicted
 from tests.studies.small import configuration, model
 
 MODELS = '''
@@ -278,6 +280,7 @@ def test_what_is_known_to_be_wrong_is_refused_before_deepspeed_is_imported(tmp_p
 import sys
 sys.modules["deepspeed"] = None
 from streamrace.repro.__main__ import main
+from streamrace.scenarios.job import predicted
 for wrong in (["--hardware", "b300"], ["--model", "llama-3"], ["--config", "nowhere.json"]):
     try:
         main(["dry", *wrong, "--runs", {str(tmp_path / "runs")!r}])
@@ -306,14 +309,47 @@ def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
     assert (foreign / "diary.txt").read_text() == "mine"
 
 
-def test_the_hosts_own_code_takes_time_if_its_processor_is_named(dry: Any, tmp_path: Path) -> None:
+def test_the_hosts_own_code_takes_time_unless_it_is_to_take_none(dry: Any, tmp_path: Path) -> None:
     """A small model waits for the host: a step is longer, and all that tells of it names the processor."""
     seconds = []
-    for host in ((), ("--host", "epyc-7003")):
+    for host in (("--host", "none"), (), ("--host", "epyc-7003")):
         status, said = dry("--model", "usermodels:plain", "--accumulation", "2", *host)
-        assert status == 0 and ("hosts of epyc-7003" in said) == bool(host)
-        file = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text(encoding="utf-8"))
-        seconds.append(file["step_s"])
-    assert seconds[1] > 5 * seconds[0]
+        assert status == 0 and ("hosts of epyc-7003" in said) == (host != ("--host", "none"))
+        seconds.append(step_s(tmp_path))
+    assert seconds[1] > 5 * seconds[0] and seconds[1] == seconds[2]
     status, said = dry("--model", "usermodels:plain", "--host", "abacus")
     assert status == 2 and "there is no host 'abacus': choose one of epyc-7003" in said
+
+
+def test_a_profile_that_has_the_price_of_its_own_host_keeps_it(dry: Any, tmp_path: Path) -> None:
+    shipped = Path(hardware.__file__).with_name("profiles").joinpath("a100-12.5gbps.toml").read_text()
+    (tmp_path / "own.toml").write_text(f"call_ns = 100\n{shipped}")
+    for host in ((), ("--host", "epyc-7003")):
+        status, said = dry("--model", "usermodels:plain", "--accumulation", "2", "--hardware", "own.toml", *host)
+        assert status == 0 and ("hosts of epyc-7003" in said) == bool(host)
+
+
+def step_s(folder: Path) -> float:
+    return float(json.loads((folder / "runs" / "it" / "dry.json").read_text(encoding="utf-8"))["step_s"])
+
+
+def test_the_third_step_is_reported_where_deepspeed_prepares_its_trace_in_the_second(tmp_path: Path) -> None:
+    """The file's own accumulation counts as the option's does."""
+    twice = tmp_path / "ds.json"
+    twice.write_text(json.dumps({"gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3}}))
+    once = predicted()
+    assert (once.host, once.steps, predicted(host="none").steps) == ("epyc-7003", 3, 2)
+    assert predicted(accumulation=2).steps == predicted(config=str(twice)).steps == 2
+    assert predicted(steps=5).steps == 5
+
+
+def test_what_torch_reserves_is_told_and_decides_whether_a_job_fits(dry: Any, tmp_path: Path) -> None:
+    """Tensors lie in segments of 2 and 20 MiB, and the GPU has room for the tensors alone."""
+    shipped = Path(hardware.__file__).with_name("profiles").joinpath("a100-12.5gbps.toml").read_text()
+    (tmp_path / "own.toml").write_text(shipped.replace("memory_gbytes = 80.0", "memory_gbytes = 0.935"))
+    status, said = dry("--model", "usermodels:plain", "--hardware", "own.toml", "--host", "none")
+    file = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text(encoding="utf-8"))
+    assert status == 1 and not file["fits"] and file["memory"]["peak"] < 0.935 * (1 << 30) < file["cache"]["reserved"]
+    assert "free memory lies in pieces" in said and f"torch reserves {file['cache']['reserved'] / (1 << 30):.2f}" in said
+    status, said = dry("--model", "usermodels:plain", "--host", "none")
+    assert status == 0 and "it gave cached memory back" not in said

@@ -86,6 +86,7 @@ struct State {
   std::map<int64_t, int64_t> graphs;                // by pool: the graphs that use it
   std::unordered_map<int64_t, Block*> live;         // by number, once `followed`
   bool followed = false;
+  bool overdrawn = false;  // what does not fit is counted, and allocated none the less
   int64_t parts = 0;
   int64_t blocks = 0, segments_made = 0;
 };
@@ -170,8 +171,9 @@ void drop_whole(Segment& segment) {
 }
 
 // Gives free segments back. Pending work may use them: their memory is released once all of it is done.
-// (cudaFree waits for the device; CUDA does not promise this, so it is no order here.)
+// cudaFree waits for the device, so the host's time passes. CUDA does not promise this, so it is no order.
 void empty_cache(Memory& memory) {
+  auto freed = memory.stats.num_device_free;
   for (auto& [key, pool] : memory.pools) {
     if (auto used = state().graphs.find(std::get<0>(key)); used != state().graphs.end() && used->second > 0) continue;
     for (auto place = pool.begin(); place != pool.end();) {
@@ -198,6 +200,7 @@ void empty_cache(Memory& memory) {
       delete chunk;
     }
   }
+  if (memory.stats.num_device_free > freed && !captures().any()) device().meet(-1);
 }
 
 // format_size in CUDACachingAllocator.cpp.
@@ -234,8 +237,8 @@ Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64
     ++memory.stats.num_alloc_retries;
     release_cached(memory);
   }
-  if (!fits()) {
-    ++memory.stats.num_ooms;
+  if (!fits()) ++memory.stats.num_ooms;
+  if (!fits() && !state().overdrawn) {
     auto reserved = sum(memory.stats.reserved_bytes), allocated = sum(memory.stats.allocated_bytes), free = std::max(memory.total - reserved, int64_t{0});
     if (out_of_memory) out_of_memory(device().used_index(), static_cast<int64_t>(whole), memory.total, free);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", readable(static_cast<int64_t>(whole)),
@@ -405,6 +408,8 @@ void size_memory(int index, int64_t total, int64_t allowed) {
   for (auto& [of, memory] : state().memories)
     if (index < 0 || &memory == &memory_of(index)) memory.total = total, memory.allowed = allowed;
 }
+
+void overdraw_memory() { state().overdrawn = true; }
 
 int device_of_memory(const void* data) {
   Segment* segment = device().several() ? segment_of(static_cast<const char*>(data)) : nullptr;

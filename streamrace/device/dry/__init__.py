@@ -113,7 +113,7 @@ def install(
 
     ``profile``: the machine, instead of the world's. Without ``answers`` every query (``query()``) reports unfinished
     work: the program's branches then do not depend on the timing, so that its trace can be timed anew. Not
-    ``limited``: the program may exceed the machine's memory, to measure how much it needs. ``heard``: the broadcasts
+    ``limited``: the program may exceed the machine's memory, to measure how much it needs; the allocator counts it. ``heard``: the broadcasts
     of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.broadcast_cache`).
     """
     from streamrace.device import cuda, memory, work
@@ -131,7 +131,7 @@ def install(
     if profile := profile or world.profile():
         _use(profile, world)
     if not limited:
-        memory.unlimited()
+        memory.overdraw()
     reading.install(real)
     groups.install(heard)
     steps.install()

@@ -12,7 +12,7 @@ import pandas as pd
 
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelError, subject
-from streamrace.scenarios.job import job
+from streamrace.scenarios.job import MEASURED_HOST, predicted
 from streamrace.studies import plan as study
 from streamrace.studies.lists import words
 from streamrace.studies.plan import COMPARED, ERRORS
@@ -22,7 +22,8 @@ from streamrace.trace import wording
 
 
 def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
-    base = job(**options)
+    base = predicted(**options)
+    options = {**options, "host": base.host}
     base.check()
     if ":" not in base.model:  # a user's own function runs in the rank, not here
         try:
@@ -170,7 +171,7 @@ STUDY = Study(
         ),
     ),
     decided=("config", "sharding", "stage", "steps", "deepspeed", "graft"),
-    usual={"hpz": ""},  # a node's GPUs
+    usual={"hpz": "", "host": MEASURED_HOST},  # hpz: a node's GPUs
     takes="table and picture",
     replaces="a plan",
     words=("hpZ", "ZeRO-3", "micro-batch", "race", "virtual time", "hardware profile"),

@@ -234,6 +234,7 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, depth: int, fol
         flops=count(lambda result: result.flops, "the floating point operations of a step"),
         forward_flops=count(lambda result: result.forward_flops, "those of the forward pass"),
         host_s=sum(run.found.host_s for run in three),
+        cache=None,
         extension=Extension(tuple(run.layers for run in three), depth, period, units=_units(grown), trace=final.trace),
     )
 
