@@ -211,8 +211,8 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
         me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
     stats = torch.cuda.memory_stats()
-    cache = stats["reserved_bytes.all.peak"], stats["num_alloc_retries"], stats["num_ooms"]
-    me.report(RehearsalEnded(time.perf_counter() - began, device.operations, *cache))
+    reserved, retries = stats["reserved_bytes.all.peak"], stats["num_alloc_retries"]
+    me.report(RehearsalEnded(time.perf_counter() - began, device.operations, reserved, retries, stats["num_ooms"]))
 
 
 def _moved(batch: ModelBatch) -> ModelBatch:

@@ -84,8 +84,8 @@ def excess(dry_run: Rehearsed) -> str:
     memory = dry_run.memory
     if memory.excess is None:  # the tensors would fit
         return (
-            f"The tensors take {memory.peak / GIB:.1f} of {dry_run.job.profile().capacity / GIB:.0f} GiB, but free memory "
-            "lies in pieces that are too small for the next one. Try a smaller --micro-batch, or more GPUs."
+            f"The tensors take {memory.peak / GIB:.1f} of {dry_run.job.profile().capacity / GIB:.0f} GiB, but free "
+            "memory lies in pieces that are too small for the next one. Try a smaller --micro-batch, or more GPUs."
         )
     moment = memory.excess.moment
     where = None if dry_run.extension else place(dry_run.trace, moment.record)
@@ -136,7 +136,8 @@ def allocator(dry_run: Rehearsed) -> list[str]:
     cache = dry_run.cache
     if cache is None:
         return []
-    text = f"torch reserves {cache.reserved / GIB:.2f} GiB of the GPU for {dry_run.memory.peak / GIB:.2f} GiB of tensors"
+    peak = dry_run.memory.peak / GIB
+    text = f"torch reserves {cache.reserved / GIB:.2f} GiB of the GPU, and tensors take {peak:.2f} of it"
     if cache.retries:
         text += (
             f"; {wording.times(cache.retries)} it gave cached memory back, for which the host waits for the GPU, and "

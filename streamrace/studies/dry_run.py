@@ -37,8 +37,8 @@ class Extension:
 
 
 class Cache(NamedTuple):
-    """What torch's allocator took of the GPU, over all steps: the most bytes that it ``reserved``, how often it gave
-    cached memory back and asked again (``retries``), and how often even that was not enough (``shortages``).
+    """The GPU's memory that torch's allocator takes, over all steps: the most bytes that it ``reserved``, how often it
+    gave cached memory back and asked again (``retries``), and how often even that was not enough (``shortages``).
     """
 
     reserved: int
@@ -56,7 +56,8 @@ class Rehearsed:
     ``host_s``: duration of the dry run itself, seconds. ``rank``: the rank that ran. ``sizes``: of the parameters,
     elements, each size once. ``classes``: ranks that behave alike; None: assumed, not checked. ``extension``: the
     extrapolation from few layers; None: a dry run of the whole model. ``unexercised``: features that were on and never
-    happened (of an extended run: in the deepest recording), if races were looked for.
+    happened (of an extended run: in the deepest recording), if races were looked for. ``cache``: of torch's allocator;
+    None: unknown, as the run is extended.
     """
 
     job: Job
@@ -79,7 +80,7 @@ class Rehearsed:
     classes: CheckedClasses | None = None
     extension: Extension | None = None
     unexercised: tuple[str, ...] = ()
-    cache: Cache | None = None  # unknown for an extended run
+    cache: Cache | None = None
 
     @property
     def races(self) -> tuple[Race, ...]:
