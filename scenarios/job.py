@@ -140,9 +140,7 @@ class Job(Training):
     @property
     def machine(self) -> str:
         """Return the hardware profile's name, with what was given in the place of its figures."""
-        given = [f"{self.network:g} Gbit/s between nodes"] if self.network is not None else []
-        given += [f"hosts of {self.host}"] if self.host is not None else []
-        return f"{self.hardware} with {' and '.join(given)}" if given else self.hardware
+        return machine(self.hardware, self.network, self.host)
 
     def profile(self) -> Profile:
         profile = super().profile()
@@ -242,6 +240,13 @@ class Job(Training):
                     f"--{option.replace('_', '-')} is {getattr(self, option)}, and {self.config} says {value} "
                     f"({path}): leave one of them out"
                 )
+
+
+def machine(hardware: str, network: float | None, host: str | None) -> str:
+    """Name a machine: a hardware profile, with what was given in the place of its figures."""
+    given = [f"{network:g} Gbit/s between nodes"] if network is not None else []
+    given += [f"hosts of {host}"] if host is not None else []
+    return f"{hardware} with {' and '.join(given)}" if given else hardware
 
 
 def job(**options: Any) -> Job:

@@ -111,10 +111,8 @@ def _title(job: Any) -> str:
         sharding = f"DeepSpeed as {job.config} says"
     else:
         sharding = f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
-    network = job.profile().inter_node_gbits_per_s
-    hosts = f", hosts of {job.host}" if job.host else ""
     batch = f"micro-batch {job.micro_batch}" if not job.config or "micro_batch" in job.model_fields_set else "sequences"
     return (
-        f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
-        f"nodes{hosts}), {batch} of {job.sequence} tokens" + ("" if job.sharding else f", {job.ordered_by}")
+        f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.machine}), {batch} of "
+        f"{job.sequence} tokens" + ("" if job.sharding else f", {job.ordered_by}")
     )

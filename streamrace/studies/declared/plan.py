@@ -12,7 +12,7 @@ import pandas as pd
 
 from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelError, subject
-from streamrace.scenarios.job import MEASURED_HOST, predicted
+from streamrace.scenarios.job import MEASURED_HOST, machine, predicted
 from streamrace.studies import plan as study
 from streamrace.studies.lists import words
 from streamrace.studies.plan import COMPARED, ERRORS
@@ -48,11 +48,10 @@ def _plan(own: dict[str, Any], options: dict[str, Any]) -> StudyPlan:
 def _title(options: Mapping[str, Any]) -> str:
     """Describe the job of ``options``: as they are, or as texts."""
     get = {name: str(value) for name, value in options.items() if value is not None and value != "null"}.get
-    network = f" with {float(get('network', '')):g} Gbit/s between nodes" if get("network") else ""
-    network += f", hosts of {get('host')}" if get("host") else ""
+    on = machine(get("hardware", ""), float(get("network", "")) if get("network") else None, get("host"))
     batch = f"micro-batch {get('micro_batch')}, accumulation {get('accumulation')}"
     return (
-        f"{get('model')}, {get('nodes')} nodes of {get('gpus')} GPUs ({get('hardware')}{network}), "
+        f"{get('model')}, {get('nodes')} nodes of {get('gpus')} GPUs ({on}), "
         f"{'batches as ' + PurePath(get('config', '')).name + ' says' if get('config') else batch}, sequences of "
         f"{get('sequence')} tokens" + (", gradient checkpointing" if get("checkpointing") in ("True", "true") else "")
     )
