@@ -27,6 +27,13 @@ def test_blocks_that_another_stream_may_use_come_back_when_its_event_is_over(rea
     assert late.lines != soon.lines
 
 
+@pytest.mark.parametrize("unready", ["0", "1000"])
+def test_up_to_a_limit_and_beyond_the_allocator_has_the_same_figures_and_errors(real: RealBuild, unready: str) -> None:
+    ran = run(real, PROGRAMS / "memory_limit.py", STREAMRACE_REAL_BUILD_UNREADY=unready)
+    assert len([line for line in ran.lines if "CUDA out of memory" in line]) > 40
+    assert ran.lines == simulate(PROGRAMS / "memory_limit.py").lines
+
+
 def test_the_33rd_stream_of_a_priority_is_the_first_again(real: RealBuild) -> None:
     ran = run(real, PROGRAMS / "streams.py")
     assert ran.lines[1].startswith(str([number % 32 for number in range(40)]))

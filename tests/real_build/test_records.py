@@ -47,6 +47,7 @@ def test_small_programs_have_the_same_order_and_the_same_races(real: RealBuild, 
 # Programs of one rank, how many records each has at least, and whether it races.
 ALONE = {
     "allocator": (("allocator.py", "--kept"), 1000, False),
+    "memory limit": (("memory_limit.py",), 500, False),
     "views": (("views.py",), 2000, True),
     "host copies": (("host_copies.py",), 200, True),
     **{f"random steps {seed}": (("random_steps.py", f"{seed}", "100"), 1000, True) for seed in range(3)},
@@ -122,19 +123,29 @@ def test_the_host_waits_for_a_barrier_once_it_was_issued(real: RealBuild, tmp_pa
         assert not order[:barrier] and isinstance(order[barrier + 1], HostWait)
 
 
-def test_memory_that_went_back_to_the_driver_is_not_reused(real: RealBuild, tmp_path: Path) -> None:
+_EMPTIED = "torch.cuda.empty_cache()"
+_RETRIED = """
+torch.cuda.set_per_process_memory_fraction(24 * 2**20 / torch.cuda.get_device_properties(0).total_memory)
+big = torch.empty(24 * 2**20, dtype=torch.uint8, device="cuda")
+del big
+"""
+
+
+@pytest.mark.parametrize("given_back", [_EMPTIED, _RETRIED], ids=["empty_cache", "before an allocation fails"])
+def test_memory_that_went_back_to_the_driver_is_not_reused(real: RealBuild, tmp_path: Path, given_back: str) -> None:
     program = tmp_path / "program.py"
-    program.write_text("""
+    program.write_text(f"""
 import torch
 x, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
     y = x + 1
-del x
-torch.cuda.empty_cache()
+del x, y
+{given_back}
 z = torch.zeros(8, device="cuda")
 """)
     of = Recorded(real, tmp_path, program)
+    assert story(of.theirs[0]) == story(of.own[0])
     assert pairs(of.theirs) == pairs(of.own) == set()
 
 

@@ -35,7 +35,9 @@ void Formers::hand_out(int64_t block, uintptr_t begin, size_t nbytes, int64_t si
 }
 
 void Formers::take_away(uintptr_t data, size_t nbytes) {
-  for (auto place = pieces_.lower_bound(data); place != pieces_.end() && place->first < data + nbytes; place = pieces_.erase(place))
+  auto first = pieces_.lower_bound(data);
+  if (first != pieces_.begin() && std::prev(first)->second.end > data) --first;  // a piece is taken away as a whole
+  for (auto place = first; place != pieces_.end() && place->first < data + nbytes; place = pieces_.erase(place))
     if (lose(place->second.block, 1)) trace().note(WordKind::kReuse, {-1, place->second.block, 0, 0, 0, 0, 1});
 }
 

@@ -3,12 +3,14 @@
 // Python's side cannot be used: torch calls it while an exception is pending, as memory is freed during unwinding, and the
 // interpreter then ends the program with a SystemError (docs/results/found.md).
 #include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <array>
 #include <cstring>
 
 #include "callsite.h"
 #include "tracker.h"
+#include "versions.h"
 
 namespace simgpu {
 namespace {
@@ -60,12 +62,23 @@ void on_device_synchronization(const void*, DeviceType) {
   tracker().host_waits_for_all(site);
 }
 
+// The bytes that the current GPU's allocator ever got from the driver; 0 before torch 2.9, where it has another interface.
+int64_t ever_reserved() {
+#if STREAMRACE_TORCH_SINCE(9)
+  auto device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+  return c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(device.index()).reserved_bytes[0].allocated;  // 0: of all pools
+#else
+  return 0;
+#endif
+}
+
 void on_allocation(const void*, DeviceType, uintptr_t data) {
   if (!follows()) return;
   int64_t site = call_site();
   uintptr_t stream = tracker().current();
+  int64_t reserved = ever_reserved();
   Lock lock;
-  tracker().made(data, tracker().stream_of(stream), site);
+  tracker().made(data, tracker().stream_of(stream), site, reserved);
 }
 
 void on_free(const void*, DeviceType, uintptr_t data) {

@@ -31,7 +31,7 @@ void set_quiet(bool on) { is_quiet = on; }
 
 void Tracker::begin() {
   formers = {}, busy_ = {0}, held.clear();
-  several = false, gpu_ = -1, made_ = 0;
+  several = false, gpu_ = -1, made_ = 0, reserved_ = 0;
   numbers.clear(), streams_.clear(), markers_.clear(), pending_.clear(), blocks_.clear(), pinned_.clear();
   began_ = std::chrono::steady_clock::now();
   stream_of(0);
@@ -78,8 +78,11 @@ Tracked& Tracker::add(std::unordered_map<uintptr_t, Tracked>& blocks, uintptr_t 
   return block;
 }
 
-void Tracker::made(uintptr_t data, int64_t stream, int64_t site) {
+void Tracker::made(uintptr_t data, int64_t stream, int64_t site, int64_t reserved) {
   if (blocks_.count(data)) freed(data);  // by a call that was not seen
+  // A segment that is new begins with the block that it was needed for, and has no former owner, also if an earlier one was
+  // at its addresses: before an allocation fails, the allocator gives back what it has cached, for which torch has no callback.
+  if (reserved > reserved_) formers.take_away(data, reserved - std::exchange(reserved_, reserved));
   pending_[data] = {stream, site};
 }
 

@@ -86,7 +86,7 @@ class Tracker {
   void host_waits_for(uintptr_t event, schema::How how, int64_t site);
   void host_waits_for_all(int64_t site);
   void event_gone(uintptr_t event) { markers_.erase(event); }
-  void made(uintptr_t data, int64_t stream, int64_t site);
+  void made(uintptr_t data, int64_t stream, int64_t site, int64_t reserved);
   void freed(uintptr_t data);
 
   void launch(const Running& call, const Accesses& accesses);
@@ -103,7 +103,7 @@ class Tracker {
   std::unordered_map<uintptr_t, Pending> pending_;  // allocated, and of unknown size until a tensor is seen
   std::unordered_map<uintptr_t, Tracked> blocks_, pinned_;
   std::atomic<int> gpu_{-1};  // the index of the first that was used
-  int64_t made_ = 0;
+  int64_t made_ = 0, reserved_ = 0;  // blocks; the bytes that the allocator ever got from the driver
   std::set<int64_t> busy_{0};  // streams that were given work
   Tracked& add(std::unordered_map<uintptr_t, Tracked>& blocks, uintptr_t data, size_t nbytes, int64_t stream);
 };
