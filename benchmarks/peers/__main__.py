@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
 
 import click
@@ -14,18 +13,12 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.peers import beside
+from benchmarks.peers.judged import Said, judged
 from benchmarks.peers.running import Result, run
-from benchmarks.peers.suites import List, bring, read
-
-
-class Said(StrEnum):
-    """The result of a peer's test."""
-
-    PASSED = "passed"
-    SKIPPED = "skipped by the test"
-    REFUSED = "refused by name"
-    EXPLAINED = "does not pass"
-    FAILED = "failed"
+from benchmarks.peers.suites import List, Suite, bring, read
+from streamrace.compiling import BuildError
+from tests.real_build.building import RealBuild, ready
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,42 +31,87 @@ class Said(StrEnum):
     show_default=True,
     help="Run's folder: tests.csv, peers.csv with their counts, and what they print.",
 )
-def main(words: tuple[str, ...], runs: Path, name: str) -> None:
+@click.option(
+    "--real-build",
+    is_flag=True,
+    help="Run the suites of one process on torch's CUDA build over fake CUDA libraries, too, and compare: compared.csv "
+    "and real-build.csv, with the counts. Exit status 1: also for a difference without a reason.",
+)
+def main(words: tuple[str, ...], runs: Path, name: str, real_build: bool) -> None:
     """Run tests of torch and DeepSpeed on the simulated GPU. Exit status 1: one failed, and the list has no reason."""
     listed = read()
-    chosen = [suite for suite in listed.suite if not words or any(word in suite.name for word in words)]
+    chosen = [
+        suite
+        for suite in listed.suite
+        if (not words or any(word in suite.name for word in words)) and (suite.real_build or not real_build)
+    ]
     if not chosen:
         raise click.UsageError(f"no suite of benchmarks/peers.toml is named like {' or '.join(words)}")
+    real = _ready() if real_build else None
     into = (runs / name).absolute()
     shutil.rmtree(into, ignore_errors=True)
-    sources = {source.name: source for source in listed.source}
     rows: list[dict[str, object]] = []
+    compared: list[dict[str, str]] = []
     for suite in track(chosen, "suites", console=Console(stderr=True)):
-        source = sources[suite.source]
-        try:
-            at = bring(source, (runs / "sources").absolute())
-        except (OSError, ValueError, subprocess.CalledProcessError) as problem:
-            raise click.ClickException(f"the tests of {source.name} cannot be had: {problem}") from problem
-        try:
-            results = run(
-                suite.files, into / re.sub(r"\W+", "-", suite.name), ranks=suite.ranks, gpus=suite.gpus, at=at,
-                plugin=source.plugin, options=source.options,
-            )  # fmt: skip
-        except RuntimeError as problem:
-            raise click.ClickException(f"{suite.name}: {problem}") from problem
+        folder = into / re.sub(r"\W+", "-", suite.name)
+        results = _run(suite, listed, runs, folder)
         rows += [row(suite.name, result, listed) for result in results]
+        if real:
+            theirs = _run(suite, listed, runs, folder.with_name(f"{folder.name}-real"), real)
+            compared += beside.compare(suite.name, results, theirs, listed)
     frame = once(pd.DataFrame(rows))
     frame.to_csv(into / "tests.csv", index=False)
     counts(frame).to_csv(into / "peers.csv", index=False)
-    for said, count in Counter(frame.result).most_common():
-        click.echo(f"{count:5} {said}")
+    _tell(frame.result)
     if not words:
-        for why in sorted({reason.why for reason in listed.reason} - set(frame.why)):
+        whys = {row["why"] for row in compared} if real else set(frame.why)
+        for why in sorted({reason.why for reason in listed.reason if (reason.build == "real") == bool(real)} - whys):
             click.echo(f"no test has this reason any more: {why}")
     failed = frame[frame.result == Said.FAILED]
     for test, why in zip(failed.test, failed.why, strict=True):
         click.echo(f"{test}: {why}")
-    raise SystemExit(not failed.empty)
+    differ = real is not None and not _told(compared, into)
+    raise SystemExit(differ or not failed.empty)
+
+
+def _ready() -> RealBuild:
+    try:
+        return ready(click.echo)
+    except BuildError as problem:
+        raise click.ClickException(str(problem)) from problem
+
+
+def _run(suite: Suite, listed: List, runs: Path, into: Path, real: RealBuild | None = None) -> list[Result]:
+    """Return the results of a suite. Its tests are downloaded first if necessary."""
+    source = next(one for one in listed.source if one.name == suite.source)
+    try:
+        at = bring(source, (runs / "sources").absolute())
+    except (OSError, ValueError, subprocess.CalledProcessError) as problem:
+        raise click.ClickException(f"the tests of {source.name} cannot be had: {problem}") from problem
+    try:
+        return run(
+            suite.files, into, ranks=suite.ranks, gpus=suite.gpus, at=at, plugin=source.plugin, options=source.options,
+            real=real,
+        )  # fmt: skip
+    except RuntimeError as problem:
+        raise click.ClickException(f"{suite.name}: {problem}") from problem
+
+
+def _told(compared: list[dict[str, str]], into: Path) -> bool:
+    """Write down on which build the tests pass, and return whether each difference has a reason."""
+    frame = pd.DataFrame(compared)
+    frame.to_csv(into / "compared.csv", index=False)
+    beside.counts(frame).to_csv(into / "real-build.csv", index=False)
+    _tell(frame.passes)
+    faults = frame[frame.fault != ""]
+    for test, passes, why in zip(faults.test, faults.passes, faults.fault, strict=True):
+        click.echo(f"{test} passes {passes}: {why}")
+    return faults.empty
+
+
+def _tell(column: pd.Series[str]) -> None:
+    for said, count in Counter(column).most_common():
+        click.echo(f"{count:5} {said}")
 
 
 def once(frame: pd.DataFrame) -> pd.DataFrame:
@@ -91,19 +129,8 @@ def counts(frame: pd.DataFrame) -> pd.DataFrame:
 
 def row(suite: str, result: Result, listed: List) -> dict[str, object]:
     """Return a row of the table. A failure has the first reason of the list that fits it."""
-    said, why = Said(Said.PASSED), ""
-    if result.said == "skipped":
-        said, why = Said.SKIPPED, result.why.removeprefix("Skipped: ")
-    elif result.said == "failed":
-        refused = re.search(r"streamrace: (.+? cannot be simulated)", result.why)
-        reason = next((one for one in listed.reason if one.of(result.test, result.why)), None)
-        if refused:
-            said, why = Said.REFUSED, refused[1]
-        elif reason:
-            said, why = Said.EXPLAINED, reason.why
-        else:
-            said, why = Said.FAILED, result.why
-    return {"suite": suite, "test": result.test, "result": str(said), "why": why, "seconds": result.seconds}
+    of = judged(result, listed)
+    return {"suite": suite, "test": result.test, "result": str(of.said), "why": of.why, "seconds": result.seconds}
 
 
 if __name__ == "__main__":

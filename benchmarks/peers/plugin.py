@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from streamrace.device import collectives
-
 RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(os.environ["PEERS_FOLDER"])
@@ -82,6 +80,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     if RANKS > 1:
         if failed:  # what another rank waits for will not come
             os._exit(3)
+        from streamrace.device import collectives
+
         collectives.drain()  # this rank waits outside torch next, and the others may need that its virtual time goes on
         while min(_ended(rank) for rank in range(RANKS)) < _number:
             time.sleep(0.01)

@@ -11,11 +11,13 @@ import tempfile
 import tomllib
 import urllib.request
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-UNTOLD = re.compile("no end after|a process ended")
+UNTOLD = re.compile("no end after|more than .* memory|a process ended")
 """What is said of a test that told nothing itself."""
+Build = Literal["simulated", "real"]
 LIST = Path(__file__).resolve().parents[1] / "peers.toml"
 
 
@@ -40,27 +42,35 @@ class Source(_Strict):
 
 
 class Suite(_Strict):
-    """Test files that run in one start, on ``ranks`` ranks of ``gpus`` devices each."""
+    """Test files that run in one start, on ``ranks`` ranks of ``gpus`` devices each.
+
+    ``real_build``: torch's CUDA build can run them over the fake CUDA libraries, in one process.
+    """
 
     name: str
     source: str
     files: list[str]
     ranks: int = 1
     gpus: int = 1
+    real_build: bool = False
 
 
 class Reason(_Strict):
     """Why tests do not pass: ``tests``, regular expressions of their names; ``error``, one of their errors.
 
-    Without ``error`` it is no reason for a hang, nor for the end of a process.
+    Without ``error`` it is no reason for a hang, nor for the end of a process, nor for too much memory. ``build``: on
+    which it holds, the simulated GPU, torch's CUDA build over fake libraries, or both.
     """
 
     why: str
     tests: list[str] = [""]
     error: str = ""
+    build: Literal["simulated", "real", "both"] = "simulated"
 
-    def of(self, test: str, error: str) -> bool:
-        """Return whether this is the reason for a test."""
+    def of(self, test: str, error: str, build: Build = "simulated") -> bool:
+        """Return whether this is the reason for a test on this build."""
+        if self.build not in (build, "both"):
+            return False
         told = re.search(self.error, error) if self.error else not UNTOLD.match(error)
         return bool(told) and any(re.search(one, test) for one in self.tests)
 

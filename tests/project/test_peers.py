@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.peers import __main__ as command
-from benchmarks.peers import running
+from benchmarks.peers import beside, running
 from benchmarks.peers.suites import List, Reason, Source, bring, read
 from streamrace.device.refusals import refusal
 
@@ -96,6 +96,46 @@ def test_a_hang_has_no_reason_but_one_that_names_it() -> None:
     assert named.of("test_slow", "no end after 60 s") and not named.of("test_slow", "AttributeError: gone")
 
 
+def test_a_difference_from_the_real_build_needs_a_reason_that_this_build_does_not_refute() -> None:
+    def result(test: str, said: str) -> running.Result:
+        return running.Result(test, said, "" if said == "passed" else f"{test} {said}")
+
+    named = {
+        "equal": ("passed", "passed"), "worse": ("failed", "passed"), "better": ("passed", "failed"),
+        "unknown": ("failed", "passed"), "unclear": ("passed", "failed"), "changed": ("failed", "failed"),
+        "refuted": ("failed", "passed"), "left out": ("skipped", "skipped"), "too large": ("skipped", "passed"),
+    }  # fmt: skip
+    listed = List(
+        source=[],
+        suite=[],
+        reason=[
+            Reason(why="ours lacks it", tests=["worse"]),
+            Reason(why="theirs lacks it", tests=["better"], build="real"),
+            Reason(why="torch changed it", tests=["changed", "refuted"], build="both"),
+        ],
+    )
+    ours, theirs = ([result(test, said[at]) for test, said in named.items()] for at in (0, 1))
+    rows = beside.compare("suite", [*ours, result("alone", "passed")], theirs, listed)
+    assert {row["test"]: (row["passes"], row["why"]) for row in rows} == {
+        "equal": ("on both", ""),
+        "worse": ("only on torch's CUDA build", "ours lacks it"),
+        "better": ("only on the simulated GPU", "theirs lacks it"),
+        "unknown": ("only on torch's CUDA build", "unknown failed"),
+        "unclear": ("only on the simulated GPU", "unclear failed"),
+        "changed": ("on neither", "torch changed it"),
+        "refuted": ("only on torch's CUDA build", "torch changed it"),
+        "left out": ("skipped by the test", "left out skipped"),
+        "too large": ("only on torch's CUDA build", "skipped by the test: too large skipped"),
+        "alone": ("only on the simulated GPU", ""),
+    }
+    assert {row["test"]: row["fault"] for row in rows if row["fault"]} == {
+        "unknown": "unknown failed",
+        "unclear": "unclear failed",
+        "refuted": "it passes only on torch's CUDA build, and the list has a reason for both: torch changed it",
+        "alone": "it is no test of torch's CUDA build",
+    }
+
+
 def test_a_start_that_runs_no_test_loses_none_in_silence(tmp_path: Path) -> None:
     (tmp_path / "test_ends.py").write_text("import os\nos._exit(1)\n")
     with pytest.raises(RuntimeError, match="0 tests ran, and then none"):
@@ -120,5 +160,6 @@ def test_every_suite_has_a_source_and_every_reason_a_sentence() -> None:
     listed = read()
     names = {source.name for source in listed.source}
     assert {suite.source for suite in listed.suite} == names
+    assert all(suite.ranks == 1 for suite in listed.suite if suite.real_build)
     assert all(bool(source.archive) != bool(source.repository) for source in listed.source)
     assert len({reason.why for reason in listed.reason}) == len(listed.reason)

@@ -128,7 +128,9 @@ def _build(real: RealBuild) -> None:
     ]
     files = [file for file in stubs.files_of(real.torch) if file != late]
     stubs.libraries(files, real.libraries, written, answer=0)
-    _build_values(real)
+    _compile(real, "the fake NVML", sources("nvml"), "libnvidia-ml.so.1")  # no file is linked with it
+    links = [f"-L{real.torch / 'lib'}", "-ltorch_cpu", "-lc10"]
+    _compile(real, "the real build's values", sources("values"), "libstreamrace_values.so", *links)
     shutil.copy(_HERE / "start.py", real.place / "streamrace_real_build.py")
     information = real.place / _INFORMATION
     information.mkdir(exist_ok=True)
@@ -141,15 +143,13 @@ def sources(*names: str) -> list[Path]:
     return [_SOURCES / f"{name}.cpp" for name in names]
 
 
-def _build_values(real: RealBuild) -> None:
+def _compile(real: RealBuild, name: str, files: list[Path], library: str, *more: str) -> None:
     compiler = find_compiler()
     if compiler is None:
-        raise BuildError("the real build's values need a C++ compiler, and there is none: install g++")
+        raise BuildError(f"building {name} needs a C++ compiler, and there is none: install g++")
     options = ["-std=c++20", "-DNDEBUG", "-O1", "-fPIC", "-shared", f"-I{_SOURCES}", f"-I{_NUMBERS.parent}"]
     options.append(f"-isystem{real.torch / 'include'}")
-    links = [f"-L{real.torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    library = real.libraries / "libstreamrace_values.so"
-    run_compiler("the real build's values", compiler, options, sources("values"), links, library)
+    run_compiler(name, compiler, options, files, [*more], real.libraries / library)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,41 @@ print(torch.empty(30 << 20, dtype=torch.uint8, device="cuda").numel())
     assert lines == ["CUDA out of memory 1", str(30 << 20)]
 
 
+def test_a_kernel_that_sleeps_is_not_done_until_the_host_waits(real: RealBuild, tmp_path: Path) -> None:
+    code = """
+begin, end, late = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+side = torch.cuda.Stream()
+begin.record()
+torch.cuda._sleep(2_000_000)
+end.record()
+side.wait_event(end)
+late.record(side)
+print(begin.query(), end.query(), late.query(), side.query())
+late.synchronize()
+print(end.query(), side.query(), begin.elapsed_time(end))
+"""
+    lines, _ = _run(real, tmp_path, code)
+    assert lines == ["True False False False", "True True 2.0"]
+
+
+def test_expandable_segments_map_memory_of_the_device_and_give_it_back(real: RealBuild, tmp_path: Path) -> None:
+    code = """
+x = torch.ones(20 << 20, dtype=torch.uint8, device="cuda")
+y = torch.ones(20 << 20, dtype=torch.uint8, device="cuda")
+print(x[-1].item(), y[-1].item(), y.data_ptr() - x.data_ptr() == x.numel(), torch.cuda.memory_reserved() >> 20)
+try:
+    torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    print("OOM", torch.cuda.mem_get_info()[0] >> 20)
+del x, y
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0] >> 20)
+"""
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "STREAMRACE_REAL_BUILD_MEMORY": str(64 << 20)}
+    lines, _ = _run(real, tmp_path, code, **settings)
+    assert lines == ["1 1 True 40", "OOM 24", "0 64"]
+
+
 def test_an_operator_without_values_is_refused(real: RealBuild, tmp_path: Path) -> None:
     code = """
 x = torch.ones(1, 1, 8, 8, device="cuda")

@@ -26,8 +26,14 @@ extern "C" size_t streamrace_memory() {
 // allocator prefers lower addresses among blocks of one size, so their order must be the same in each run.
 struct Memory {
   char* begin = nullptr;
-  std::map<char*, size_t> given;
+  std::map<char*, size_t> given, mapped;
   size_t used = 0;
+
+  bool has(const char* at) const {
+    auto found = mapped.upper_bound(const_cast<char*>(at));
+    if (found != mapped.begin() && at < std::prev(found)->first + std::prev(found)->second) return true;
+    return begin != nullptr && at >= begin && at < begin + 2 * streamrace_memory() - kGrain;
+  }
 
   char* take(size_t bytes) {
     if (begin == nullptr) {
@@ -102,6 +108,40 @@ int cudaFree(void* at) {
   return failed(kInvalidValue);
 }
 
+size_t streamrace_in_use(int device) {
+  std::lock_guard<std::mutex> held(lock);
+  return memories()[device].used;
+}
+
+// Memory that the driver maps into addresses reserved before (expandable segments): 0 if there is so much of it.
+int streamrace_take(int device, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  auto& used = memories()[device].used;
+  if (bytes > streamrace_memory() - used) return kOutOfMemory;
+  used += bytes;
+  return kSuccess;
+}
+
+void streamrace_give_back(int device, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  memories()[device].used -= bytes;
+}
+
+void streamrace_map(int device, void* at, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  memories()[device].mapped[static_cast<char*>(at)] = bytes;
+}
+
+void streamrace_unmap(void* at) {
+  std::lock_guard<std::mutex> held(lock);
+  for (auto& memory : memories()) {
+    auto found = memory.mapped.find(static_cast<char*>(at));
+    if (found == memory.mapped.end()) continue;
+    madvise(at, found->second, MADV_DONTNEED);
+    memory.mapped.erase(found);
+  }
+}
+
 int cudaMemGetInfo(size_t* free, size_t* total) {
   std::lock_guard<std::mutex> held(lock);
   *total = streamrace_memory();
@@ -150,8 +190,7 @@ int cudaPointerGetAttributes(PointerAttributes* of, const void* pointer) {
     of->device_pointer = of->host_pointer;
   }
   for (size_t device = 0; device < memories().size(); ++device) {
-    char* begin = memories()[device].begin;
-    if (begin == nullptr || at < begin || at >= begin + 2 * streamrace_memory() - kGrain) continue;
+    if (!memories()[device].has(at)) continue;
     *of = {kDevice, static_cast<int>(device), const_cast<void*>(pointer), nullptr, {}};
   }
   return kSuccess;
@@ -167,6 +206,7 @@ int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void* st
   }
   log_call("copy %s %zu stream %u%s", kKinds[kind < 0 || kind > 4 ? 4 : kind], bytes, number_of(stream), waits);
   work_on(stream);
+  if (*waits != 0) wait_for(stream);
   copy(to, from, bytes);
   if (kind == 2 && answer.set && (bytes == 4 || bytes == 8)) {
     memcpy(to, &answer.value, bytes);  // the machine is little-endian, as CUDA's are

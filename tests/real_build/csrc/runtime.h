@@ -30,7 +30,10 @@ struct Pending {
   int query();
 };
 
-// Notes that work was given to `stream`, so that its queries begin anew.
-void work_on(void* stream);
+// Notes that work was given to `stream`, so that its queries begin anew. It takes that many nanoseconds of virtual time,
+// which is over for the host when it waits, or has asked in vain as often as it takes microseconds.
+void work_on(void* stream, int64_t nanoseconds = 0);
+// The host waits for the work on `stream`.
+void wait_for(void* stream);
 // The name of `stream` in the log: 0 for the default stream, then 1, 2, ... in the order in which they were created.
 unsigned number_of(void* stream);

@@ -1,5 +1,7 @@
 // The fake CUDA runtime: streams and events. Work is done when it is given, so nothing is ever waited for; the log says
-// which waits were asked for.
+// which waits were asked for. torch.cuda._sleep alone takes time, a virtual one, so that queries and elapsed times answer
+// as if it were still going on.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <initializer_list>
@@ -9,25 +11,45 @@
 
 namespace {
 
+using Time = std::atomic<int64_t>;  // in nanoseconds, of a virtual clock
+
+void reach(Time& time, int64_t to) {
+  if (time < to) time = to;
+}
+
 struct Stream {
   unsigned number;
   int priority;
-  Pending pending;
+  Pending pending{};
+  Time end{0};  // of the work that it was given
 };
 
 struct Event {
   unsigned number;
   bool timed, recorded;
-  Pending pending;
+  Pending pending{};
+  Time end{0};
 };
 
 std::atomic<unsigned> streams{0}, events{0};
-Pending of_default_stream;
+Time host{0}, last_end{0};
 
 // Handles 0 to 2 are the default stream, CUDA's names for it.
 bool is_default(void* stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
+Stream& stream_of(void* handle) {
+  static Stream of_default{0, 0};
+  return is_default(handle) ? of_default : *static_cast<Stream*>(handle);
+}
+
 Event& event_of(void* handle) { return *static_cast<Event*>(handle); }
+
+template <typename Queried>
+int query(Queried& one) {
+  if (one.end <= host) return one.pending.query();
+  host += 1000;
+  return kNotReady;
+}
 
 }  // namespace
 
@@ -45,9 +67,16 @@ int Pending::query() {
   return kNotReady;
 }
 
-unsigned number_of(void* stream) { return is_default(stream) ? 0 : static_cast<Stream*>(stream)->number; }
+unsigned number_of(void* stream) { return stream_of(stream).number; }
 
-void work_on(void* stream) { (is_default(stream) ? of_default_stream : static_cast<Stream*>(stream)->pending).begin(); }
+void work_on(void* stream, int64_t nanoseconds) {
+  auto& of = stream_of(stream);
+  of.pending.begin();
+  reach(of.end, host);
+  reach(last_end, of.end += nanoseconds);
+}
+
+void wait_for(void* stream) { reach(host, stream_of(stream).end); }
 
 extern "C" {
 
@@ -61,7 +90,7 @@ int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 int cudaStreamCreateWithPriority(void** stream, unsigned, int priority) {
-  auto* made = new Stream{++streams, priority, {}};
+  auto* made = new Stream{++streams, priority};
   *stream = made;
   log_call("stream %u priority %d device %d", made->number, priority, current_device());
   return kSuccess;
@@ -77,23 +106,23 @@ int cudaStreamDestroy(void* stream) {
 }
 
 int cudaStreamGetPriority(void* stream, int* priority) {
-  *priority = is_default(stream) ? 0 : static_cast<Stream*>(stream)->priority;
+  *priority = stream_of(stream).priority;
   return kSuccess;
 }
 
 int cudaStreamSynchronize(void* stream) {
   log_call("synchronize stream %u", number_of(stream));
+  wait_for(stream);
   return kSuccess;
 }
 
 int cudaDeviceSynchronize() {
   log_call("synchronize device %d", current_device());
+  reach(host, last_end);
   return kSuccess;
 }
 
-int cudaStreamQuery(void* stream) {
-  return (is_default(stream) ? of_default_stream : static_cast<Stream*>(stream)->pending).query();
-}
+int cudaStreamQuery(void* stream) { return query(stream_of(stream)); }
 
 int cudaStreamIsCapturing(void*, int* captures) {
   *captures = 0;
@@ -109,12 +138,13 @@ int cudaThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 
 int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
   log_call("wait stream %u event %u", number_of(stream), event_of(event).number);
+  reach(stream_of(stream).end, event_of(event).end);
   return kSuccess;
 }
 
 int cudaEventCreateWithFlags(void** event, unsigned flags) {
   constexpr unsigned kDisableTiming = 2;
-  *event = new Event{++events, (flags & kDisableTiming) == 0, false, {}};
+  *event = new Event{++events, (flags & kDisableTiming) == 0, false};
   return kSuccess;
 }
 
@@ -129,15 +159,17 @@ int cudaEventRecord(void* event, void* stream) {
   log_call("record event %u stream %u", event_of(event).number, number_of(stream));
   event_of(event).recorded = true;
   event_of(event).pending.begin();
+  event_of(event).end = std::max<int64_t>(stream_of(stream).end, host);
   return kSuccess;
 }
 
 int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
-int cudaEventQuery(void* event) { return event_of(event).pending.query(); }
+int cudaEventQuery(void* event) { return query(event_of(event)); }
 
 int cudaEventSynchronize(void* event) {
   log_call("synchronize event %u", event_of(event).number);
   event_of(event).pending.left = 0;
+  reach(host, event_of(event).end);
   return kSuccess;
 }
 
@@ -145,7 +177,10 @@ int cudaEventElapsedTime(float* milliseconds, void* first, void* second) {
   for (void* one : {first, second}) {
     if (!event_of(one).timed || !event_of(one).recorded) return failed(kInvalidHandle);
   }
-  *milliseconds = 0;
+  for (void* one : {first, second}) {
+    if (event_of(one).end > host) return kNotReady;
+  }
+  *milliseconds = static_cast<float>(event_of(second).end - event_of(first).end) / 1e6f;
   return kSuccess;
 }
 

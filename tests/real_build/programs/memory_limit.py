@@ -6,7 +6,6 @@ What is cached goes back to the driver before an allocation fails, and so does m
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 
 import torch
@@ -16,7 +15,6 @@ MIB = 1 << 20
 LIMIT = 256 * MIB
 # The simulated device has the current figures of split blocks only, and no history of them.
 _LEFT_OUT = ("inactive_split.", "inactive_split_bytes.")
-_IN_USE = re.compile(r" Including non-PyTorch memory, .*? in use\.")  # torch asks NVML, a library that is not there
 seen: dict[int, int] = {}
 given_back = 0  # segments
 
@@ -44,7 +42,7 @@ def ask(mib: float, side: torch.cuda.Stream | None = None) -> Tensor | None:
         with torch.cuda.stream(side):
             made = torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError as error:
-        print(mib, "MiB:", _IN_USE.sub("", str(error).partition(" Of the allocated memory")[0]))
+        print(mib, "MiB:", str(error).partition(" unallocated.")[0])  # then comes advice, which differs
         return None
     print(mib, "MiB: block", number(made.data_ptr()))
     return made
