@@ -63,6 +63,13 @@ def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
     )
 
 
+def _check(index: int) -> None:
+    """Raise the error of CUDA if there is no such device."""
+    if index >= 0:
+        with torch.cuda.device(index):
+            pass
+
+
 def _exchange_device(index: int) -> int:
     before: int = torch._C._accelerator_getDeviceIndex()
     if index >= 0:
@@ -99,6 +106,7 @@ class _Runtime(ModuleType):
         super().__init__("torch._C._cudart")
 
     def cudaMemGetInfo(self, index: int) -> tuple[int, int]:  # noqa: N802
+        _check(index)
         free, total = torch._C._accelerator_getMemoryInfo(index)
         return free, total
 
@@ -219,7 +227,10 @@ def see(count: int) -> None:
 def _current_stream(device: Any = None) -> torch.Stream:
     """Return the current stream, in a third of torch's time: DeepSpeed asks once per shard of a parameter."""
     c: Any = torch._C
-    index = c._accelerator_getDeviceIndex() if device is None else torch.cuda._utils._get_device_index(device, True)
+    if device is None:
+        index = c._accelerator_getDeviceIndex()
+    elif (index := torch.cuda._utils._get_device_index(device, True)) >= torch.cuda.device_count():
+        raise RuntimeError(f"Device index value {index} is out of index range [0, {torch.cuda.device_count()})")
     number = c._accelerator_getStream(index).stream_id
     return torch.Stream.__new__(streams.Stream, stream_id=number, device_index=index, device_type=_CUDA)
 

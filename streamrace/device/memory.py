@@ -47,6 +47,12 @@ def torch_functions() -> dict[str, Any]:
     fraction: dict[int, float] = {}
     observers: list[Callable[[int, int, int, int], object]] = []
 
+    def existing(index: int) -> int:
+        """Return the device's index. Raise the error of CUDA's allocator if there is no such device."""
+        if index >= torch.cuda.device_count():
+            raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+        return index
+
     def limit(allowed: float, index: int) -> None:
         fraction[index] = allowed
         functions().memory(index, size, int(size * allowed))
@@ -69,15 +75,15 @@ def torch_functions() -> dict[str, Any]:
 
     if text := os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
         settings(text)
-    limit(1.0, -1)
+    limit(1.0, -1)  # of the process's own
     return {
         "_accelerator_setAllocatorSettings": settings,
         "_cuda_cudaCachingAllocator_set_allocator_settings": settings,
-        "_cuda_memoryStats": c._accelerator_getDeviceStats,
-        "_cuda_resetPeakMemoryStats": c._accelerator_resetPeakStats,
-        "_cuda_resetAccumulatedMemoryStats": c._accelerator_resetAccumulatedStats,
+        "_cuda_memoryStats": lambda index: c._accelerator_getDeviceStats(existing(index)),
+        "_cuda_resetPeakMemoryStats": lambda index: c._accelerator_resetPeakStats(existing(index)),
+        "_cuda_resetAccumulatedMemoryStats": lambda index: c._accelerator_resetAccumulatedStats(existing(index)),
         "_cuda_emptyCache": lambda *_: c._accelerator_emptyCache(),
-        "_cuda_setMemoryFraction": limit,
+        "_cuda_setMemoryFraction": lambda allowed, index: limit(allowed, existing(index)),
         "_cuda_getMemoryFraction": lambda index: fraction.get(index, 1.0),
         "_cuda_attach_out_of_memory_observer": watched,
     }

@@ -24,6 +24,8 @@ def install() -> None:
         return self
 
     def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:
+        if not isinstance(stream, torch.Stream):
+            raise RuntimeError("unknown parameter type")
         if self.device.type != "cuda" or not overridden("tensor.record_stream", stream, lambda: place(self)[0]):
             torch.ops.aten.record_stream.default(self, stream)
 

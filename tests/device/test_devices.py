@@ -49,6 +49,20 @@ def test_streams_come_from_a_pool_of_each_device_with_its_priorities() -> None:
     assert {stream.priority for stream in near} == {0}
 
 
+def test_a_device_that_does_not_exist_is_an_error_of_cuda_wherever_it_is_named() -> None:
+    two()
+    for use_of in (torch.cuda.set_device, torch.cuda.synchronize, torch.cuda.Stream, torch.cuda.mem_get_info):
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal") as error:
+            use_of(3)
+        assert error.value.error_code == 101
+    for use_of in (torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats, torch.cuda.current_stream):
+        with pytest.raises(RuntimeError, match="device argument|out of index range"):
+            use_of(3)
+    with pytest.raises(RuntimeError, match="device argument"):
+        torch.cuda.set_per_process_memory_fraction(0.5, 3)
+    assert torch.cuda.get_per_process_memory_fraction(0) == 1
+
+
 def test_an_operator_runs_on_the_device_of_its_tensors() -> None:
     two()
     with story() as told:

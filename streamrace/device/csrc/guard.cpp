@@ -32,9 +32,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device().chosen())}; }
   void setDevice(c10::Device to) const override {
-    TORCH_CHECK(to.index() < device().count, "CUDA error: invalid device ordinal (streamrace: there ", device().count == 1 ? "is 1 simulated GPU" : c10::str("are ", device().count, " simulated GPUs"),
-                "; --gpus gives a process more)");
+    if (to.index() >= device().count) no_device();
     uncheckedSetDevice(to);
+  }
+  [[noreturn]] static void no_device() {
+    auto told = c10::str("CUDA error: invalid device ordinal (streamrace: there ", device().count == 1 ? "is 1 simulated GPU" : c10::str("are ", device().count, " simulated GPUs"),
+                         "; --gpus gives a process more)");
+#if STREAMRACE_TORCH_SINCE(8)
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, 101, told);  // cudaErrorInvalidDevice
+#else
+    TORCH_CHECK(false, told);
+#endif
   }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
     if (to.index() >= 0) device().choose(to.index());

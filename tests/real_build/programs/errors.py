@@ -23,6 +23,8 @@ MISUSES: list[Callable[[], object]] = [
     lambda: torch.ones(3).copy_(torch.ones(4, device="cuda")),
     lambda: torch.cuda.set_per_process_memory_fraction(2.0),
     lambda: torch.cuda.memory_allocated("cpu"),
+    lambda: torch.cuda.current_stream(3),
+    lambda: x.record_stream(1),
     lambda: x.view(2),
     lambda: x.data_ptr() and torch.ones(2, device="cuda") @ x,
 ]
@@ -32,3 +34,21 @@ for misuse in MISUSES:
         print("no error", misuse())
     except Exception as error:
         print(type(error).__name__, str(error).partition("\n")[0])
+
+# Only the types: the texts name an index as a character, or say how to have more devices.
+NO_DEVICE: list[Callable[[], object]] = [
+    lambda: torch.cuda.set_device(5),
+    lambda: torch.cuda.synchronize(5),
+    lambda: torch.cuda.Stream(5),
+    lambda: x.to("cuda:5"),
+    lambda: torch.cuda.mem_get_info(5),
+    lambda: torch.cuda.memory_stats(5),
+    lambda: torch.cuda.reset_peak_memory_stats(5),
+    lambda: torch.cuda.set_per_process_memory_fraction(0.5, 5),
+]
+
+for misuse in NO_DEVICE:
+    try:
+        print("no error", misuse())
+    except Exception as error:
+        print(type(error).__name__)
