@@ -134,6 +134,7 @@ STUDIES = {
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
     "reach": Study("", {"reach.csv": "reach.csv"}, module="benchmarks.reach"),
     "peers": Study("", {"peers.csv": "peers.csv"}, module="benchmarks.peers"),
+    "peers-real-build": Study("--real-build", {"real-build.csv": "peers-real-build.csv"}, module="benchmarks.peers"),
 }
 
 

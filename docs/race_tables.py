@@ -211,36 +211,37 @@ def reach_counts(frame: pd.DataFrame) -> list[Cells]:
     ]
 
 
-def peers(frame: pd.DataFrame) -> list[Cells]:
-    """Make a row for each suite of the peers' tests, with the count of each result."""
+def peers(frame: pd.DataFrame, by: str) -> list[Cells]:
+    """Make a row for each suite of the peers' tests, with the counts by a column; what passes stands in front."""
+    first = [told not in ("passed", "on both") for told in frame[by]]
     return [
         {"suite": str(suite), "tests": str(found.tests.sum())}
-        | {str(result): str(same.tests.sum()) for result, same in found.groupby("result", sort=False)}
-        for suite, found in frame.sort_values("result", key=lambda told: told != "passed", kind="stable").groupby(
-            "suite", sort=False
-        )
+        | {str(told): str(same.tests.sum()) for told, same in found.groupby(by, sort=False)}
+        for suite, found in frame.assign(first=first).sort_values("first", kind="stable").groupby("suite", sort=False)
     ]
 
 
-def peers_reasons(frame: pd.DataFrame) -> list[Cells]:
+def peers_reasons(frame: pd.DataFrame, by: str) -> list[Cells]:
     """Make a row for each reason for which tests of the peers do not pass."""
-    rest = frame[~frame.result.isin(["passed", "skipped by the test"])]
+    rest = frame[~frame[by].isin(["passed", "on both", "skipped by the test"])].sort_values(by, kind="stable")
     return [
         {
-            "result": str(result),
+            by: str(told),
             "why": str(why),
             "tests": str(found.tests.sum()),
             "for example": f"`{found.example.iloc[0].rpartition('::')[2]}`",
         }
-        for (result, why), found in rest.groupby(["result", "why"], sort=False)
+        for (told, why), found in rest.groupby([by, "why"], sort=False)
     ]
 
 
 RACES: dict[str, Table] = {
     "reach": Table("reach.csv", reach),
     "reach-counts": Table("reach.csv", reach_counts),
-    "peers": Table("peers.csv", peers),
-    "peers-reasons": Table("peers.csv", peers_reasons),
+    "peers": Table("peers.csv", partial(peers, by="result")),
+    "peers-reasons": Table("peers.csv", partial(peers_reasons, by="result")),
+    "peers-real-build": Table("peers-real-build.csv", partial(peers, by="passes")),
+    "peers-real-build-reasons": Table("peers-real-build.csv", partial(peers_reasons, by="passes")),
     "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race",))),
     "catalogue-open": Table("catalogue.csv", partial(catalogue, kinds=("open",))),
     "catalogue-hangs": Table("catalogue.csv", partial(catalogue, kinds=HANGS)),
