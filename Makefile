@@ -38,7 +38,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-real-build test-sanitized test-ray test-triton wheel test-wheel lint docs results reach peers bench mutants mutants-every clean distclean
+.PHONY: help $(READY) $(VENV)/set-up setup repro-unstable repro-fixed compare fuzz dry sweep why memory network throughput placements paper paro reviewers releases catalogue test test-wide test-papers test-all test-nightly test-other-processor test-releases test-anywhere test-real-build test-sanitized test-ray test-triton wheel test-wheel lint docs results reach peers bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -82,6 +82,9 @@ why: $(READY) ## Which assumption decides whether the race shows: the users' set
 
 network: $(READY) ## Collectives: times that nccl-tests reported, and those of our network model; tables (seconds)
 	@$(BIN)/python -m papers network --name $(or $(NAME),network) --overwrite $(ARGS)
+
+throughput: $(READY) ## Published step times of A100 and H100 runs, and those of dry runs, side by side (some fifteen minutes)
+	@$(BIN)/python -m papers throughput --name $(or $(NAME),throughput) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims and our results, side by side (several minutes)
 	@$(BIN)/python -m papers paper --name $(or $(NAME),paper) --overwrite $(ARGS)

@@ -1,4 +1,4 @@
-"""``python -m papers COMMAND``, from the checkout: runs the targets paper, paro, reviewers and network of the Makefile.
+"""``python -m papers COMMAND``, from the checkout: runs the targets of the Makefile that have their names.
 
 The commands run like those of ``streamrace``, with the same messages and exit statuses.
 """
@@ -23,6 +23,9 @@ PAPERS = CommandLine(
             "deepspeed,reports",
             "Answer the papers' reviewers: validation loss, scale, costs.",
             gpu=True,
+        ),
+        "throughput": Command(
+            "throughput", "deepspeed,reports", "Compare published step times of A100 and H100 with dry runs.", gpu=True
         ),
         "network": Command("network", "reports", "Compare the model of collectives with reports of nccl-tests."),
     },

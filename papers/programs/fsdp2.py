@@ -18,22 +18,24 @@ from streamrace.device.device import Device
 Recomputed = Literal["none", "full", "second block", "second product"]
 _SAVED = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default,  # its name on the simulated GPU
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
 )
 
 
 class FsdpTraining(NamedTuple):
-    """A training under FSDP2. ``reshard``: weights are freed after the forward pass; ``reduce``: type of the gradients
-    on the network; ``recomputed``: activations that are computed again: those of each block, of every second block, or
-    all but attention and every second matrix product.
+    """A training under FSDP2.
+
+    ``fp32_gradients``: they are reduced in fp32, not in bf16; ``reshard``: weights are freed after the forward pass;
+    ``recomputed``: activations that are computed again: those of each block, of every second block, or all but
+    attention and every second matrix product.
     """
 
     sizes: DecoderSizes
     micro_batch: int
     accumulation: int
     steps: int
-    reduce: torch.dtype
+    fp32_gradients: bool
     reshard: bool
     recomputed: Recomputed
 
@@ -42,11 +44,9 @@ class FsdpTraining(NamedTuple):
         with torch.device("meta"):
             model = Decoder(self.sizes)
         _recompute(model, self.recomputed)
-        shard = partial(
-            fully_shard,
-            mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=self.reduce),
-            reshard_after_forward=self.reshard,
-        )
+        reduced = torch.float32 if self.fp32_gradients else torch.bfloat16
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
+        shard = partial(fully_shard, mp_policy=policy, reshard_after_forward=self.reshard)
         for block in model.blocks:
             shard(block)
         shard(model)

@@ -20,10 +20,9 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 
 from papers.programs.decoder import DecoderSizes
 from papers.programs.fsdp2 import FsdpTraining, Recomputed
@@ -46,6 +45,22 @@ Row = Any  # of DataFrame.itertuples
 Figures = dict[str, float]
 
 
+class Machine(NamedTuple):
+    """A change of a row's machine. ``network``: part of its rate between nodes; ``host``: how many times as long the
+    host takes, 0: the profile's plain launches, and no price of Python.
+    """
+
+    network: float = 1.0
+    host: float = 1.0
+
+    @property
+    def slow(self) -> dict[str, float]:
+        return {"host": self.host} if self.host > 1 else {}
+
+
+AS_STATED = Machine()
+
+
 @cache
 def _machines() -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
@@ -56,8 +71,8 @@ def network_of(row: Row) -> str:
     return f"not stated, {_machines()['gpus'][row.gpu]['profile']}" if pd.isna(row.interconnect) else row.interconnect
 
 
-def machine_of(row: Row) -> Profile:
-    """Return the row's machine, without a price of the host."""
+def profile_of(row: Row, network: float = 1.0) -> Profile:
+    """Return the row's machine, without a price of the host. ``network``: part of the rate between nodes."""
     gpu, cards = _machines()["gpus"][row.gpu], _machines()["networks"][network_of(row)]
     profile = load_profile(gpu["profile"])
     assert profile.network is not None
@@ -65,7 +80,7 @@ def machine_of(row: Row) -> Profile:
         profile,
         **{name: value for name, value in gpu.items() if name.startswith("memory")},
         description=f"{row.gpu}, {network_of(row)}",
-        inter_node_gbits_per_s=cards["gbits"],
+        inter_node_gbits_per_s=cards["gbits"] * network,
         gpus_per_node=row.gpus_per_node,
         network=replace(profile.network, nics=cards["nics"], wire=cards["wire"]),
     )
@@ -83,7 +98,7 @@ def accumulation_of(row: Row) -> int:
     return max(1, int(row.global_batch) // int(row.micro_batch * row.gpus))
 
 
-def predicted(row: Row, folder: Path, host: str | None = HOST) -> Figures:
+def predicted(row: Row, folder: Path, machine: Machine = AS_STATED) -> Figures:
     """Return seconds of a step and its parts, and the peak of memory in GiB. ``folder`` is removed afterwards.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
@@ -94,7 +109,7 @@ def predicted(row: Row, folder: Path, host: str | None = HOST) -> Figures:
     found: dict[tuple[int, int], Figures] = {}
     for depth in sorted(set(layers)):
         for count in sorted(set(counts)):
-            found[depth, count] = (_fsdp if fsdp else _job)(row, depth, count, folder, host)
+            found[depth, count] = (_fsdp if fsdp else _job)(row, depth, count, folder, machine)
             shutil.rmtree(folder)
     return {
         figure: Line(layers, counts, {key: one[figure] for key, one in found.items()}).at(row.layers, micro_batches)
@@ -102,9 +117,18 @@ def predicted(row: Row, folder: Path, host: str | None = HOST) -> Figures:
     }
 
 
+def parameters_of(row: Row) -> int:
+    """Return the number of parameters of the row's model, without what its source adds to a plain decoder."""
+    return _model(row, row.layers, "gpt" if row.model.startswith("MPT") else "llama").parameters
+
+
+def _model(row: Row, layers: int, family: Any = "llama") -> FullModel:
+    sizes = (int(size) for size in (row.hidden, row.ffn, row.heads, row.kv_heads, row.vocab))
+    return FullModel("", family, layers, *sizes)
+
+
 def training_of(row: Row, layers: int, accumulation: int) -> FsdpTraining:
     """Return the row's training as the FSDP2 program."""
-    fp32 = "DEFAULT" in row.precision or row.source_id.startswith("torchtitan")
     return FsdpTraining(
         sizes=DecoderSizes(
             layers, row.hidden, int(row.heads), int(row.kv_heads), int(row.ffn), int(row.vocab), row.seq,
@@ -113,7 +137,7 @@ def training_of(row: Row, layers: int, accumulation: int) -> FsdpTraining:
         micro_batch=row.micro_batch,
         accumulation=accumulation,
         steps=3,
-        reduce=torch.float32 if fp32 else torch.bfloat16,
+        fp32_gradients="DEFAULT" in row.precision or row.source_id.startswith("torchtitan"),
         reshard="SHARD_GRAD_OP" not in row.sharding,
         recomputed=_recomputed(row),
     )  # fmt: skip
@@ -128,10 +152,10 @@ def _recomputed(row: Row) -> Recomputed:
     return "none" if text == "none" else "full"
 
 
-def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, host: str | None) -> Figures:
-    profile = machine_of(row)
+def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine) -> Figures:
+    profile = profile_of(row, machine.network)
     nodes = tuple(rank // row.gpus_per_node for rank in range(row.gpus))
-    timing = HardwareTiming(profile.on_host(host) if host else profile, nodes)
+    timing = HardwareTiming(profile.on_host(HOST) if machine.host else profile, nodes, slow=machine.slow)
     rehearsed(timing, folder, training_of(row, layers, accumulation).run, info={})
     busy, memory = BusyMetrics(), MemoryMetrics(profile.capacity)
     with closing(TraceReader(file_of(folder / "trace", 0))) as reader:
@@ -141,16 +165,16 @@ def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, host: str | No
     return _figures(busy.result().steps[-1], memory.result().peak)
 
 
-def job_of(row: Row, layers: int, accumulation: int, folder: Path, host: str | None = HOST) -> Job:
+def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine = AS_STATED) -> Job:
     """Return the row's job. ``folder`` receives the files that it names: model, machine, DeepSpeed's configuration."""
-    model = FullModel("", "llama", layers, row.hidden, int(row.ffn), int(row.heads), int(row.kv_heads), int(row.vocab))
-    config_of(model).save_pretrained(folder / "model")
-    machine = folder / "machine.toml"
-    machine.write_text(_toml(machine_of(row)), encoding="utf-8")
+    config_of(_model(row, layers)).save_pretrained(folder / "model")
+    hardware = folder / "machine.toml"
+    hardware.write_text(_toml(profile_of(row, machine.network)), encoding="utf-8")
     options: dict[str, Any] = {
         "model": str(folder / "model"),
-        "hardware": str(machine),
-        "host": host,
+        "hardware": str(hardware),
+        "host": HOST if machine.host else None,
+        "slow": machine.slow,
         "nodes": row.gpus // row.gpus_per_node,
         "gpus": row.gpus_per_node,
         "micro_batch": row.micro_batch,
@@ -172,9 +196,9 @@ def job_of(row: Row, layers: int, accumulation: int, folder: Path, host: str | N
     return made
 
 
-def _job(row: Row, layers: int, accumulation: int, folder: Path, host: str | None) -> Figures:
+def _job(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine) -> Figures:
     folder.mkdir(parents=True)
-    found = rehearse(job_of(row, layers, accumulation, folder, host), folder / "run", races=False)
+    found = rehearse(job_of(row, layers, accumulation, folder, machine), folder / "run", races=False)
     return _figures(found.step, found.memory.peak)
 
 

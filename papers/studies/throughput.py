@@ -1,0 +1,96 @@
+"""Compares published step times of A100 and H100 runs with dry runs: errors by group, and with one allowed figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from papers.studies.throughput_errors import OFF, calibrated, explained
+from papers.studies.throughput_jobs import (
+    AS_STATED,
+    HOST,
+    Figures,
+    Machine,
+    accumulation_of,
+    network_of,
+    parameters_of,
+    predicted,
+    program_of,
+)
+from papers.studies.throughput_rows import CHOSEN, read
+from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
+
+CHANGES = {
+    "half_network_s": Machine(network=0.5),
+    "free_host_s": Machine(host=0.0),
+    "twice_host_s": Machine(host=2.0),
+}
+"""Seconds of a step, by column, on the row's machine with one change."""
+_CONFIGURATION = (
+    "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gpu", "gpus", "gpus_per_node", "interconnect",
+    "seq", "micro_batch", "grad_accum", "global_batch", "sharding", "precision", "recompute", "source_id",
+)  # fmt: skip
+
+
+def chosen(sources: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows to predict, of ``sources`` (default: of all)."""
+    rows = read()
+    return rows[(rows.choice == CHOSEN) & (rows.source_id.isin(sources) if sources else True)]
+
+
+def study(
+    rows: pd.DataFrame, folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
+) -> pd.DataFrame:
+    """Return a row for each of ``rows``: its step time and ours, in seconds, with the error and the parts of ours.
+
+    ``compute_s``, ``exposed_s`` (communication that hides behind no computation) and ``idle_s`` add up to ``ours_s``.
+    ``peak_gib``: the most memory that is allocated on a GPU. ``accumulation``, ``network``, ``program`` and ``host``:
+    what was run for the row. Rows that are off by more than :data:`OFF` are run again on machines with one change
+    (:data:`CHANGES`); then see :func:`papers.studies.throughput_errors.explained` and
+    :func:`papers.studies.throughput_errors.calibrated`. Rows of equal configuration share one dry run.
+
+    Raises as :func:`papers.studies.throughput_jobs.predicted`.
+    """
+    runs = _Runs(rows, folder, workers, progress)
+    found = runs.figures(rows.index, AS_STATED)
+    dropped = ["choice", "grad_accum", "step_time_s"]
+    frame = rows.drop(columns=dropped).assign(
+        parameters=[parameters_of(row) for row in rows.itertuples()],
+        accumulation=[accumulation_of(row) for row in rows.itertuples()],
+        network=[network_of(row) for row in rows.itertuples()],
+        program=[program_of(row) for row in rows.itertuples()],
+        host=HOST,
+        theirs_s=rows.step_time_s,
+    )
+    frame = frame.join(found).assign(error=found.ours_s / rows.step_time_s - 1)
+    off = frame.index[frame.error.abs() > OFF]
+    for column, machine in CHANGES.items():
+        frame[column] = runs.figures(off, machine).ours_s if len(off) else float("nan")
+    return calibrated(explained(frame))
+
+
+class _Runs:
+    """Runs rows on changed machines. Rows of equal configuration share a dry run."""
+
+    def __init__(self, rows: pd.DataFrame, folder: Path, workers: int | None, progress: OnProgress) -> None:
+        self._rows, self._folder, self._workers, self._progress = rows, folder, workers, progress
+        self._keys = rows[list(_CONFIGURATION)].map(str).agg("|".join, axis=1)
+
+    def figures(self, chosen: pd.Index, machine: Machine) -> pd.DataFrame:
+        """Return the figures of :func:`predicted` of each of the ``chosen`` rows."""
+        keys = self._keys[chosen]
+        items = [int(index) for index in chosen[~keys.duplicated()]]
+        work = partial(_predicted, rows=self._rows, folder=self._folder, machine=machine)
+        found: dict[str, Figures] = {}
+        for index, figures in side_by_side(work, items, workers=self._workers):
+            found[keys[index]] = figures
+            row = self._rows.loc[index]
+            self._progress(len(found), len(items), f"{row.source_id}, {row.model}, {row.gpus} x {row.gpu}")
+        return pd.DataFrame([found[key] for key in keys], index=chosen)
+
+
+def _predicted(index: int, *, rows: pd.DataFrame, folder: Path, machine: Machine) -> Figures:
+    return predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)
