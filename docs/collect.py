@@ -94,6 +94,11 @@ STUDIES = {
         },
         module="papers",
     ),
+    "throughput": Study(
+        "throughput --overwrite",
+        {"throughput.csv": "published-steps.csv", "throughput.png": "published-steps.png"},
+        "papers",
+    ),
     # What the reviewers ask for, part by part: each can be run again by itself.
     "validation": Study(
         "reviewers --parts validation --overwrite",

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from docs.cells import Cells, Row, Table, counted, form, name_of, off, rows_of
+from papers.studies import throughput_errors
 
 _QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs per GPU", "samples": "samples/s"}
 
@@ -37,6 +38,40 @@ def errors(frame: pd.DataFrame) -> list[Cells]:
             "of these, without an explanation": f"{(here & far & frame.explained_by.isna()).sum()}",
         }
         for name, here in of
+    ]
+
+
+def memory(frame: pd.DataFrame) -> list[Cells]:
+    """Peaks of memory, of the rows that report one."""
+    return [
+        {
+            "source": row.source_id,
+            "model": name_of(row),
+            "GPUs": f"{row.gpus} x {row.gpu}",
+            "reported, GiB": f"{row.mem_gib:.1f}",
+            "ours, GiB": f"{row.peak_gib:.1f}",
+            "error": f"{row.peak_gib / row.mem_gib - 1:+.0%}",
+        }
+        for row in rows_of(frame[frame.mem_gib.notna()])
+    ]
+
+
+def published(frame: pd.DataFrame) -> list[Cells]:
+    """Errors of published steps on A100 and H100: of all rows, and by what they have in common."""
+    return [
+        {
+            "": f"**{row.group}**" if not row.by else f"{row.by}: {row.group}",
+            "rows": f"{row.rows}",
+            "mean": f"{row.mean:.1%}",
+            "median": f"{row.median:.1%}",
+            "worst": f"{row.worst:.0%}",
+            "signed mean": f"{row.bias:+.1%}",
+            "off by more than a quarter": f"{row.off}",
+            "of these, not explained": f"{row.unexplained}",
+            "with one figure: mean": f"{row.calibrated_mean:.1%}",
+            "median ": f"{row.calibrated_median:.1%}",
+        }
+        for row in rows_of(throughput_errors.errors(frame))
     ]
 
 
@@ -110,6 +145,26 @@ PAPERS: dict[str, Table] = {
         },
     ),
     "paper-errors": Table("paper-rows.csv", errors),
+    "published-errors": Table("published-steps.csv", published),
+    "published-rows": Table(
+        "published-steps.csv",
+        {
+            "source": lambda row: row.source_id,
+            "model": name_of,
+            "GPUs": lambda row: f"{row.gpus} x {row.gpu}",
+            "tokens": form("seq", "d"),
+            "micro-batch": lambda row: f"{row.micro_batch} x {row.accumulation}",
+            "sharding": lambda row: row.sharding,
+            "recomputed": form("recompute", "", "not stated"),
+            "run as": lambda row: row.program,
+            "measured, s": form("theirs_s", ".3g"),
+            "ours, s": form("ours_s", ".3g"),
+            "error": off("error"),
+            "with one figure": off("calibrated_error"),
+            "would be explained by": form("explained_by", "", ""),
+        },
+    ),
+    "published-memory": Table("published-steps.csv", memory),
     "paper-unknowns": Table(
         "paper-unknowns.csv",
         {

@@ -68,7 +68,8 @@ def study(
     frame = frame.join(found).assign(error=found.ours_s / rows.step_time_s - 1)
     off = frame.index[frame.error.abs() > OFF]
     for column, machine in CHANGES.items():
-        frame[column] = runs.figures(off, machine).ours_s if len(off) else float("nan")
+        run = off[rows.gpus[off] > rows.gpus_per_node[off]] if machine.network != 1 else off
+        frame[column] = runs.figures(run, machine).ours_s if len(run) else float("nan")
     return calibrated(explained(frame))
 
 

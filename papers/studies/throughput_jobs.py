@@ -1,10 +1,12 @@
 """Predicts the step time and memory of a row of ``throughput.csv``, by a dry run of the framework that it used.
 
-Nothing here is fitted to a step time: the rules below were written before any row was predicted.
+Nothing here is fitted to a step time: the rules below were written before any row was predicted, but for the one on
+attention, which says what a release contained (``docs/results/throughput.md`` has the errors without it).
 
 * FSDP1 and FSDP2 run as :mod:`papers.programs.fsdp2`, DeepSpeed as itself. InternEvo's ZeRO-1 over all ranks runs as
   DeepSpeed's ZeRO-1; within groups of 8 as our own engine's NNI, which shards the optimizer's state within a group.
 * The machine is that of ``throughput.toml``; a host is an EPYC 7003, as no source names its hosts.
+* Attention is FlashAttention-2, but where the row's release had the first version (``throughput.toml``).
 * Gradients are reduced in fp32 where the source says so (Composer's DEFAULT, torchtitan), else in bf16.
 * Recomputation that is not stated is of all blocks. Selective by blocks is every second one.
 * Micro-batches: two numbers of them are run, and the rest are as the last. A model of more than :data:`WHOLE` layers
@@ -29,6 +31,7 @@ from papers.programs.fsdp2 import FsdpTraining, Recomputed
 from papers.programs.ring_run import rehearsed
 from papers.studies.depth_extrapolation import Line
 from streamrace.device.hardware import HardwareTiming, Profile, load_profile
+from streamrace.device.hardware.facts import fact
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime
 from streamrace.scenarios.full_size import config_of
 from streamrace.scenarios.job import Job, job
@@ -62,7 +65,7 @@ AS_STATED = Machine()
 
 
 @cache
-def _machines() -> dict[str, dict[str, dict[str, Any]]]:
+def _machines() -> dict[str, dict[str, Any]]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
@@ -83,7 +86,22 @@ def profile_of(row: Row, network: float = 1.0) -> Profile:
         inter_node_gbits_per_s=cards["gbits"] * network,
         gpus_per_node=row.gpus_per_node,
         network=replace(profile.network, nics=cards["nics"], wire=cards["wire"]),
+        **_attention(row, str(profile.gpu)),
     )
+
+
+def _attention(row: Row, gpu: str) -> Figures:
+    """Return the rates of FlashAttention's first version, if the row's release had that."""
+    if row.source_id not in _machines()["first_attention"]["sources"]:
+        return {}
+    first, second, here = (
+        {way: fact(f"kernels.{name}.attention_{way}") for way in ("forward", "backward")}
+        for name in ("v100", "a100", gpu)
+    )
+    return {
+        "attention_fraction": here["forward"] * first["forward"] / second["forward"],
+        "attention_backward_fraction": here["backward"] * first["backward"] / second["backward"],
+    }
 
 
 def program_of(row: Row) -> str:
@@ -112,7 +130,9 @@ def predicted(row: Row, folder: Path, machine: Machine = AS_STATED) -> Figures:
             found[depth, count] = (_fsdp if fsdp else _job)(row, depth, count, folder, machine)
             shutil.rmtree(folder)
     return {
-        figure: Line(layers, counts, {key: one[figure] for key, one in found.items()}).at(row.layers, micro_batches)
+        figure: Line(layers, counts, {key: one[figure] for key, one in found.items()}).at(
+            row.layers, min(micro_batches, max(counts)) if figure == "peak_gib" else micro_batches
+        )
         for figure in next(iter(found.values()))
     }
 
