@@ -46,7 +46,7 @@ def explained(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``needs_kernels``: how many times as long all computation would have to take. ``explained_by``: empty where the
     error is not above :data:`OFF`, or where nothing explains it. Kernels explain a row if that factor is plausible, and
-    if the median of the factors of the source's other rows on the same GPU predicts the row within :data:`OFF`. The
+    within :data:`NEAR` of the median of the factors of the source's other rows on the same GPU. The
     network explains it if the step is between ours and that at half the rate; the host, if it is between that of a
     host that costs nothing but launches and that of one twice as slow; both within :data:`NEAR`.
     """
@@ -62,8 +62,7 @@ def _explained(frame: pd.DataFrame, index: Any) -> str:
     like = frame[(frame.source_id == row.source_id) & (frame.gpu == row.gpu)].drop(index=index)
     others = float(like.needs_kernels.median())
     low, high = fact("unknowns.kernels", FACTS)
-    with_others = (row.compute_s * others + row.exposed_s + row.idle_s) / row.theirs_s - 1
-    if low <= row.needs_kernels <= high and (math.isnan(others) or abs(with_others) <= OFF):
+    if low <= row.needs_kernels <= high and (math.isnan(others) or abs(row.needs_kernels / others - 1) <= NEAR):
         beside = "" if math.isnan(others) else f" (the source's other rows: {others:.2f})"
         return f"kernels: {row.needs_kernels:.2f} times as long{beside}"
     for cause, ends in (
@@ -94,8 +93,8 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for all rows, and one for each group: how many rows, and their absolute errors.
 
     Columns: ``by``, ``group``; ``rows``; ``mean``, ``median``, ``worst``; ``bias``, the mean of the signed errors;
-    ``off``, rows with more than :data:`OFF`; ``unexplained``, those of them without an explanation;
-    ``calibrated_mean``, ``calibrated_median``.
+    ``off``, rows with more than :data:`OFF`; ``unexplained``, those of them without an explanation; ``needs_kernels``,
+    the median of :func:`explained`'s; ``calibrated_mean``, ``calibrated_median``.
     """
     found = [("", "all", frame)]
     for by, names in groups(frame).items():
@@ -114,6 +113,7 @@ def _of(rows: pd.DataFrame) -> dict[str, float]:
         "bias": float(rows.error.mean()),
         "off": int(off.sum()),
         "unexplained": int((off & (rows.explained_by.fillna("") == "")).sum()),
+        "needs_kernels": float(rows.needs_kernels.median()),
         "calibrated_mean": float(with_figure.mean()),
         "calibrated_median": float(with_figure.median()),
     }

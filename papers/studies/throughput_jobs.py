@@ -90,7 +90,7 @@ def profile_of(row: Row, network: float = 1.0) -> Profile:
     )
 
 
-def _attention(row: Row, gpu: str) -> Figures:
+def _attention(row: Row, gpu: str) -> dict[str, Any]:
     """Return the rates of FlashAttention's first version, if the row's release had that."""
     if row.source_id not in _machines()["first_attention"]["sources"]:
         return {}
