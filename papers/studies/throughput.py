@@ -12,8 +12,8 @@ from papers.studies.throughput_errors import OFF, calibrated, explained
 from papers.studies.throughput_jobs import (
     AS_STATED,
     HOST,
+    ChangedMachine,
     Figures,
-    Machine,
     accumulation_of,
     network_of,
     parameters_of,
@@ -24,9 +24,9 @@ from papers.studies.throughput_rows import CHOSEN, read
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 CHANGES = {
-    "half_network_s": Machine(network=0.5),
-    "free_host_s": Machine(host=0.0),
-    "twice_host_s": Machine(host=2.0),
+    "half_network_s": ChangedMachine(network=0.5),
+    "free_host_s": ChangedMachine(host=0.0),
+    "twice_host_s": ChangedMachine(host=2.0),
 }
 """Seconds of a step, by column, on the row's machine with one change."""
 _CONFIGURATION = (
@@ -80,7 +80,7 @@ class _Runs:
         self._rows, self._folder, self._workers, self._progress = rows, folder, workers, progress
         self._keys = rows[list(_CONFIGURATION)].map(str).agg("|".join, axis=1)
 
-    def figures(self, chosen: pd.Index, machine: Machine) -> pd.DataFrame:
+    def figures(self, chosen: pd.Index, machine: ChangedMachine) -> pd.DataFrame:
         """Return the figures of :func:`predicted` of each of the ``chosen`` rows."""
         keys = self._keys[chosen]
         items = [int(index) for index in chosen[~keys.duplicated()]]
@@ -93,5 +93,5 @@ class _Runs:
         return pd.DataFrame([found[key] for key in keys], index=chosen)
 
 
-def _predicted(index: int, *, rows: pd.DataFrame, folder: Path, machine: Machine) -> Figures:
+def _predicted(index: int, *, rows: pd.DataFrame, folder: Path, machine: ChangedMachine) -> Figures:
     return predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)

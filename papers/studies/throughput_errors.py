@@ -112,7 +112,7 @@ def _of(rows: pd.DataFrame) -> dict[str, float]:
         "worst": float(size.max()),
         "bias": float(rows.error.mean()),
         "off": int(off.sum()),
-        "unexplained": int((off & (rows.explained_by.fillna("") == "")).sum()),
+        "unexplained": int((off & (rows.explained_by.isna() | (rows.explained_by == ""))).sum()),
         "needs_kernels": float(rows.needs_kernels.median()),
         "calibrated_mean": float(with_figure.mean()),
         "calibrated_median": float(with_figure.median()),

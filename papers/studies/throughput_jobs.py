@@ -48,7 +48,7 @@ Row = Any  # of DataFrame.itertuples
 Figures = dict[str, float]
 
 
-class Machine(NamedTuple):
+class ChangedMachine(NamedTuple):
     """A change of a row's machine. ``network``: part of its rate between nodes; ``host``: how many times as long the
     host takes, 0: the profile's plain launches, and no price of Python.
     """
@@ -61,7 +61,7 @@ class Machine(NamedTuple):
         return {"host": self.host} if self.host > 1 else {}
 
 
-AS_STATED = Machine()
+AS_STATED = ChangedMachine()
 
 
 @cache
@@ -116,7 +116,7 @@ def accumulation_of(row: Row) -> int:
     return max(1, int(row.global_batch) // int(row.micro_batch * row.gpus))
 
 
-def predicted(row: Row, folder: Path, machine: Machine = AS_STATED) -> Figures:
+def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Figures:
     """Return seconds of a step and its parts, and the peak of memory in GiB. ``folder`` is removed afterwards.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
@@ -172,7 +172,7 @@ def _recomputed(row: Row) -> Recomputed:
     return "none" if text == "none" else "full"
 
 
-def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine) -> Figures:
+def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: ChangedMachine) -> Figures:
     profile = profile_of(row, machine.network)
     nodes = tuple(rank // row.gpus_per_node for rank in range(row.gpus))
     timing = HardwareTiming(profile.on_host(HOST) if machine.host else profile, nodes, slow=machine.slow)
@@ -185,7 +185,7 @@ def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: Machi
     return _figures(busy.result().steps[-1], memory.result().peak)
 
 
-def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine = AS_STATED) -> Job:
+def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: ChangedMachine = AS_STATED) -> Job:
     """Return the row's job. ``folder`` receives the files that it names: model, machine, DeepSpeed's configuration."""
     config_of(_model(row, layers)).save_pretrained(folder / "model")
     hardware = folder / "machine.toml"
@@ -216,7 +216,7 @@ def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: Mach
     return made
 
 
-def _job(row: Row, layers: int, accumulation: int, folder: Path, machine: Machine) -> Figures:
+def _job(row: Row, layers: int, accumulation: int, folder: Path, machine: ChangedMachine) -> Figures:
     folder.mkdir(parents=True)
     found = rehearse(job_of(row, layers, accumulation, folder, machine), folder / "run", races=False)
     return _figures(found.step, found.memory.peak)

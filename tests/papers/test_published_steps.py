@@ -140,7 +140,7 @@ def test_the_files_figures_follow_from_its_times(results: pd.DataFrame) -> None:
     again = calibrated(explained(results))
     for column in ("needs_kernels", "factor", "calibrated_error"):
         assert again[column].to_numpy() == pytest.approx(results[column].to_numpy())
-    assert list(again.explained_by) == list(results.explained_by.fillna(""))
+    assert list(again.explained_by) == ["" if pd.isna(text) else text for text in results.explained_by]
 
 
 def test_a_source_is_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_path: Path) -> None:
