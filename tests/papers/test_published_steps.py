@@ -19,6 +19,11 @@ from streamrace.device.hardware.kernels.gpu import Gpu
 RESULTS = tables.DATA / "published-steps.csv"
 
 
+def smallest() -> pd.DataFrame:
+    """Return the chosen row of the smallest model, on the fewest GPUs."""
+    return throughput.chosen().sort_values(["layers", "hidden", "gpus", "seq"], kind="stable").iloc[:1]
+
+
 @pytest.fixture(scope="module")
 def results() -> pd.DataFrame:
     return pd.read_csv(RESULTS)
@@ -143,6 +148,15 @@ def test_the_files_figures_follow_from_its_times(results: pd.DataFrame) -> None:
     assert list(again.explained_by) == ["" if pd.isna(text) else text for text in results.explained_by]
 
 
+def test_few_layers_predict_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(smallest().itertuples())
+    whole = throughput_jobs.predicted(row, tmp_path / "whole")
+    monkeypatch.setattr(throughput_jobs, "WHOLE", 4)
+    monkeypatch.setattr(throughput_jobs, "FEW", (3, 6))
+    few = throughput_jobs.predicted(row, tmp_path / "few")
+    assert (few["ours_s"], few["peak_gib"]) == pytest.approx((whole["ours_s"], whole["peak_gib"]), rel=1e-3)
+
+
 def test_a_source_is_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_path: Path) -> None:
     """One row of DeepSpeed's ZeRO-2 by the command, and one of FSDP2 by its function."""
     told = CliRunner().invoke(command, ["--sources", "ml-engineering", "--workers", "1", "--runs", str(tmp_path)])
@@ -153,7 +167,7 @@ def test_a_source_is_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_p
     kept = results[results.source_id == "ml-engineering"].iloc[0]
     assert (found.ours_s, found.peak_gib) == pytest.approx((kept.ours_s, kept.peak_gib), rel=1e-9)
 
-    smallest = throughput.chosen().sort_values(["layers", "hidden", "gpus", "seq"], kind="stable").iloc[:1]
-    again = throughput_jobs.predicted(next(smallest.itertuples()), tmp_path / "fsdp")
-    place = list(throughput.chosen().index).index(smallest.index[0])
+    row = smallest()
+    again = throughput_jobs.predicted(next(row.itertuples()), tmp_path / "fsdp")
+    place = list(throughput.chosen().index).index(row.index[0])
     assert again["ours_s"] == pytest.approx(results.ours_s.iloc[place], rel=1e-9)
