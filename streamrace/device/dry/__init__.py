@@ -113,9 +113,8 @@ def install(
 
     ``profile``: the machine, instead of the world's. Without ``answers`` every query (``query()``) reports unfinished
     work: the program's branches then do not depend on the timing, so that its trace can be timed anew. Not
-    ``limited``: the program may exceed the machine's memory, to measure how much it needs; the allocator counts it.
-    ``heard``: the broadcasts of rank 0 in a dry run of its own, from which another rank receives them
-    (:mod:`.broadcast_cache`).
+    ``limited``: the program may exceed the machine's memory, to measure how much it needs. ``heard``: the broadcasts
+    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.broadcast_cache`).
     """
     from streamrace.device import cuda, memory, work
     from streamrace.device.dry import groups, reading, steps
