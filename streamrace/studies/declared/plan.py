@@ -15,7 +15,7 @@ from streamrace.scenarios.full_size import ModelError, subject
 from streamrace.scenarios.job import MEASURED_HOST, machine, predicted
 from streamrace.studies import plan as study
 from streamrace.studies.lists import words
-from streamrace.studies.plan import COMPARED, ERRORS
+from streamrace.studies.plan import COMPARED, ERRORS, WAITING
 from streamrace.studies.study import Conclusion, Fact, Frames, Study, StudyPlan, StudyRun
 from streamrace.studies.table import Cell, Column, Table, each
 from streamrace.trace import wording
@@ -66,9 +66,10 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
         Fact("compared", ", ".join(frame.strategy)),
         Fact(
             "errors",
-            f"published steps took {_range(ERRORS.step)} times as long as predicted, and gains of one strategy over "
-            f"another were {_range(ERRORS.gain)} times the predicted ones, in eight of ten ({ERRORS.rows} steps, "
-            f"{ERRORS.pairs} pairs: {ERRORS.source})",
+            f"eight in ten published steps took {_range(ERRORS.computing)} times as long as predicted if at most "
+            f"{WAITING:.0%} is exposed communication ({ERRORS.counts[0]} steps, on A100 and H100), and "
+            f"{_range(ERRORS.waiting)} times otherwise ({ERRORS.counts[1]}, on V100 and slow networks); gains of one "
+            f"strategy over another were {_range(ERRORS.gain)} times the predicted ones ({ERRORS.counts[2]} pairs)",
         ),
         Fact("memory", "torch's peak on a GPU; CUDA's context and NCCL's buffers need some GiB more"),
     ]
@@ -77,7 +78,8 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
     if fitting.empty:
         return Conclusion(title, "nothing fits", "bad", _nothing_fits(ran, options), facts)
     best, others = fitting.iloc[0], fitting.iloc[1:]
-    low, high = (factor * best.step_s for factor in ERRORS.step)
+    waiting = (best.within_s + best.between_s) / best.step_s
+    low, high = (factor * best.step_s for factor in ERRORS.of_step(waiting))
     sentence = (
         f"Take {best.strategy}: {best.step_s:.3g} s a step ({low:.3g} to {high:.3g} s, as published steps are to "
         f"predicted ones), {best.tokens_per_second:,.0f} tokens/s, {best.gpu_gib - best.peak_gib:.1f} of "
