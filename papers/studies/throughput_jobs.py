@@ -19,7 +19,7 @@ import json
 import shutil
 import tomllib
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime
 from streamrace.scenarios.full_size import config_of
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.models import FullModel
+from streamrace.studies.calibration.profiles import written
 from streamrace.studies.dry_run import rehearse
 from streamrace.trace.files import TraceReader, file_of
 
@@ -189,7 +190,8 @@ def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: Chan
     """Return the row's job. ``folder`` receives the files that it names: model, machine, DeepSpeed's configuration."""
     config_of(_model(row, layers)).save_pretrained(folder / "model")
     hardware = folder / "machine.toml"
-    hardware.write_text(_toml(profile_of(row, machine.network)), encoding="utf-8")
+    profile = profile_of(row, machine.network)
+    hardware.write_text(written(profile, origin=profile.description, notes={}), encoding="utf-8")
     options: dict[str, Any] = {
         "model": str(folder / "model"),
         "hardware": str(hardware),
@@ -225,10 +227,3 @@ def _job(row: Row, layers: int, accumulation: int, folder: Path, machine: Change
 def _figures(step: StepTime, peak: int) -> Figures:
     parts = {"compute_s": step.compute, "exposed_s": step.exposed, "idle_s": step.other + step.idle}
     return {"ours_s": step.time / 1e9, **{name: took / 1e9 for name, took in parts.items()}, "peak_gib": peak / 2**30}
-
-
-def _toml(profile: Profile) -> str:
-    table = {name: value for name, value in asdict(profile).items() if value is not None and name != "name"}
-    network = table.pop("network")
-    lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
-    return "\n".join([*lines, "", "[network]", *(f"{name} = {json.dumps(value)}" for name, value in network.items())])
