@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.device_rows import shell
 from benchmarks.host.program import ACCUMULATED, FRAMEWORKS, SAYS, STEPS
+from streamrace.device import hardware
 from streamrace.trace.files import TraceReader
 from streamrace.trace.records import Collective, HostStep, Launch
 from tests.real_build import building, running
@@ -57,7 +58,9 @@ def main() -> None:
 
 
 def _counted(framework: str, layers: int, folder: Path) -> Counted:
-    trace = folder / "counted.trace"
+    trace, priced = folder / "counted.trace", folder / "priced.toml"
+    profile = (Path(hardware.__file__).parent / "profiles" / "a100-100gbps.toml").read_text(encoding="utf-8")
+    priced.write_text(f"call_ns = 1\n{profile}", encoding="utf-8")  # without a price no call is counted
     command = [
         sys.executable,
         "-m",
@@ -65,7 +68,7 @@ def _counted(framework: str, layers: int, folder: Path) -> Counted:
         "device",
         "--dry",
         "--hardware",
-        "a100-100gbps",
+        str(priced),
         "--trace",
         str(trace),
     ]

@@ -7,6 +7,7 @@ once per signature, and once per pair of kernel and stream for the timing's stre
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,7 @@ _COUNTED, _PASSES, _NOTHING, _PROGRAM = range(4)  # as in csrc/python_calls.h
 
 def _files() -> dict[str, int]:
     """Return, by prefix of a file's path, which calls of functions are the program's: those of all others are."""
+    standard = os.path.dirname(os.__file__)
     return {
         _OURS + os.path.join("device", "scripts.py"): _PROGRAM,
         _OURS + os.path.join("device", "ranks", "child.py"): _PROGRAM,
@@ -111,8 +113,18 @@ def _files() -> dict[str, int]:
         _OURS + "scenarios" + os.sep: _COUNTED,  # they are programs, as a user's
         _OURS: _PASSES,
         "<frozen importlib": _NOTHING,  # what is imported late differs from process to process
+        "<frozen ": _PASSES,
         str(torch_folder() / "_opaque_base.py"): _NOTHING,  # torch asks it while it prepares a copy, now and then
+        **_filelock(),
+        **{os.path.join(standard, place) + os.sep: _COUNTED for place in ("site-packages", "dist-packages")},
+        standard + os.sep: _PASSES,  # it differs from one version of Python to the next
     }
+
+
+def _filelock() -> dict[str, int]:
+    """Return the folder of filelock, whose audit hook Python 3.12 and later call at events that no program asks for."""
+    found = importlib.util.find_spec("filelock")
+    return {os.path.dirname(found.origin) + os.sep: _NOTHING} if found and found.origin else {}
 
 
 _current = [Costs()]

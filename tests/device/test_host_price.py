@@ -94,6 +94,35 @@ def test_the_same_program_makes_the_same_calls(tmp_path: Path) -> None:
     assert told[0] == told[1] and len(told[0]) > 3
 
 
+INLINED = """
+import contextlib, sys, torch
+
+class Pair:
+    def __init__(self, left, right): self.left, self.right = left, right
+
+@contextlib.contextmanager
+def noted(): yield
+
+x = torch.ones(8, device="cuda")
+for at in range(50):
+    Pair(at, [one for one in range(3)])
+    {one for one in range(3)}, {one: one for one in range(3)}
+    with noted(): pass
+    sys._getframe()
+y = x * 3
+"""
+
+
+def test_a_version_of_python_changes_no_count(tmp_path: Path) -> None:
+    """Comprehensions and ``__init__`` have frames of their own in some; the standard library and filelock differ."""
+    program, trace = tmp_path / "train.py", tmp_path / "train.trace"
+    program.write_text(INLINED, encoding="utf-8")
+    options = ["--dry", "--hardware", machine(tmp_path), "--trace", trace, program]
+    subprocess.run([sys.executable, "-m", "streamrace", "device", *map(str, options)], env=shell(), check=True)
+    found = list(TraceReader(trace).read())
+    assert calls_before(found, "aten::mul") == 3 * 50  # noted(): it is made, begins, goes on
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "true"])
 def test_a_price_is_a_number_above_zero(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="call_ns must be a number above 0"):

@@ -35,27 +35,36 @@ bool begun_ = false;  // the program has asked for its calls: those before its f
 thread_local int64_t calls_ = 0;
 thread_local bool nothing_ = false;  // within a function of the device
 
-Counted kind_of_file(void* code) {
+std::string text_of(void* code, const char* attribute) {
+  void* held = PyObject_GetAttrString(code, attribute);
+  const char* text = held ? PyUnicode_AsUTF8(held) : nullptr;
+  std::string copy = text ? text : "";
+  if (!text) PyErr_Clear();
+  if (held) Py_DecRef(held);
+  return copy;
+}
+
+Counted kind_of_code(void* code) {
   Counted kind = Counted::kYes;
-  void* name = PyObject_GetAttrString(code, "co_filename");
-  if (const char* path = name ? PyUnicode_AsUTF8(name) : nullptr) {
-    for (auto& [prefix, its] : prefixes_) {
-      if (!std::string_view(path).starts_with(prefix)) continue;
-      kind = its;
-      break;
-    }
-  } else {
-    PyErr_Clear();
+  std::string path = text_of(code, "co_filename");
+  for (auto& [prefix, its] : prefixes_) {
+    if (!path.starts_with(prefix)) continue;
+    kind = its;
+    break;
   }
-  if (name) Py_DecRef(name);
-  return kind;
+  if (kind != Counted::kYes) return kind;
+  // Not calls on each Python: 3.12 runs comprehensions in the function around them, 3.13 runs __init__ without a frame
+  // of its own once a class was called a few times.
+  std::string name = text_of(code, "co_name");
+  bool inlined = name == "__init__" || name == "<listcomp>" || name == "<setcomp>" || name == "<dictcomp>";
+  return inlined ? Counted::kPasses : kind;
 }
 
 Counted kind_of_frame(void* frame) {
   bool owned = PyUnstable_InterpreterFrame_GetCode != nullptr;
   void* code = owned ? PyUnstable_InterpreterFrame_GetCode(frame) : static_cast<void**>(frame)[kCodeIn311];
   auto known = kinds_.find(code);
-  Counted kind = known != kinds_.end() ? known->second : kind_of_file(code);
+  Counted kind = known != kinds_.end() ? known->second : kind_of_code(code);
   if (known == kinds_.end() && kinds_.size() < kMostCodes) {
     Py_IncRef(code);
     kinds_.emplace(code, kind);
