@@ -18,7 +18,6 @@ from streamrace.device.device import Device
 Recomputed = Literal["none", "full", "second block", "second product"]
 _SAVED = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default,  # its name on the simulated GPU
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
 )
 

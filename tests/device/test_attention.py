@@ -7,6 +7,7 @@ Not compared with dropout: what is dropped is drawn from the device's own genera
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from judged import story
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
 
 def attend(
@@ -117,3 +120,21 @@ def test_it_is_two_kernels_unless_the_program_forbids_them() -> None:
     assert not [launch for launch in told.launches if "flash" in launch.kernel]
     with sdpa_kernel(SDPBackend.MATH):
         assert all(torch.equal(*pair) for pair in zip(attend("cpu", torch.float32, ""), there, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_program_that_looks_at_operators_sees_cudas(dtype: torch.dtype) -> None:
+    """Else what it counts, or saves by name, would not be what a GPU counts or saves."""
+    q, k, v = (torch.randn(2, 4, 16, 8, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    aten = torch.ops.aten
+    saved = [aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]
+    contexts = partial(create_selective_checkpoint_contexts, saved)
+    with story() as told:
+        made = checkpoint(scaled_dot_product_attention, q, k, v, use_reentrant=False, context_fn=contexts)
+        made.float().sum().backward()
+    names = [launch.kernel for launch in told.launches if "attention" in launch.kernel]
+    assert names == [f"aten::_scaled_dot_product_flash_attention_for_cpu{end}" for end in ("", "_backward")]  # saved once
+
+    with FlopCounterMode(display=False) as counter:
+        scaled_dot_product_attention(q, k, v)
+    assert counter.get_total_flops() == 2 * (2 * 2 * 4 * 16 * 16 * 8)  # two products, a multiplication and an addition each

@@ -2,7 +2,8 @@
 // Here it chooses as on the CPU, by the same function (shapes, types, and what sdpa_kernel allows), and for "flash" it
 // takes the path that torch reserves for other devices ("overrideable"), to the CPU's flash kernel. That is two
 // launches, forward and backward, as with CUDA's kernels; other attention is computed by its definition.
-// A DTensor, or a program that selects kernels, gets CUDA's own choice: see fused.cpp.
+// A DTensor, a program that selects kernels, and one that looks at operators (a dispatch mode: selective checkpointing,
+// the counter of operations) get CUDA's own choice: see fused.cpp.
 #include "fused.h"
 
 #if STREAMRACE_TORCH_SINCE(6)  // older versions have that path for no device: attention is then computed by its definition

@@ -13,6 +13,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -194,7 +195,8 @@ optional<int64_t> chosen_as_cuda(const sdp_params& given) {
   bool some = allowed.userEnabledFlashSDP() || allowed.userEnabledMemEfficientSDP() || math || cudnn;
   bool all = allowed.userEnabledFlashSDP() && allowed.userEnabledMemEfficientSDP() && math && cudnn;
   bool subclass = is_subclass(given.query) || is_subclass(given.key) || is_subclass(given.value);
-  if (all && !subclass) return std::nullopt;
+  bool seen = c10::impl::TorchDispatchModeTLS::any_modes_set(/*skip_infra_modes=*/true);
+  if (all && !subclass && !seen) return std::nullopt;
   TORCH_CHECK(some, "No viable backend for scaled_dot_product_attention was found. This is likely due to turning off both the math kernel and the fused kernels.");
   for (auto backend : allowed.sDPPriorityOrder()) {
     bool fused = (backend == at::SDPBackend::flash_attention && flash_fits(given, false)) ||
