@@ -34,6 +34,11 @@ def test_up_to_a_limit_and_beyond_the_allocator_has_the_same_figures_and_errors(
     assert ran.lines == simulate(PROGRAMS / "memory_limit.py").lines
 
 
+def test_norms_of_a_list_take_the_same_memory_meanwhile(real: RealBuild) -> None:
+    ran = run(real, PROGRAMS / "foreach.py", "--norms", CUBLAS_WORKSPACE_CONFIG=":0:0")
+    assert ran.lines == simulate(PROGRAMS / "foreach.py", "--norms").lines
+
+
 def test_the_33rd_stream_of_a_priority_is_the_first_again(real: RealBuild) -> None:
     ran = run(real, PROGRAMS / "streams.py")
     assert ran.lines[1].startswith(str([number % 32 for number in range(40)]))

@@ -48,6 +48,7 @@ def test_small_programs_have_the_same_order_and_the_same_races(real: RealBuild, 
 ALONE = {
     "allocator": (("allocator.py", "--kept"), 1000, False),
     "memory limit": (("memory_limit.py",), 500, False),
+    "lists of tensors": (("foreach.py",), 500, False),
     "views": (("views.py",), 2000, True),
     "host copies": (("host_copies.py",), 200, True),
     **{f"random steps {seed}": (("random_steps.py", f"{seed}", "100"), 1000, True) for seed in range(3)},

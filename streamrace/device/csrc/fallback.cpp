@@ -149,7 +149,7 @@ struct Call {
     key.insert(key.end(), strides.begin(), strides.end());
     shapes.push_back(static_cast<int64_t>(given.scalar_type()) << 8 | given.dim());
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
-    nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
+    nbytes += given.numel() * static_cast<int64_t>(given.itemsize()) * (written && op.updates ? 2 : 1);
     largest = std::max(largest, given.numel());
     if (given.is_cuda()) {
       auto here = place_of(given, written, accesses);

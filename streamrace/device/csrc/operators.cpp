@@ -92,6 +92,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   one.rereads = rereads(name);
   one.backwards = allocates_backwards(name);
   one.whole = whole().count(name) > 0;
+  one.updates = any_written && name.starts_with("aten::_foreach_") && name != "aten::_foreach_zero_" && name != "aten::_foreach_copy_";
   one.wider = types_wider(name);
   one.host |= kSizedByValues.count(name) > 0;
   one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;

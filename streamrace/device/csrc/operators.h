@@ -26,6 +26,7 @@ struct Operator {
   bool sized_by_floats = false;
   bool pivots = false;         // takes rows of a matrix, counted from 1
   bool whole = false;          // one launch, though several on a GPU: see take_whole()
+  bool updates = false;        // a list in place, each of whose tensors is read and written
   uint64_t wider = 0;          // by c10::ScalarType: may be computed in a wider one, see wider.h
   std::vector<bool> hidden;    // by argument: written without declaration in the schema; empty if there is none
   int hidden_when = -1;        // the argument that decides whether this happens in a call
