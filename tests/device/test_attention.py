@@ -133,8 +133,12 @@ def test_a_program_that_looks_at_operators_sees_cudas(dtype: torch.dtype) -> Non
         made = checkpoint(scaled_dot_product_attention, q, k, v, use_reentrant=False, context_fn=contexts)
         made.float().sum().backward()
     names = [launch.kernel for launch in told.launches if "attention" in launch.kernel]
-    assert names == [f"aten::_scaled_dot_product_flash_attention_for_cpu{end}" for end in ("", "_backward")]  # saved once
+    assert names == [
+        f"aten::_scaled_dot_product_flash_attention_for_cpu{end}" for end in ("", "_backward")
+    ]  # saved once
 
     with FlopCounterMode(display=False) as counter:
         scaled_dot_product_attention(q, k, v)
-    assert counter.get_total_flops() == 2 * (2 * 2 * 4 * 16 * 16 * 8)  # two products, a multiplication and an addition each
+    assert counter.get_total_flops() == 2 * (
+        2 * 2 * 4 * 16 * 16 * 8
+    )  # two products, a multiplication and an addition each

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, optim
@@ -16,11 +18,14 @@ def numbers(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 def optimizers() -> None:
     """Train with each optimizer whose default is to update all parameters at once."""
-    for kind in (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad, optim.Adamax):
-        parameters = [torch.nn.Parameter(one) for one in numbers()]
-        optimizer = kind(parameters, lr=0.01, foreach=True, **({"momentum": 0.9} if kind is optim.SGD else {}))
+    kinds: tuple[Callable[[list[Tensor]], optim.Optimizer], ...] = (
+        partial(optim.SGD, momentum=0.9), optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad, optim.Adamax
+    )  # fmt: skip
+    for kind in kinds:
+        parameters: list[Tensor] = [torch.nn.Parameter(one) for one in numbers()]
+        optimizer = kind(parameters)
         for _ in range(2):
-            sum(one.square().sum() for one in parameters).backward()
+            torch.stack([one.square().sum() for one in parameters]).sum().backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
 
