@@ -97,6 +97,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "host_unregister": (c_int, (c_void_p,)),
     "memory": (None, (c_int, c_int64, c_int64)),
     "overdraw_memory": (None, ()),
+    "expand_segments": (None, (c_int,)),
     "out_of_memory": (None, (_OutOfMemory,)),
     "memory_told": (POINTER(c_int64), ()),
     "memory_do": (None, (c_int,)),

@@ -70,6 +70,12 @@ def torch_functions() -> dict[str, Any]:
 
     def settings(text: str) -> None:
         parse(text)
+        asked = dict(re.findall(r"(\w+) *: *(\[[^]]*\]|[^,]*)", text))
+        if (expandable := asked.pop("expandable_segments", None)) is not None:
+            functions().expand_segments(expandable.strip() == "True")
+        if not asked:
+            return
+        text = ",".join(f"{name}:{value}" for name, value in asked.items())
         told = "memory is reserved and used again as with torch's defaults"
         warnings.warn(f"streamrace: the allocator's settings {text} are not simulated: {told}", stacklevel=2)
 

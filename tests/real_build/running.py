@@ -117,15 +117,18 @@ def _as_rank(rank: int, ranks: int, folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def simulate(*words: str | Path, ranks: int = 0, trace: Path | None = None) -> Ran:
+def simulate(*words: str | Path, ranks: int = 0, trace: Path | None = None, **settings: str) -> Ran:
     """Run a program on the simulated device. ``trace``: the file of its trace; with ranks, the folder.
+
+    ``settings`` are variables of the environment.
 
     Raise AssertionError with its messages if it fails.
     """
     options = [*(["--ranks", str(ranks)] if ranks else []), *(["--trace", str(trace)] if trace else [])]
     done = subprocess.run(
         [sys.executable, "-m", "streamrace.device", *options, *map(str, words)],
-        env=_clean() | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=_SECONDS, check=False,
+        env=_clean() | {"PYTHONPATH": str(ROOT)} | settings,
+        capture_output=True, text=True, timeout=_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Ran(tuple(done.stdout.splitlines()))

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.real_build
 
 # Without a workspace of cuBLAS, which the simulated device does not have: see below.
 _NO_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
+_EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 def test_the_allocator_has_the_same_figures_and_gives_out_the_same_addresses(real: RealBuild) -> None:
@@ -32,6 +33,19 @@ def test_up_to_a_limit_and_beyond_the_allocator_has_the_same_figures_and_errors(
     ran = run(real, PROGRAMS / "memory_limit.py", STREAMRACE_REAL_BUILD_UNREADY=unready)
     assert len([line for line in ran.lines if "CUDA out of memory" in line]) > 40
     assert ran.lines == simulate(PROGRAMS / "memory_limit.py").lines
+
+
+# Where an event is over at once, memory that another stream used comes back before one allocation more.
+@pytest.mark.parametrize(
+    ("program", "lines", "settings"),
+    [("allocator.py", 700, _NO_WORKSPACE), ("memory_limit.py", 2000, {"STREAMRACE_REAL_BUILD_UNREADY": "1000"})],
+)
+def test_expandable_segments_have_the_same_figures_and_addresses(
+    real: RealBuild, program: str, lines: int, settings: dict[str, str]
+) -> None:
+    ran = run(real, PROGRAMS / program, **settings, **_EXPANDABLE)
+    assert len(ran.lines) > lines
+    assert ran.lines == simulate(PROGRAMS / program, **_EXPANDABLE).lines
 
 
 def test_norms_of_a_list_take_the_same_memory_meanwhile(real: RealBuild) -> None:

@@ -30,6 +30,8 @@ struct Segment {
   char* data;
   size_t size;
   char* used;  // memory from here on was never handed out
+  bool small;
+  bool expandable = false;  // a range of addresses, whose pages have memory where a chunk is mapped: see expandable.h
   Chunk* first = nullptr;
   int64_t pool = 0;        // a pool of CUDA graphs; 0: the common one
   Block* whole = nullptr;  // of such a pool: in the trace its memory is one block, as a replay has it by address
@@ -40,7 +42,7 @@ struct Chunk {
   size_t size;
   int64_t stream;
   Segment* segment;
-  bool free = true;
+  bool free = true, mapped = true;
   Chunk *before = nullptr, *behind = nullptr;  // within the segment
   Block* block = nullptr;                      // its owner
 };
@@ -59,7 +61,13 @@ struct BySize {
 };
 using Pool = std::set<Chunk*, BySize>;
 
-bool is_small(const Chunk& chunk) { return chunk.segment->size == kSmallSegment; }
+bool is_small(const Chunk& chunk) { return chunk.segment->small; }
+
+struct ByAddress {
+  bool operator()(const Chunk* a, const Chunk* b) const {
+    return a->segment != b->segment ? a->segment->number < b->segment->number : a->data < b->data;
+  }
+};
 
 struct Held {  // freed, but a stream that record_stream named may still use it
   Chunk* chunk;
@@ -71,6 +79,7 @@ struct Held {  // freed, but a stream that record_stream named may still use it
 // The memory of one device.
 struct Memory {
   std::map<std::tuple<int64_t, int64_t, bool>, Pool> pools;  // by pool, by stream, and whether small
+  std::map<std::pair<int64_t, bool>, std::set<Chunk*, ByAddress>> unmapped;  // by stream, and whether small
   std::vector<Held> held;
   int64_t total = INT64_MAX, allowed = INT64_MAX;
   c10::CachingDeviceAllocator::DeviceStats stats;
@@ -86,6 +95,7 @@ struct State {
   std::map<int64_t, int64_t> graphs;                // by pool: the graphs that use it
   std::unordered_map<int64_t, Block*> live;         // by number, once `followed`
   bool followed = false;
+  bool expandable = false;  // segments are, from now on
   bool overdrawn = false;  // what does not fit is counted, and allocated none the less
   int64_t parts = 0;
   int64_t blocks = 0, segments_made = 0;
@@ -133,7 +143,7 @@ void give_back(Chunk* chunk) {
   count(stats_of(*chunk).active_bytes, *chunk, chunk->size, true);
   chunk->free = true;
   for (Chunk* other : {chunk->before, chunk->behind}) {
-    if (!other || !other->free) continue;
+    if (!other || !other->free || !other->mapped) continue;
     pool_of(*other).erase(other);
     merge(chunk, other);
   }
@@ -170,6 +180,8 @@ void drop_whole(Segment& segment) {
   delete std::exchange(segment.whole, nullptr);
 }
 
+#include "expandable.h"
+
 // Gives free segments back. Pending work may use them: their memory is released once all of it is done.
 // cudaFree waits for the device, so the host's time passes. CUDA does not promise this, so it is no order.
 void empty_cache(Memory& memory) {
@@ -178,7 +190,7 @@ void empty_cache(Memory& memory) {
     if (auto used = state().graphs.find(std::get<0>(key)); used != state().graphs.end() && used->second > 0) continue;
     for (auto place = pool.begin(); place != pool.end();) {
       Chunk* chunk = *place;
-      if (chunk->before || chunk->behind) {
+      if (chunk->before || chunk->behind || chunk->segment->expandable) {
         ++place;
         continue;
       }
@@ -201,6 +213,7 @@ void empty_cache(Memory& memory) {
     }
   }
   if (memory.stats.num_device_free > freed && !captures().any()) device().meet(-1);
+  unmap(memory);
 }
 
 // format_size in CUDACachingAllocator.cpp.
@@ -229,27 +242,20 @@ void release_cached(Memory& memory) {
   empty_cache(memory);
 }
 
-// Reserves new memory of the device. If there is none left, cached memory is given back.
-Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64_t site) {
-  TORCH_CHECK_WITH(OutOfMemoryError, whole < size_t{1} << 60, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  auto fits = [&] { return sum(memory.stats.reserved_bytes) <= memory.allowed - static_cast<int64_t>(whole); };
-  if (!fits()) {
-    ++memory.stats.num_alloc_retries;
-    release_cached(memory);
-  }
-  if (!fits()) ++memory.stats.num_ooms;
-  if (!fits() && !state().overdrawn) {
-    auto reserved = sum(memory.stats.reserved_bytes), allocated = sum(memory.stats.allocated_bytes), free = std::max(memory.total - reserved, int64_t{0});
-    if (out_of_memory) out_of_memory(device().used_index(), static_cast<int64_t>(whole), memory.total, free);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", readable(static_cast<int64_t>(whole)),
-                     ". GPU ", device().used_index(), " has a total capacity of ", readable(memory.total), " of which ", readable(free), " is free. ",
-                     "Including non-PyTorch memory, this process has ", readable(reserved), " memory in use. ",
-                     memory.allowed < memory.total ? readable(memory.allowed) + " allowed; " : "", "Of the allocated memory ", readable(allocated),
-                     " is allocated by PyTorch, and ", readable(reserved - allocated), " is reserved by PyTorch but unallocated."
-                     " (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
-  }
+void refuse_memory(Memory& memory, size_t whole) {
+  auto reserved = sum(memory.stats.reserved_bytes), allocated = sum(memory.stats.allocated_bytes), free = std::max(memory.total - reserved, int64_t{0});
+  if (out_of_memory) out_of_memory(device().used_index(), static_cast<int64_t>(whole), memory.total, free);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", readable(static_cast<int64_t>(whole)),
+                   ". GPU ", device().used_index(), " has a total capacity of ", readable(memory.total), " of which ", readable(free), " is free. ",
+                   "Including non-PyTorch memory, this process has ", readable(reserved), " memory in use. ",
+                   memory.allowed < memory.total ? readable(memory.allowed) + " allowed; " : "", "Of the allocated memory ", readable(allocated),
+                   " is allocated by PyTorch, and ", readable(reserved - allocated), " is reserved by PyTorch but unallocated."
+                   " (A simulated GPU: STREAMRACE_MEMORY=40GiB gives it another size.)");
+}
+
+Chunk* new_segment(Memory& memory, size_t whole, int64_t stream, bool small, int64_t pool, int64_t site) {
   char* data = dry().on ? addresses(whole) : memory_of_host(whole);
-  auto* chunk = new Chunk{data, whole, stream, new Segment{&memory, ++state().segments_made, data, whole, data}};
+  auto* chunk = new Chunk{data, whole, stream, new Segment{&memory, ++state().segments_made, data, whole, data, small}};
   auto* segment = chunk->segment;
   segment->first = chunk;
   segment->pool = pool;
@@ -264,6 +270,25 @@ Chunk* reserve(Memory& memory, size_t whole, int64_t stream, int64_t pool, int64
   return chunk;
 }
 
+// Reserves new memory of the device, `whole` bytes of which are asked for now. If there is none left, cached memory is
+// given back.
+Chunk* reserve(Memory& memory, size_t size, size_t whole, int64_t stream, bool small, int64_t pool, int64_t site) {
+  TORCH_CHECK_WITH(OutOfMemoryError, whole < size_t{1} << 60, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  bool expands = state().expandable && !pool;
+  auto made = [&](bool anyway) -> Chunk* {
+    bool fits = sum(memory.stats.reserved_bytes) <= (expands && memory.allowed == memory.total ? INT64_MAX : memory.allowed) - static_cast<int64_t>(whole);
+    if (!fits && !anyway) return nullptr;
+    return expands ? expand(memory, size, stream, small, anyway) : new_segment(memory, whole, stream, small, pool, site);
+  };
+  if (Chunk* chunk = made(false)) return chunk;
+  ++memory.stats.num_alloc_retries;
+  release_cached(memory);
+  if (Chunk* chunk = made(false)) return chunk;
+  ++memory.stats.num_ooms;
+  if (!state().overdrawn) refuse_memory(memory, whole);
+  return made(true);
+}
+
 Chunk* find(Memory& memory, size_t size, int64_t stream, int64_t site) {
   bool small = size <= kSmall;
   int64_t of = captures().pool_of(stream);
@@ -271,20 +296,18 @@ Chunk* find(Memory& memory, size_t size, int64_t stream, int64_t site) {
   Chunk wanted{nullptr, size, stream, nullptr};
   auto place = pool.lower_bound(&wanted);
   Chunk* chunk;
+  if (state().expandable || !memory.unmapped.empty()) place = best_to_expand(pool, place);
   if (place != pool.end()) {
     chunk = *place;
     pool.erase(place);
   } else {
     size_t round = 2 << 20;
     size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
-    chunk = reserve(memory, whole, stream, of, site);
+    chunk = reserve(memory, size, whole, stream, small, of, site);
   }
   size_t rest = chunk->size - size;
-  if (small ? rest >= kRound : rest > kSmall) {
-    auto* tail = new Chunk{chunk->data + size, rest, stream, chunk->segment, true, chunk, chunk->behind};
-    if (tail->behind) tail->behind->before = tail;
-    chunk->behind = tail;
-    chunk->size = size;
+  if (small || state().expandable ? rest >= kRound : rest > kSmall) {
+    Chunk* tail = split(*chunk, size);
     pool_of(*tail).insert(tail);
   }
   chunk->free = false;
@@ -377,7 +400,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     all.max_split_size = -1;
     for (auto& [key, pool] : memory.pools)
       for (Chunk* chunk : pool)
-        if (chunk->before || chunk->behind) {
+        if ((chunk->before || chunk->behind) && !chunk->segment->expandable) {
           count(all.inactive_split, *chunk, 1);
           count(all.inactive_split_bytes, *chunk, chunk->size);
         }
@@ -410,6 +433,8 @@ void size_memory(int index, int64_t total, int64_t allowed) {
 }
 
 void overdraw_memory() { state().overdrawn = true; }
+
+void expand_segments(bool expandable) { state().expandable = expandable; }
 
 int device_of_memory(const void* data) {
   Segment* segment = device().several() ? segment_of(static_cast<const char*>(data)) : nullptr;

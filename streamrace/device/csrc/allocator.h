@@ -88,6 +88,7 @@ class Allocating {
 // The device's memory, and the part that a program may use: larger requests are refused as CUDA refuses them.
 extern void (*out_of_memory)(int64_t device, int64_t wanted, int64_t total, int64_t free);  // called before the error
 void size_memory(int index, int64_t total, int64_t allowed);  // of a device; negative: of each
+void expand_segments(bool expandable);  // torch's setting of that name, for memory that is reserved from now on
 void overdraw_memory();  // counts what does not fit (num_ooms) in place of an error
 std::pair<size_t, size_t> memory_info(int index);             // free bytes, and all bytes
 int device_of_memory(const void* data);

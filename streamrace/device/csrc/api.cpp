@@ -489,6 +489,7 @@ void simgpu_memory(int index, int64_t total, int64_t allowed) {
   size_memory(index, total, allowed);
 }
 void simgpu_overdraw_memory() { overdraw_memory(); }
+void simgpu_expand_segments(int expandable) { expand_segments(expandable != 0); }
 void simgpu_out_of_memory(void (*told)(int64_t, int64_t, int64_t, int64_t)) { out_of_memory = told; }
 
 // Memory statistics that older versions of torch do not request themselves (streamrace/device/versions.py): nine statistics of
