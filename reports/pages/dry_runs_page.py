@@ -45,7 +45,7 @@ def compared(runs: Sequence[DryFolder]) -> StudyReport:
         verdict=answer.verdict,
         sentence=answer.sentence,
         tone=answer.tone,
-        facts=[Fact("in common", " ".join(map(_typed, common.items()))), *answer.facts],
+        facts=[Fact("in common", ", ".join(map(_in_short, common.items()))), *answer.facts],
         charts={"dry-runs": plan.drawn(frame, "Time and memory by dry run", frame.run)},
         tables=[
             *([Table("What differs", ["dry run", *map(_option, differ)], ways)] if differ else []),
@@ -66,19 +66,22 @@ def compared(runs: Sequence[DryFolder]) -> StudyReport:
 def _options(file: DryFile) -> dict[str, str]:
     """Return the options of the job as texts, empty for those that are off; with the batch and the rank that ran."""
     ran = {"micro_batch": file.micro_batch, "accumulation": file.accumulation, "rank": file.rank}
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if value else ""
-        for name, value in {**file.job, **ran}.items()
-    }
+    return {name: _shown(value) for name, value in {**file.job, **ran}.items()}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (str, float)):
+        return f"{value:g}" if isinstance(value, float) else value
+    return json.dumps(value, ensure_ascii=False) if value else ""
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _typed(option: tuple[str, str]) -> str:
-    name, value = option
-    return _option(name) if value == "true" else f"{_option(name)} {value}"
+def _in_short(option: tuple[str, str]) -> str:
+    name, value = _option(option[0])[2:], option[1]
+    return name if value == "true" else f"{name} {value}"
 
 
 def _figures(run: DryFolder) -> dict[str, Any]:

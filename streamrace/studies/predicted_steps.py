@@ -62,7 +62,7 @@ NOTE = (
 
 
 class Gain(NamedTuple):
-    """How many ``times`` as fast a step is as that of ``over``; ``errors``: of this ratio, as published."""
+    """The speed of a step against that of ``over``: ``times`` as fast, with the ``errors`` of this ratio."""
 
     over: str
     times: float
