@@ -81,6 +81,8 @@ def _read(
         return study_folder.load(folder), [], []
     if rehearsed := [folder for folder in folders if dry.is_dry(folder)]:
         if other := next((folder for folder in folders if folder not in rehearsed), None):
+            if not campaigns.is_campaign(other):
+                loading.load(other)  # whose error tells more of what is no run
             raise ReportError(
                 f"{rehearsed[0]} is a dry run and {other} is none, and they cannot be compared: name dry runs alone"
             )

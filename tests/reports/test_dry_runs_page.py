@@ -129,6 +129,7 @@ def test_what_cannot_be_told_apart_or_compared_is_refused_in_a_sentence(capfd: C
     other = str(run_folder(Path("run")))
     for folders in ((run, other), (other, run)):
         assert "a is a dry run and run is none, and they cannot be compared: name dry runs" in refused(capfd, *folders)
+    assert "nowhere is not a run: there is no such folder" in refused(capfd, run, "nowhere")
     assert "plan is a study, which cannot be compared" in refused(capfd, run, str(plan_folder(Path("plan"))))
 
 
