@@ -14,6 +14,7 @@ from streamrace.metrics import MemoryUse, StepTime
 from streamrace.reports.data import schema, sources
 from streamrace.reports.data.schema import Judged
 from streamrace.reports.data.sources import Source
+from streamrace.reports.text import plain_text
 from streamrace.studies.table import Cell, Column, Table
 from streamrace.trace.wording import duration
 
@@ -21,13 +22,30 @@ if TYPE_CHECKING:  # it needs torch
     from streamrace.studies.dry_run import Rehearsed
 
 GIB = 1 << 30
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+_Positive = Annotated[_Number, Field(ge=1e-9)]
+_Count = Annotated[int, Field(ge=1)]
 
 
 def _lasting(step: StepTime) -> StepTime:
     if step.time <= 0:
         raise ValueError("a step takes some time")
     return step
+
+
+class DryJob(schema.JsonPart):
+    """The options of a dry run's job with which reports compute."""
+
+    model: str
+    nodes: _Count
+    gpus: _Count
+    hpz: _Count = 1
+    network: _Positive | None = None
+
+
+def _computable(job: dict[str, Any]) -> dict[str, Any]:
+    DryJob.model_validate(job)
+    return job
 
 
 class DryOutput(schema.JsonPart):
@@ -45,7 +63,7 @@ class DryFile(schema.JsonFile):
     NAME = "dry.json"
     format: str = "stream-race-dry-run"
     _ascii = True
-    job: dict[str, Any]
+    job: Annotated[dict[str, Any], AfterValidator(_computable)]
     parameters: int
     trained: int = 0
     micro_batch: int
@@ -55,8 +73,8 @@ class DryFile(schema.JsonFile):
     rank: int = 0
     extension: dict[str, Any] | None = None
     ranks: dict[str, Any] | None = None
-    step_s: _Number
-    tokens_per_second: _Number
+    step_s: _Positive
+    tokens_per_second: _Positive
     tflops_per_gpu: _Number
     fits: bool
     races: list[Annotated[Judged, PlainSerializer(Race.as_dict)]]
@@ -125,7 +143,7 @@ def is_dry(folder: Path) -> bool:
 
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`streamrace.reports.data.schema.ReportError`."""
-    return DryFolder(folder.resolve().name, folder, DryFile.read(folder), sources.read(folder))
+    return DryFolder(plain_text(folder.resolve().name), folder, DryFile.read(folder), sources.read(folder))
 
 
 def time_table(step: StepTime) -> Table:

@@ -101,13 +101,18 @@ ACCESSES = {
 }
 
 
-class ReadRun(Protocol):
-    """The part of a read folder that its races need: :class:`Run` has it, and more."""
+class Named(Protocol):
+    """A read folder and its name."""
 
     @property
     def name(self) -> str: ...
     @property
     def folder(self) -> Path: ...
+
+
+class ReadRun(Named, Protocol):
+    """The part of a read folder that its races need: :class:`Run` has it, and more."""
+
     @property
     def file(self) -> Findings: ...
     @property
@@ -207,13 +212,7 @@ def comparable(runs: Sequence[Run]) -> None:
 
     An option that one of two runs lacks (as it is of an earlier version) is not compared.
     """
-    for at, run in enumerate(runs):
-        for other in runs[:at]:
-            if run.name == other.name:
-                raise ReportError(
-                    f"{other.folder} and {run.folder} have the same name, by which a report distinguishes runs: rename "
-                    "one of the folders"
-                )
+    distinct(runs)
     for run in runs[1:]:
         base, second = runs[0].findings["scenario"], run.findings["scenario"]
         differ = [name for name in base if name in second and name not in MAY_DIFFER and base[name] != second[name]]
@@ -223,6 +222,17 @@ def comparable(runs: Sequence[Run]) -> None:
                 f"{runs[0].folder} and {run.folder} cannot be compared, as they compute other values: they differ in "
                 f"{details}. Choose runs that differ in the fix or the timing only"
             )
+
+
+def distinct(runs: Sequence[Named]) -> None:
+    """Raise :class:`ReportError` for two runs of the same name."""
+    for at, run in enumerate(runs):
+        for other in runs[:at]:
+            if run.name == other.name:
+                raise ReportError(
+                    f"{other.folder} and {run.folder} have the same name, by which a report distinguishes runs: rename "
+                    "one of the folders"
+                )
 
 
 # -- files -----------------------------------------------------------------------------------------

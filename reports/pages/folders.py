@@ -1,4 +1,4 @@
-"""Builds one report of the named folders: a study or dry run alone, or runs and campaigns together."""
+"""Builds one report of the named folders: a study alone, dry runs, or runs and campaigns together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from streamrace.reports.data.campaigns import CampaignFolder
 from streamrace.reports.data.dry import DryFolder
 from streamrace.reports.data.findings import Findings
 from streamrace.reports.data.loading import ReportError, Run
-from streamrace.reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
+from streamrace.reports.pages import (
+    bundle,
+    campaign_page,
+    dry_page,
+    dry_runs_page,
+    html,
+    run_page,
+    study_folder,
+    study_page,
+    summary,
+)
 from streamrace.reports.pages.study_page import StudyReport
 
 
@@ -64,11 +74,20 @@ def _read(
     folders: Sequence[Path], findings: Mapping[Path, Findings] = MappingProxyType({})
 ) -> tuple[StudyReport | DryFolder | None, list[Run], list[CampaignFolder]]:
     for folder in folders:
-        kind = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
-        if kind and len(folders) > 1:
-            raise ReportError(f"{folder} is a {kind}, which cannot be compared: make its report alone")
-        if kind:
-            return study_folder.load(folder) if kind == "study" else dry.load(folder), [], []
+        if not study_folder.is_study(folder):
+            continue
+        if len(folders) > 1:
+            raise ReportError(f"{folder} is a study, which cannot be compared: make its report alone")
+        return study_folder.load(folder), [], []
+    if rehearsed := [folder for folder in folders if dry.is_dry(folder)]:
+        if other := next((folder for folder in folders if folder not in rehearsed), None):
+            if not campaigns.is_campaign(other):
+                loading.load(other)  # whose error tells more of what is no run
+            raise ReportError(
+                f"{rehearsed[0]} is a dry run and {other} is none, and they cannot be compared: name dry runs alone"
+            )
+        read = [dry.load(folder) for folder in folders]
+        return dry_runs_page.compared(read) if len(read) > 1 else read[0], [], []
     tried = [folder for folder in folders if campaigns.is_campaign(folder)]
     runs = [loading.load(folder, findings.get(folder)) for folder in folders if folder not in tried]
     loading.comparable(runs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from streamrace.reports.charts.frame import BAD, TEXT, Chart
 from streamrace.reports.pictures.figures import key, panels, plain
-from streamrace.studies.plan import PARTS
+from streamrace.studies.predicted_steps import PARTS
 from streamrace.studies.study import Frames
 
 _TIME = dict(
@@ -30,10 +33,13 @@ _HEIGHT = 0.62
 def charts(frames: Frames) -> dict[str, Chart]:
     """Draw two bars for each way that ran, the best at the top."""
     frame = frames["plan"]
-    frame = frame[frame.reason == ""].iloc[::-1]
-    if frame.empty:
-        return {}
-    frame = frame.assign(rest_gib=frame.peak_gib - frame.states_gib)
+    frame = frame[frame.reason == ""]
+    return {} if frame.empty else {"plan": drawn(frame, "Time and memory by strategy", frame.strategy)}
+
+
+def drawn(frame: pd.DataFrame, title: str, names: Iterable[str]) -> Chart:
+    """Draw two bars for each row of ``frame``, the first at the top. ``gpu_gib``: NaN where it is unknown."""
+    frame = frame.assign(name=list(names), rest_gib=frame.peak_gib - frame.states_gib).iloc[::-1]
     figure, ((left, right),) = panels(1, 2, 11.0, 1.5 + 0.46 * len(frame), sharey=True, width_ratios=(3, 2))
     places = range(len(frame))
     for axes, parts, total, form in (
@@ -50,7 +56,7 @@ def charts(frames: Frames) -> dict[str, Chart]:
                 color=TEXT,
             )  # fmt: skip
         _framed(axes, 1.14 * float(total.max()))
-    left.set_yticks(places, [plain(name, 30) for name in frame.strategy])
+    left.set_yticks(places, [plain(name, 30) for name in frame["name"]])
     left.set_xlabel("seconds of an optimizer step")
     right.set_xlabel("GiB of each GPU, at the peak")
     capacity = float(frame.gpu_gib.iloc[0])
@@ -61,7 +67,7 @@ def charts(frames: Frames) -> dict[str, Chart]:
         right.set_xlim(0, 1.14 * max(capacity, float(frame.peak_gib.max())))
     used = [pair for name, pair in {**_TIME, **_MEMORY}.items() if (frame[name] > 0).any()]
     key(figure, [Patch(color=colour, label=label) for label, colour in used], 3)
-    return {"plan": Chart(figure, "Time and memory by strategy", f"{text}.")}
+    return Chart(figure, title, f"{text}.")
 
 
 def _framed(axes: Axes, end: float) -> None:

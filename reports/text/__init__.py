@@ -55,9 +55,9 @@ def replays(token: str) -> str:
     return f"streamrace replay {token}"
 
 
-def reports_on(folder: Path) -> str:
-    """Return the command that builds the page of a run's folder."""
-    return f"streamrace report {shlex.quote(str(folder))}"
+def reports_on(*folders: Path) -> str:
+    """Return the command that builds the page of a run's folder, or of several."""
+    return f"streamrace report {shlex.join(map(str, folders))}"
 
 
 def typed(command: str) -> str:

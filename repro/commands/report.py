@@ -34,8 +34,9 @@ def report(folders: tuple[Path, ...], output: Path | None, form: str | None, ser
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, replay command.
 
     The page is one HTML file that opens without a network. The folder also gets report.md, findings.json and metrics.
-    RUN may also be a folder of 'streamrace fuzz' (with runs, it fills the matrix of fixes and timings), of a dry run,
-    a sweep, placements or releases, or an incident that the watch saved.
+    RUN may also be a folder of 'streamrace fuzz' (with runs, it fills the matrix of fixes and timings), of a dry run
+    (several: steps, memory, and which is the fastest that fits), a sweep, placements or releases, or an incident that
+    the watch saved.
     Exit status: 0 done, 2 a file cannot be read, compared or written.
     """
     if serve:

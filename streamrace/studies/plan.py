@@ -17,49 +17,23 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from streamrace.device.ranks.cluster import RankFailed
-from streamrace.metrics import GroupTime, MemoryUse
 from streamrace.scenarios import deepspeed_json, rehearsal
 from streamrace.scenarios.base import Only, ScenarioError
 from streamrace.scenarios.job import Job, job
 from streamrace.scenarios.sharding.strategy import ShardingError, strategy
 from streamrace.studies.dry_run import Rehearsed
 from streamrace.studies.layers import extend
+from streamrace.studies.predicted_steps import GIB, PARTS, figures
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
-GIB = 1 << 30
 STOCK = {"zero1": 1, "zero2": 2, "zero3": 3, "hpz": 3}  # by DeepSpeed: the stage
 COMPARED = (*STOCK, "IIG", "III", "IGG", "NIG")
-_STATES = ("primary", "secondary", "gradient", "master", "optimizer")
-PARTS = ("compute_s", "within_s", "between_s", "other_s", "idle_s")
 COLUMNS = {
     "strategy": "str", "engine": "str", "step_s": "float64", **dict.fromkeys(PARTS, "float64"),
     "tokens_per_second": "float64", "tflops_per_gpu": "float64", "peak_gib": "float64", "states_gib": "float64",
     "gpu_gib": "float64", "fits": "bool", "races": "int64", "manifested": "int64", "groups": "str", "reason": "str",
 }  # fmt: skip
 """Columns of the frame and their dtypes: see :func:`study`."""
-
-
-class PublishedErrors(NamedTuple):
-    """Ratios of published figures to predictions from facts alone, each the least and the most of eight in ten.
-
-    ``computing``: of the duration of a step that waits for communication at most :data:`WAITING` of its time;
-    ``waiting``: of another; ``gain``: of the speed of one strategy against another on the same cluster. ``counts``: of
-    the figures behind each.
-    """
-
-    computing: tuple[float, float]
-    waiting: tuple[float, float]
-    gain: tuple[float, float]
-    counts: tuple[int, int, int]
-
-    def of_step(self, waiting: float) -> tuple[float, float]:
-        """Return the ratios for a step of which this part is exposed communication."""
-        return self.computing if waiting <= WAITING else self.waiting
-
-
-WAITING = 0.1
-# Of published-steps.csv and paper-rows.csv in docs/results/data: tests/studies/test_plan.py computes them again.
-ERRORS = PublishedErrors((1.02, 1.27), (1.24, 2.15), (0.58, 1.25), (121, 38, 18))
 
 
 class Planned(NamedTuple):
@@ -173,39 +147,13 @@ def _row(way: Planned, *, base: Job, given: dict[str, Any], folder: Path, capaci
 
 
 def _figures(found: Rehearsed, capacity: float) -> dict[str, Any]:
-    step = found.step
-    within, between = _exposed(step.groups, found.job)
-    shared = step.exposed / (within + between) if within + between else 0.0  # groups may be exposed at once
-    parts = (step.compute, within * shared, between * shared, step.other, step.idle)
     return {
+        **figures(found.step, found.memory, found.races, found.job),
         "step_s": found.step_s,
-        **{name: part / 1e9 for name, part in zip(PARTS, parts, strict=True)},
         "tokens_per_second": found.tokens_per_second,
         "tflops_per_gpu": found.tflops,
-        "peak_gib": found.memory.peak / GIB,
-        "states_gib": _states(found.memory) / GIB,
         "fits": found.memory.peak <= capacity * GIB,
-        "races": len(found.races),
-        "manifested": sum(race.manifested for race in found.races),
-        "groups": "; ".join(f"{group.name}: {group.exposed / 1e9:.4g} s" for group in step.groups if group.exposed),
     }
-
-
-def _states(memory: MemoryUse) -> int:
-    return sum(memory.kinds.get(kind, 0) for kind in _STATES)
-
-
-def _exposed(groups: Sequence[GroupTime], job: Job) -> tuple[int, int]:
-    """Sum the exposed nanoseconds of groups that lie in one node, and of the others."""
-    within = sum(group.exposed for group in groups if _local(group.name, job))
-    return within, sum(group.exposed for group in groups) - within
-
-
-def _local(name: str, job: Job) -> bool:
-    members = [int(number) // job.gpus for number in re.findall(r"\d+", name)]
-    if members:
-        return members[0] == members[-1]
-    return job.nodes == 1 or (name.endswith("hpz") and job.hpz <= job.gpus)
 
 
 def _hpz(base: Job) -> int:

@@ -145,6 +145,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folders.page([runs / "run", run_folder(runs / "other", clean=True, parameters=PARAMETERS)]),
         target / "both.html",
     )
+    html.write(folders.page([runs / "dry_folder", dry_folder(target / "clean", clean=True)]), target / "dry_runs.html")
     main(["report", str(save(runs / "incident", names=PARAMETERS)), "--output", str(target / "incident.html")])
     html.write(explanation_page.page(explain(chosen(checked(runs / "explained"), "1"))), target / "explained.html")
     template = html.environment().get_template("index.html")
@@ -152,7 +153,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("page", [*(kind.__name__ for kind in FOLDERS), "both", "incident", "index", "explained"])
+@pytest.mark.parametrize(
+    "page", [*(kind.__name__ for kind in FOLDERS), "both", "dry_runs", "incident", "index", "explained"]
+)
 def test_nothing_is_over_the_edge_and_no_word_is_torn(pages: Path, visit: Visit, page: str) -> None:
     seen = visit(pages / f"{page}.html", width=390)
     assert seen.page.evaluate(MEASURE) == []

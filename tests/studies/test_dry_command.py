@@ -16,6 +16,7 @@ from streamrace.device.hardware import profile_names
 from streamrace.reports.data.dry import load, memory_table
 from streamrace.repro.__main__ import main
 from streamrace.scenarios.job import predicted
+from streamrace.studies.predicted_steps import PARTS
 from tests.studies.small import configuration, model
 
 MODELS = '''
@@ -148,6 +149,29 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     assert told in page and 'href="../dry.json"' in page
     assert 'class="line hit"' in page, "the lines that race are kept with it"
     assert told in (tmp_path / "runs" / "it" / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_dry_runs_are_set_side_by_side(dry: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One by DeepSpeed and one by our own engine: the figures are those of each."""
+    small = ("--model", model(tmp_path), "--network", "25")
+    for way in (("--name", "hpz", "--hpz", "4"), ("--name", "ours", "--sharding", "IIG")):
+        status, said = dry(*small, *way)
+        assert status == 0, said
+    main(["report", "runs/hpz", "runs/ours"])
+    told = capfd.readouterr().out
+    target = tmp_path / "runs" / "hpz-and-ours" / "report"
+    found = json.loads((target / "findings.json").read_text(encoding="utf-8"))
+    files = {name: load(tmp_path / "runs" / name).file for name in ("hpz", "ours")}
+    best, other = sorted(files, key=lambda name: files[name].step_s)
+    gain = files[other].step_s / files[best].step_s
+    assert told.startswith(f"{best} is the fastest that fits: ") and f"{gain:.2f} times as fast as {other} (" in told
+    assert [row["run"] for row in found["rows"]] == [best, other]
+    for row in found["rows"]:
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["step_s"])
+        assert row["peak_gib"] < row["reserved_gib"] and row["between_s"] > 0
+    differ = {row["run"]: (row["hpz"], row["sharding"]) for row in found["options"]}
+    assert differ == {"hpz": ("4", ""), "ours": ("1", "IIG")}
+    assert "| dry run | --hpz | --sharding |" in (target / "report.md").read_text(encoding="utf-8")
 
 
 def test_with_the_synchronisation_it_is_clean(dry: Any, tmp_path: Path) -> None:

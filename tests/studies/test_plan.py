@@ -13,7 +13,7 @@ import pytest
 from streamrace.reports.data.dry import load
 from streamrace.repro.__main__ import main
 from streamrace.studies.declared.plan import STUDY
-from streamrace.studies.plan import ERRORS, PARTS, WAITING
+from streamrace.studies.predicted_steps import ERRORS, PARTS, WAITING
 from tests.studies.small import configuration, model
 
 DATA = Path(__file__).parents[2] / "docs" / "results" / "data"

@@ -14,8 +14,10 @@ from streamrace.scenarios.base import ScenarioError
 from streamrace.scenarios.full_size import ModelError, subject
 from streamrace.scenarios.job import MEASURED_HOST, machine, predicted
 from streamrace.studies import plan as study
+from streamrace.studies import predicted_steps
 from streamrace.studies.lists import words
-from streamrace.studies.plan import COMPARED, ERRORS, WAITING
+from streamrace.studies.plan import COMPARED
+from streamrace.studies.predicted_steps import Gain
 from streamrace.studies.study import Conclusion, Fact, Frames, Study, StudyPlan, StudyRun
 from streamrace.studies.table import Cell, Column, Table, each
 from streamrace.trace import wording
@@ -64,13 +66,7 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
     facts = [
         Fact("job", title),
         Fact("compared", ", ".join(frame.strategy)),
-        Fact(
-            "errors",
-            f"eight in ten published steps took {_range(ERRORS.computing)} times as long as predicted if at most "
-            f"{WAITING:.0%} is exposed communication ({ERRORS.counts[0]} steps, on A100 and H100), and "
-            f"{_range(ERRORS.waiting)} times otherwise ({ERRORS.counts[1]}, on V100 and slow networks); gains of one "
-            f"strategy over another were {_range(ERRORS.gain)} times the predicted ones ({ERRORS.counts[2]} pairs)",
-        ),
+        predicted_steps.errors(),
         Fact("memory", "torch's peak on a GPU; CUDA's context and NCCL's buffers need some GiB more"),
     ]
     if ran.empty:
@@ -78,11 +74,8 @@ def _conclude(frames: Frames, options: Mapping[str, str]) -> Conclusion:
     if fitting.empty:
         return Conclusion(title, "nothing fits", "bad", _nothing_fits(ran, options), facts)
     best, others = fitting.iloc[0], fitting.iloc[1:]
-    waiting = (best.within_s + best.between_s) / best.step_s
-    low, high = (factor * best.step_s for factor in ERRORS.of_step(waiting))
     sentence = (
-        f"Take {best.strategy}: {best.step_s:.3g} s a step ({low:.3g} to {high:.3g} s, as published steps are to "
-        f"predicted ones), {best.tokens_per_second:,.0f} tokens/s, {best.gpu_gib - best.peak_gib:.1f} of "
+        f"Take {best.strategy}: {predicted_steps.speed(best)}, {best.gpu_gib - best.peak_gib:.1f} of "
         f"{best.gpu_gib:g} GiB to spare. {_against(best.step_s, others)}."
     )
     if racing := best.races > 0:
@@ -94,15 +87,8 @@ def _against(best: float, others: pd.DataFrame) -> str:
     """Compare the seconds of the ``best`` with ZeRO-3's, or else the next one's, and say which may be as fast."""
     if others.empty:
         return "No other way fits"
-    least, most = ERRORS.gain
-    usual = others[others.strategy == "ZeRO-3"]
-    other = (others if usual.empty else usual).iloc[0]
-    gain = other.step_s / best
-    near = list(others.strategy[others.step_s * least < best])
-    text = f"It is {gain:.2f} times as fast as {other.strategy} ({gain * least:.2f} to {gain * most:.2f})"
-    if not near:
-        return text
-    return f"{text}; by these errors {wording.every(near)} may be as fast: measure {'them' if near[1:] else 'it'}, too"
+    gains = [Gain(row.strategy, row.step_s / best) for row in each(others)]
+    return predicted_steps.compared([gain for gain in gains if gain.over == "ZeRO-3"] or gains[:1], gains)
 
 
 def _nothing_fits(ran: pd.DataFrame, options: Mapping[str, str]) -> str:
@@ -118,36 +104,24 @@ def _nothing_fits(ran: pd.DataFrame, options: Mapping[str, str]) -> str:
     )
 
 
-def _range(pair: tuple[float, float]) -> str:
-    return f"{pair[0]:g} to {pair[1]:g}"
-
-
 def _tables(frames: Frames) -> list[Table]:
     frame = frames["plan"]
     ran, refused = frame[frame.reason == ""], frame[frame.reason != ""]
-    longest = ran.step_s.max() if len(ran) else 1.0
-    form = f".{max(0, 3 - math.floor(math.log10(longest)))}f"  # four digits of the longest step
+    step, parts = predicted_steps.columns(ran)
     fastest = ran.step_s[ran.fits].min()
     rows: list[list[Any]] = []
     for row in each(ran):
         tone = "soft" if not row.fits else "good" if row.step_s == fastest else ""
-        shown = f"{row.races}, {row.manifested} shown" if row.manifested else str(row.races)
         rows.append(
             [
                 Cell(row.strategy, tone), row.step_s, row.tokens_per_second, row.peak_gib,
-                Cell(f"{row.gpu_gib - row.peak_gib:.1f}", "" if row.fits else "bad"), row.compute_s, row.within_s,
-                row.between_s, row.other_s + row.idle_s, Cell(shown, "bad") if row.races else "none",
+                Cell(f"{row.gpu_gib - row.peak_gib:.1f}", "" if row.fits else "bad"), *predicted_steps.parts(row),
             ]
         )  # fmt: skip
     columns = [
-        "strategy", Column("step", form), Column("tokens/s", ",.0f"), Column("peak", ".1f"),
-        Column("spare", right=True), Column("computing", form), Column("in nodes", form), Column("between", form),
-        Column("host", form), Column("races", right=True),
+        "strategy", step, Column("tokens/s", ",.0f"), Column("peak", ".1f"), Column("spare", right=True), *parts,
     ]  # fmt: skip
-    note = (
-        "Seconds of a step: computing; exposed communication in groups within nodes, and between nodes; the rest, in "
-        "which the GPU waits for the host or copies. Peak and spare: GiB of a GPU."
-    )
+    note = f"{predicted_steps.NOTE} Peak and spare: GiB of a GPU."
     reasons = [[row.strategy, row.reason] for row in each(refused)]
     return [Table("What fits, the fastest first", columns, rows, note), Table("Not run", ["strategy", "why"], reasons)]
 
