@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -45,8 +46,8 @@ def figures(steps: pd.DataFrame) -> list[Figure]:
         _figure("step time on A100 and H100: mean error", float(size.mean()), LIMIT_MEAN, note),
         _figure("... median error", float(size.median()), LIMIT_MEDIAN),
     ]
-    theirs = steps[steps.source_id.str.startswith("phantora") & steps.table.str.contains("expandable")]
-    for row in theirs.itertuples():
+    rows: Any = steps[steps.source_id.str.startswith("phantora") & steps.table.str.contains("expandable")].itertuples()
+    for row in rows:
         error = f"measured {row.theirs_s:.2f} s, ours {row.ours_s:.2f} s, {row.error:+.0%}"
         other = 100 * (_PHANTORA_S[row.seq] / row.theirs_s - 1)
         what = f"ZeRO-3 on 4 H100, sequence {row.seq}: error"
