@@ -113,6 +113,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "rehearsed": Row("dry_program"),
     "many": Row("dry", "measure_many"),
     "sweep": Row("dry", "measure_sweep"),
+    "published": Row("published"),
     "page": Row("page"),
     "rings": Row("rings"),
     "sharding": Row("sharding"),

@@ -1,10 +1,14 @@
-"""Prints a calibration: the figures, the error of each kind of kernel, and the kernels that could not be placed."""
+"""Prints a calibration: the figures, the error of each kind of kernel, and the kernels that could not be placed.
+
+Of a host: its two figures, and the error of each program's layer.
+"""
 
 from __future__ import annotations
 
 from rich.console import Console
 
 from streamrace.studies.calibration import Calibrated, ProfilerTrace
+from streamrace.studies.calibration.host import HostPrice
 from streamrace.studies.table import Column, Table
 
 _LEFT = 5  # reasons that are printed
@@ -51,3 +55,22 @@ def _table(calibrated: Calibrated) -> Table:
         for row in calibrated.rows
     ]
     return Table("The trace's kernels, by the base and by the new profile", columns, rows)
+
+
+def show_host(console: Console, price: HostPrice) -> None:
+    """Print what a layer costs under each framework, the frameworks that were left out, and the figures."""
+    columns = [
+        "program",
+        Column("launches", ",.0f"),
+        Column("calls", ",.0f"),
+        Column("measured ms", ".2f"),
+        Column("by both figures", "+.0%"),
+    ]
+    rows = [
+        [layer.framework, layer.launches, layer.calls, layer.measured_us / 1000, price.error(layer)]
+        for layer in price.layers
+    ]
+    console.print(Table("A layer and a micro-batch, forward and backward", columns, rows))
+    for framework, why in price.left_out.items():
+        console.print(f"  left out: {framework} ({why})", highlight=False, markup=False)
+    console.print(f"  launch_us = {price.launch_us:.4g}, call_ns = {price.call_ns:.4g}", highlight=False)

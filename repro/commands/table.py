@@ -48,7 +48,7 @@ COMMANDS = {
     "replay": Command("replay", "deepspeed", "Execute one timing again, by its token.", gpu=True),
     "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory.", gpu=True),
     **{name: Command("study", study.extras, study.text, gpu=study.gpu) for name, study in STUDIES.items()},
-    "calibrate": Command("calibrate", "reports", "Make a hardware profile of your own GPU from a trace of one step."),
+    "calibrate": Command("calibrate", "reports", "Make a hardware profile of your own GPU or your own host."),
     "choose": Command("choose", "deepspeed", "Find the fastest sharding strategy that fits a GPU's memory."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario with each known DeepSpeed release."),
     "catalogue": Command("catalogue", "deepspeed,reports", "Run known stream bugs in affected and fixed releases."),

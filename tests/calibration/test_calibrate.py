@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from streamrace import checkout
 from streamrace.device.hardware import Profile, load_profile
 from streamrace.repro.commands.calibrate import calibrate as command
 from streamrace.scenarios.base import ScenarioError
 from streamrace.studies import calibration
+from streamrace.studies.calibration import host
+from streamrace.studies.calibration.host import LayerCost
 from streamrace.trace.records import TraceError
 from tests.calibration import traces
 
@@ -149,3 +152,35 @@ def test_a_base_of_another_gpu_is_told(tmp_path: Path) -> None:
     told = CliRunner().invoke(command, [str(kept(tmp_path, trace)), "--out", str(tmp_path / "own.toml")])
     assert told.exit_code == 0
     assert "The base is of another GPU (a100)" in told.output
+
+
+def test_the_host_that_made_the_times_comes_back() -> None:
+    counts = {"plain": (122, 87), "fsdp2": (143, 990), "zero3": (136, 8549)}
+    layers = [LayerCost(name, *pair, 7.5 * pair[0] + 0.9 * pair[1]) for name, pair in counts.items()]
+    found = host.fit(layers, {})
+    assert (found.launch_us, found.call_ns) == pytest.approx((7.5, 900))
+    assert [found.error(layer) for layer in layers] == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+def test_times_that_do_not_give_both_figures_are_refused() -> None:
+    one, other = LayerCost("plain", 122, 87, 1500), LayerCost("fsdp2", 143, 990, 1000)
+    with pytest.raises(ScenarioError, match=r"two figures need two programs, and 1 ran \(zero1: no deepspeed\)"):
+        host.fit([one], {"zero1": "no deepspeed"})
+    with pytest.raises(ScenarioError, match="measure again while no other job runs"):
+        host.fit([one, other], {})
+
+
+def test_a_layer_of_plain_torch_has_the_counts_that_the_page_tells() -> None:
+    launches, calls = host.counted("plain")
+    page = (checkout.IMPORTED_FROM / "docs" / "concepts" / "dry.md").read_text(encoding="utf-8")
+    assert f"| plain torch | {launches:.0f} | {calls:.0f} |" in page
+
+
+def test_without_a_gpu_the_host_is_not_measured(tmp_path: Path) -> None:
+    out = tmp_path / "mine.toml"
+    told = CliRunner().invoke(command, ["--host", "--out", str(out)])
+    assert isinstance(told.exception, ScenarioError) and "torch sees no GPU here" in str(told.exception)
+    for words in ([], ["trace.json", "--host"]):
+        told = CliRunner().invoke(command, words)
+        assert told.exit_code == 2 and "calibrate takes a TRACE or --host" in told.output
+    assert not out.exists()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import published
 from docs import tables
 from papers.commands.throughput import throughput as command
 from papers.studies import throughput, throughput_jobs
@@ -146,6 +147,22 @@ def test_the_files_figures_follow_from_its_times(results: pd.DataFrame) -> None:
     for column in ("needs_kernels", "factor", "calibrated_error"):
         assert again[column].to_numpy() == pytest.approx(results[column].to_numpy())
     assert list(again.explained_by) == ["" if pd.isna(text) else text for text in results.explained_by]
+
+
+def test_the_bench_holds_the_table_to_the_goals(results: pd.DataFrame) -> None:
+    """A table with half of each error meets all of them but that of memory; the rivals have no limit."""
+    half = results.assign(error=results.error / 2, ours_s=(results.ours_s + results.theirs_s) / 2)
+    found = {name: published.figures(frame) for name, frame in {"ours": results, "half": half}.items()}
+    mean, median, *others = found["ours"]
+    size = 100 * results.error.abs()
+    assert (mean.value, median.value) == pytest.approx((size.mean(), size.median()))
+    assert [figure.limit for figure in (mean, median)] == [12, 8]
+    assert [figure.limit for figure in others if figure.limit] == [15, 15, 15, 15, 5]
+    assert [figure.met for figure in found["half"] if figure.limit] == [True] * 6 + [False]
+    assert [figure.value for figure in others if "Phantora" in figure.what] == pytest.approx([47, 28, 10, 36], abs=0.5)
+    memory = found["ours"][-5]
+    known = results[results.mem_gib.notna()]
+    assert memory.value == pytest.approx(100 * (known.peak_gib / known.mem_gib - 1).abs().max())
 
 
 def test_few_layers_predict_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,11 @@
-"""Trains a small Llama, as users write it: ``program.py FRAMEWORK LAYERS``, for :mod:`benchmarks.host`.
+"""Trains a small Llama, as users write it: what a layer costs the host is measured with it.
 
-Tensors are small, so that a step costs the host what its Python and its launches cost. A ``frac`` on the GPU, which
-occurs nowhere else, begins and ends the micro-batches that are measured.
+:mod:`streamrace.studies.calibration.host` runs it on a GPU, and counts its launches and calls on the simulated GPU::
+
+    python -m streamrace.scenarios.host_program FRAMEWORK LAYERS STEPS
+
+Tensors are small, so that a step costs the host what its Python and its launches cost, and the GPU waits for the host.
+A ``frac`` on the GPU, which occurs nowhere else, begins and ends the micro-batches that are measured.
 """
 
 from __future__ import annotations
@@ -12,18 +16,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import LlamaConfig, LlamaForCausalLM
-
-STEPS, ACCUMULATED, WARM = 12, 4, 2
-SAYS = "microseconds:"
 FRAMEWORKS = ("plain", "fsdp2", "zero1", "zero2", "zero3", "hpz", "zero3-checkpointing")
+ACCUMULATED, WARM = 4, 2
+SAID = "microseconds: "
+"""Prefix of the line with the processor time of a micro-batch in the fastest step."""
+_SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 128}
 
 
-def main(framework: str, layers: int) -> None:
-    """Print the processor time of a micro-batch, in microseconds, in the fastest step."""
+def main(framework: str, layers: int, steps: int) -> None:
+    """Print the line."""
+    import torch
+    import torch.distributed as dist
+
     torch.cuda.set_device(0)
     words = torch.zeros(1, 32, dtype=torch.long, device="cuda")
     micro_batch = _micro_batch(framework, layers, words)
@@ -31,40 +35,41 @@ def main(framework: str, layers: int) -> None:
         micro_batch()
     torch.zeros(1, device="cuda").frac()
     fastest = float("inf")
-    for _ in range(STEPS):
+    for _ in range(steps):
         began = time.process_time()
         for _ in range(ACCUMULATED):
             micro_batch()
         fastest = min(fastest, time.process_time() - began)
     torch.zeros(1, device="cuda").frac()
-    print(SAYS, fastest / ACCUMULATED * 1e6)
+    print(SAID, fastest / ACCUMULATED * 1e6, sep="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _micro_batch(framework: str, layers: int, words: torch.Tensor) -> Callable[[], None]:
-    sizes: dict[str, Any] = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": layers,
-        "vocab_size": 128,
-    }
+def _micro_batch(framework: str, layers: int, words: Any) -> Callable[[], None]:
+    """Return a function that runs one. Each framework imports what it needs: the others run without it."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    config: Any = LlamaConfig(**sizes, **heads, use_cache=False)
+    config: Any = LlamaConfig(**_SIZES, **heads, num_hidden_layers=layers, use_cache=False)
     if framework.startswith(("zero", "hpz")):
         return _with_deepspeed(framework, config, words)
     model: Any = LlamaForCausalLM(config)
     model.to("cuda", torch.bfloat16)
     if framework == "fsdp2":
-        dist.init_process_group("nccl")
+        from torch.distributed.fsdp import fully_shard
+
+        torch.distributed.init_process_group("nccl")
         for layer in model.model.layers:
             fully_shard(layer)
         fully_shard(model)
     return lambda: model(input_ids=words, labels=words).loss.backward()
 
 
-def _with_deepspeed(framework: str, config: Any, words: torch.Tensor) -> Callable[[], None]:
+def _with_deepspeed(framework: str, config: Any, words: Any) -> Callable[[], None]:
     import deepspeed
+    from transformers import LlamaForCausalLM
 
     zero: dict[str, Any] = {"stage": int(framework[4]) if framework.startswith("zero") else 3, "overlap_comm": True}
     if framework == "hpz":
@@ -95,4 +100,4 @@ def _with_deepspeed(framework: str, config: Any, words: torch.Tensor) -> Callabl
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

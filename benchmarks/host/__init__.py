@@ -1,1 +1,0 @@
-"""Measures what the host needs for a layer of a model, under several frameworks."""
