@@ -55,8 +55,9 @@ def memory(frame: pd.DataFrame) -> list[Cells]:
             "model": name_of(row),
             "GPUs": f"{row.gpus} x {row.gpu}",
             "reported, GiB": f"{row.mem_gib:.1f}",
-            "ours, GiB": f"{row.peak_gib:.1f}",
-            "error": f"{row.peak_gib / row.mem_gib - 1:+.0%}",
+            "ours allocated, GiB": f"{row.peak_gib:.1f}",
+            "ours reserved, GiB": f"{row.reserved_gib:.1f}",
+            "error": f"{row.reserved_gib / row.mem_gib - 1:+.1%}",
         }
         for row in rows_of(frame[frame.mem_gib.notna()])
     ]

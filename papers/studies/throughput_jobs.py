@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 
 from papers.programs.decoder import DecoderSizes
 from papers.programs.fsdp2 import FsdpTraining, Recomputed
 from papers.programs.ring_run import rehearsed
 from papers.studies.depth_extrapolation import Line
+from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming, Profile, load_profile
 from streamrace.device.hardware.facts import fact
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime
@@ -43,6 +45,8 @@ from streamrace.trace.files import TraceReader, file_of
 FILE = Path(__file__).with_name("throughput.toml")
 HOST = "epyc-7003"
 WHOLE, FEW = 32, (8, 16)
+_EXPANDABLE = ("torchtitan",)
+"""Sources with expandable segments: ``run_llama_train.sh`` of its commit sets them, that of torchtitan-a100 does not."""
 PROGRAMS = {"FSDP": "FSDP2", "ZeRO-1 over 8 ranks": "NNI of our own engine", "": "DeepSpeed"}
 """The program that runs, by the beginning of the row's sharding."""
 Row = Any  # of DataFrame.itertuples
@@ -118,7 +122,7 @@ def accumulation_of(row: Row) -> int:
 
 
 def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Figures:
-    """Return seconds of a step and its parts, and the peak of memory in GiB. ``folder`` is removed afterwards.
+    """Return seconds of a step and its parts, and the memory at most in GiB. ``folder`` is removed afterwards.
 
     Raises :class:`streamrace.scenarios.base.ScenarioError`, :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -132,7 +136,7 @@ def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Fi
             shutil.rmtree(folder)
     return {
         figure: Line(layers, counts, {key: one[figure] for key, one in found.items()}).at(
-            row.layers, min(micro_batches, max(counts)) if figure == "peak_gib" else micro_batches
+            row.layers, min(micro_batches, max(counts)) if figure.endswith("_gib") else micro_batches
         )
         for figure in next(iter(found.values()))
     }
@@ -177,13 +181,21 @@ def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: Chang
     profile = profile_of(row, machine.network)
     nodes = tuple(rank // row.gpus_per_node for rank in range(row.gpus))
     timing = HardwareTiming(profile.on_host(HOST) if machine.host else profile, nodes, slow=machine.slow)
-    rehearsed(timing, folder, training_of(row, layers, accumulation).run, info={})
+    training, reserved = training_of(row, layers, accumulation), folder / "reserved"
+
+    def run(device: Device) -> None:
+        if row.source_id in _EXPANDABLE:
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        training.run(device)
+        reserved.write_text(str(torch.cuda.memory_stats()["reserved_bytes.all.peak"]), encoding="utf-8")
+
+    rehearsed(timing, folder, run, info={})
     busy, memory = BusyMetrics(), MemoryMetrics(profile.capacity)
     with closing(TraceReader(file_of(folder / "trace", 0))) as reader:
         records = list(reader.read())
     busy.feed(records)
     memory.feed(records)
-    return _figures(busy.result().steps[-1], memory.result().peak)
+    return _figures(busy.result().steps[-1], memory.result().peak, int(reserved.read_text(encoding="utf-8")))
 
 
 def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: ChangedMachine = AS_STATED) -> Job:
@@ -221,9 +233,10 @@ def job_of(row: Row, layers: int, accumulation: int, folder: Path, machine: Chan
 def _job(row: Row, layers: int, accumulation: int, folder: Path, machine: ChangedMachine) -> Figures:
     folder.mkdir(parents=True)
     found = rehearse(job_of(row, layers, accumulation, folder, machine), folder / "run", races=False)
-    return _figures(found.step, found.memory.peak)
+    return _figures(found.step, found.memory.peak, found.cache.reserved if found.cache else 0)
 
 
-def _figures(step: StepTime, peak: int) -> Figures:
+def _figures(step: StepTime, peak: int, reserved: int) -> Figures:
     parts = {"compute_s": step.compute, "exposed_s": step.exposed, "idle_s": step.other + step.idle}
-    return {"ours_s": step.time / 1e9, **{name: took / 1e9 for name, took in parts.items()}, "peak_gib": peak / 2**30}
+    memory = {"peak_gib": peak / 2**30, "reserved_gib": reserved / 2**30}
+    return {"ours_s": step.time / 1e9, **{name: took / 1e9 for name, took in parts.items()}, **memory}
