@@ -115,11 +115,11 @@ class Started:
     def _stop(self) -> None:
         """End the command and its ranks, once they have shown where they stand. The source has not answered yet."""
         family = [self.pid, *_descendants(self.pid)]
-        for number, patience_s in ((_SHOW, 1.0), (signal.SIGKILL, 0.0)):
+        for number, patience_s in ((_SHOW, 0.5), (signal.SIGKILL, 0.0)):
             for pid in family:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            select.select([], [], [], patience_s)
+                select.select([], [], [], patience_s)  # one behind the other: they write into one file
         self.returncode = self._source.answer(self.pid)
         for told in self.communicate():
             sys.stderr.write(told)
