@@ -46,7 +46,7 @@ FILE = Path(__file__).with_name("throughput.toml")
 HOST = "epyc-7003"
 WHOLE, FEW = 32, (8, 16)
 _EXPANDABLE = ("torchtitan",)
-"""Sources with expandable segments: ``run_llama_train.sh`` of its commit sets them, that of torchtitan-a100 does not."""
+"""Sources with expandable segments: ``run_llama_train.sh`` of its commit sets them, torchtitan-a100's does not."""
 PROGRAMS = {"FSDP": "FSDP2", "ZeRO-1 over 8 ranks": "NNI of our own engine", "": "DeepSpeed"}
 """The program that runs, by the beginning of the row's sharding."""
 Row = Any  # of DataFrame.itertuples

@@ -45,7 +45,8 @@ def test_a_race_that_ddps_mixed_precision_makes_is_at_the_line_of_its_copy(tmp_p
     assert races(tmp_path / "whole") == []
     together(2, halved, tmp_path / "halved")
     found = races(tmp_path / "halved")
-    of_step = [one for one in found if one.first.kernel == "aten::_foreach_add_"]  # what the optimizer writes, the copy reads
+    # What the optimizer writes, the copy reads.
+    of_step = [one for one in found if one.first.kernel == "aten::_foreach_add_"]
     assert len(of_step) == 1
     first, second = of_step[0].first.stack, of_step[0].second.stack
     assert first[0].file.endswith("test_torchs_lines.py") and first[0].function == "train"  # not the optimizer's
