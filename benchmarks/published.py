@@ -59,7 +59,7 @@ def figures(steps: pd.DataFrame) -> list[Figure]:
         ]
     known = steps[steps.mem_gib.notna()]
     off = 100 * (known.reserved_gib / known.mem_gib - 1)
-    note = f"{len(known)} steps: {off.min():+.0f} to {off.max():+.0f} %; what torch reserves, beside what its source reports"
+    note = f"{len(known)} steps: {off.min():+.0f} to {off.max():+.0f} %; what torch reserves, and its source reports"
     found.append(_figure("peak of memory: worst error", float(off.abs().max()), LIMIT_MEMORY, note))
     return [*found, *(_figure(f"published of other rows: {who}", value) for who, value in _OTHERS.items())]
 

@@ -48,8 +48,8 @@ def study(
 
     ``compute_s``, ``exposed_s`` (communication that hides behind no computation) and ``idle_s`` add up to ``ours_s``.
     ``peak_gib``: the most memory that is allocated on a GPU; ``reserved_gib``: that torch reserves. ``accumulation``,
-    ``network``, ``program`` and ``host``: what was run for the row. Rows that are off by more than :data:`OFF` are run again on machines with one change
-    (:data:`CHANGES`); then see :func:`papers.studies.throughput_errors.explained` and
+    ``network``, ``program`` and ``host``: what was run for the row. Rows that are off by more than :data:`OFF` are run
+    again on machines with one change (:data:`CHANGES`); then see :func:`papers.studies.throughput_errors.explained` and
     :func:`papers.studies.throughput_errors.calibrated`. Rows of equal configuration share one dry run.
 
     Raises as :func:`papers.studies.throughput_jobs.predicted`.
