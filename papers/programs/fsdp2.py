@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class FsdpTraining(NamedTuple):
 
     ``fp32_gradients``: they are reduced in fp32, not in bf16; ``reshard``: weights are freed after the forward pass;
     ``recomputed``: activations that are computed again: those of each block, of every second block, or all but
-    attention and every second matrix product.
+    attention and every second matrix product; ``expandable``: torch's allocator has expandable segments.
     """
 
     sizes: DecoderSizes
@@ -37,6 +38,14 @@ class FsdpTraining(NamedTuple):
     fp32_gradients: bool
     reshard: bool
     recomputed: Recomputed
+    expandable: bool = False
+
+    def report(self, reserved: Path, device: Device) -> None:
+        """Train; write the bytes that the allocator reserved at most into ``reserved``."""
+        if self.expandable:
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        self.run(device)
+        reserved.write_text(str(torch.cuda.memory_stats()["reserved_bytes.all.peak"]), encoding="utf-8")
 
     def run(self, device: Device) -> None:
         """Train. The weights are in fp32 and computed with in bf16; gradients are reduced in each micro-batch."""

@@ -20,18 +20,16 @@ import shutil
 import tomllib
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 
 from papers.programs.decoder import DecoderSizes
 from papers.programs.fsdp2 import FsdpTraining, Recomputed
 from papers.programs.ring_run import rehearsed
 from papers.studies.depth_extrapolation import Line
-from streamrace.device.device import Device
 from streamrace.device.hardware import HardwareTiming, Profile, load_profile
 from streamrace.device.hardware.facts import fact
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime
@@ -165,6 +163,7 @@ def training_of(row: Row, layers: int, accumulation: int) -> FsdpTraining:
         fp32_gradients="DEFAULT" in row.precision or row.source_id.startswith("torchtitan"),
         reshard="SHARD_GRAD_OP" not in row.sharding,
         recomputed=_recomputed(row),
+        expandable=row.source_id in _EXPANDABLE,
     )  # fmt: skip
 
 
@@ -181,15 +180,8 @@ def _fsdp(row: Row, layers: int, accumulation: int, folder: Path, machine: Chang
     profile = profile_of(row, machine.network)
     nodes = tuple(rank // row.gpus_per_node for rank in range(row.gpus))
     timing = HardwareTiming(profile.on_host(HOST) if machine.host else profile, nodes, slow=machine.slow)
-    training, reserved = training_of(row, layers, accumulation), folder / "reserved"
-
-    def run(device: Device) -> None:
-        if row.source_id in _EXPANDABLE:
-            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-        training.run(device)
-        reserved.write_text(str(torch.cuda.memory_stats()["reserved_bytes.all.peak"]), encoding="utf-8")
-
-    rehearsed(timing, folder, run, info={})
+    reserved = folder / "reserved"
+    rehearsed(timing, folder, partial(training_of(row, layers, accumulation).report, reserved), info={})
     busy, memory = BusyMetrics(), MemoryMetrics(profile.capacity)
     with closing(TraceReader(file_of(folder / "trace", 0))) as reader:
         records = list(reader.read())
