@@ -23,7 +23,7 @@ _STATES = ("primary", "secondary", "gradient", "master", "optimizer")
 PARTS = ("compute_s", "within_s", "between_s", "other_s", "idle_s")
 
 
-class Cluster(Protocol):
+class NodeLayout(Protocol):
     """The part of a job that tells which groups lie in one node."""
 
     @property
@@ -69,7 +69,7 @@ class Gain(NamedTuple):
     errors: tuple[float, float] = ERRORS.gain
 
 
-def figures(step: StepTime, memory: MemoryUse, races: Sequence[Race], cluster: Cluster) -> dict[str, Any]:
+def figures(step: StepTime, memory: MemoryUse, races: Sequence[Race], cluster: NodeLayout) -> dict[str, Any]:
     """Return the :data:`PARTS` of a step in seconds, and its memory in GiB, races and groups: columns of ``plan``."""
     within, between = _exposed(step.groups, cluster)
     shared = step.exposed / (within + between) if within + between else 0.0  # groups may be exposed at once
@@ -84,13 +84,13 @@ def figures(step: StepTime, memory: MemoryUse, races: Sequence[Race], cluster: C
     }
 
 
-def _exposed(groups: Sequence[GroupTime], cluster: Cluster) -> tuple[int, int]:
+def _exposed(groups: Sequence[GroupTime], cluster: NodeLayout) -> tuple[int, int]:
     """Sum the exposed nanoseconds of groups that lie in one node, and of the others."""
     within = sum(group.exposed for group in groups if _local(group.name, cluster))
     return within, sum(group.exposed for group in groups) - within
 
 
-def _local(name: str, cluster: Cluster) -> bool:
+def _local(name: str, cluster: NodeLayout) -> bool:
     members = [int(number) // cluster.gpus for number in re.findall(r"\d{1,9}", name)]  # a name may be anybody's
     if members:
         return members[0] == members[-1]

@@ -29,14 +29,14 @@ print(torch.cuda.memory_reserved() >> 20, torch.cuda.memory_allocated() >> 20)
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
-def ran(tmp_path: Path, *options: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
+def ran(tmp_path: Path, *options: str, program: str = PROGRAM, **settings: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
     command = [sys.executable, "-m", "streamrace", "device", *options, str(tmp_path / "train.py")]
     return subprocess.run(command, env=shell() | settings, capture_output=True, text=True, check=True)
 
 
-def printed(tmp_path: Path, *options: str, **settings: str) -> list[str]:
-    done = ran(tmp_path, *options, **settings)
+def printed(tmp_path: Path, *options: str, program: str = PROGRAM, **settings: str) -> list[str]:
+    done = ran(tmp_path, *options, program=program, **settings)
     assert "not simulated" not in done.stderr
     return done.stdout.split()
 
@@ -51,6 +51,21 @@ def test_the_allocator_does_not_have_to_give_cached_memory_back(tmp_path: Path) 
     small = {"STREAMRACE_MEMORY": "190MiB"}
     assert int(printed(tmp_path, **small)[1]) > 3
     assert printed(tmp_path, **small, **EXPANDABLE)[1] == "0"
+
+
+def test_a_larger_allocation_takes_what_is_cached_and_the_pages_behind_it(tmp_path: Path) -> None:
+    program = """
+import torch
+
+def ask(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+
+ask(30)  # two pages of 20 MiB, cached at once
+kept = ask(50)
+print(torch.cuda.memory_reserved() >> 20)
+"""
+    assert printed(tmp_path, program=program) == ["80"]  # 30 and 50
+    assert printed(tmp_path, program=program, **EXPANDABLE) == ["60"]
 
 
 def test_other_settings_are_told_as_not_simulated(tmp_path: Path) -> None:
