@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def dry(
 
     result = extend.rehearsed(request, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
     sentences = report.output(result)
-    file = DryFile.of(result, sentences, versions())
+    file = DryFile.of(result, sentences, versions() | _allocator())
     file.write(folder)
     panel = report.panel(result, sentences)
     report.show(console, panel, staging.commit(folder))  # keep has moved its trace
@@ -84,6 +85,12 @@ def dry(
         raise SystemExit(1)
     if not result.fits or (result.classes and result.classes.unequal):
         raise SystemExit(1)
+
+
+def _allocator() -> dict[str, str]:
+    """Return the settings of torch's allocator, as they change what is reserved; empty for torch's own."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    return {"PYTORCH_ALLOC_CONF": settings} if settings else {}
 
 
 def _job(values: dict[str, Any], rank: int) -> Any:

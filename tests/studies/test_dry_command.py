@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from streamrace.repro.__main__ import main
 from streamrace.scenarios.job import predicted
 from streamrace.studies.predicted_steps import PARTS
 from tests.studies.small import configuration, model
+from tests.warm import ROOT, shell
 
 MODELS = '''
 import torch
@@ -377,3 +379,30 @@ def test_what_torch_reserves_is_told_and_decides_whether_a_job_fits(dry: Any, tm
     assert "free memory lies in pieces" in said and reserved in said
     status, said = dry("--model", "usermodels:plain", "--host", "none")
     assert status == 0 and "it gave cached memory back" not in said
+
+
+def test_the_settings_of_the_allocator_hold_and_are_told(tmp_path: Path) -> None:
+    """Whoever compares two dry runs sees why one reserves less."""
+    (tmp_path / "usermodels.py").write_text(MODELS)
+    found = []
+    for settings in ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}):
+        command = [
+            sys.executable,
+            "-m",
+            "streamrace",
+            "dry",
+            "--model",
+            "usermodels:plain",
+            "--nodes",
+            "1",
+            "--gpus",
+            "2",
+        ]
+        command += ["--one-rank", "--name", "it", "--overwrite"]
+        environment = shell() | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])} | settings
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+        found.append(json.loads((tmp_path / "runs" / "it" / "dry.json").read_text(encoding="utf-8")))
+    plain, expandable = found
+    assert expandable["versions"] == plain["versions"] | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert expandable["memory"]["peak"] == plain["memory"]["peak"]
+    assert expandable["cache"]["reserved"] != plain["cache"]["reserved"]
