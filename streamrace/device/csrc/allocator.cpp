@@ -124,6 +124,8 @@ int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].curre
 
 Pool& pool_of(const Chunk& chunk) { return chunk.segment->memory->pools[{chunk.segment->pool, chunk.stream, is_small(chunk)}]; }
 
+auto& unmapped_of(const Chunk& chunk) { return chunk.segment->memory->unmapped[{chunk.stream, chunk.segment->small}]; }
+
 void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
   if (other->before == into) {
     into->behind = other->behind;
@@ -138,15 +140,21 @@ void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is removed
   delete other;
 }
 
+// Merges a free chunk, which is in no set, with neighbours of its kind.
+void merge_with_neighbours(Chunk*& chunk) {
+  for (Chunk* other : {chunk->before, chunk->behind}) {
+    if (!other || !other->free || other->mapped != chunk->mapped) continue;
+    if (other->mapped) pool_of(*other).erase(other);
+    else unmapped_of(*other).erase(other);
+    merge(chunk, other);
+  }
+}
+
 void give_back(Chunk* chunk) {
   count(stats_of(*chunk).active, *chunk, 1, true);
   count(stats_of(*chunk).active_bytes, *chunk, chunk->size, true);
   chunk->free = true;
-  for (Chunk* other : {chunk->before, chunk->behind}) {
-    if (!other || !other->free || !other->mapped) continue;
-    pool_of(*other).erase(other);
-    merge(chunk, other);
-  }
+  merge_with_neighbours(chunk);
   pool_of(*chunk).insert(chunk);
 }
 

@@ -5,8 +5,6 @@
 
 size_t page_of(const Segment& segment) { return segment.small ? kSmallSegment : kMiddleSegment; }
 
-auto& unmapped_of(const Chunk& chunk) { return chunk.segment->memory->unmapped[{chunk.stream, chunk.segment->small}]; }
-
 // Splits what is behind the first `size` bytes of a chunk off.
 Chunk* split(Chunk& chunk, size_t size) {
   auto* tail = new Chunk{chunk.data + size, chunk.size - size, chunk.stream, chunk.segment, true, chunk.mapped, &chunk, chunk.behind};
@@ -14,16 +12,6 @@ Chunk* split(Chunk& chunk, size_t size) {
   chunk.behind = tail;
   chunk.size = size;
   return tail;
-}
-
-// Merges a free chunk, which is in no set, with neighbours of its kind.
-void merge_with_neighbours(Chunk*& chunk) {
-  for (Chunk* other : {chunk->before, chunk->behind}) {
-    if (!other || !other->free || other->mapped != chunk->mapped) continue;
-    if (other->mapped) pool_of(*other).erase(other);
-    else unmapped_of(*other).erase(other);
-    merge(chunk, other);
-  }
 }
 
 // Returns a free chunk from which `size` bytes of addresses are free: before it nothing, or what is mapped already.
