@@ -156,14 +156,16 @@ def dry_gpu(
     answers: bool = True,
     rank: int = 0,
     cache: BroadcastCache | None = None,
+    together: dry.Together | None = None,
 ) -> Device:
     """Return the simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, and make it a dry one.
 
-    Its trace goes into ``folder``, with ``info`` about the run. ``answers`` and ``cache`` (its ``heard``): see
-    :func:`streamrace.device.dry.install`. It may allocate more memory than the machine has: metrics report its need.
+    Its trace goes into ``folder``, with ``info`` about the run. ``answers``, ``together`` and ``cache`` (its
+    ``heard``): see :func:`streamrace.device.dry.install`. It may allocate more memory than the machine has: metrics
+    report its need.
     """
     world = dry.World(len(timing.nodes_of), per_node, rank=rank)
-    dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=cache)
+    dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=cache, together=together)
     device = Device(timing, rank=rank, world=world.ranks, devices=per_node, index=rank % per_node)
     full_info = {**info, "deepspeed": framework.VERSION}
     device.begin(file_of(folder, rank), full_info, skipped=framework.PASSING_FILES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from streamrace.device.device import Device
+from streamrace.device.dry import Together
 from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks.cluster import Rank, run_ranks
 from streamrace.scenarios.rehearsal import dry_gpu
@@ -52,27 +53,35 @@ def gather(ring: str, timing: HardwareTiming, *, group: int, nbytes: int, folder
 
 
 def rehearsed(
-    timing: HardwareTiming, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]
-) -> Result:
-    """Return the value of ``program`` (serialisable by msgpack), in a dry run as rank 0 of ``timing``'s ranks.
+    timing: HardwareTiming,
+    folder: Path,
+    program: Callable[[Device], Result],
+    *,
+    info: dict[str, Any],
+    ranks: Sequence[int] = (0,),
+) -> dict[int, Result]:
+    """Return the values of ``program`` (serialisable by msgpack), in a dry run as ``ranks`` of ``timing``'s ranks.
 
-    Runs in a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` receives the log
-    and ``trace/rank0.trace``, which begins with ``info``. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    Runs in forks of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` receives the logs
+    and the traces, of rank 0 ``trace/rank0.trace``, which begin with ``info``. Several ranks run together
+    (:class:`streamrace.device.dry.Together`). Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
-    ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])
-    results: list[Result] = []
+    world, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])
+    results: dict[int, Result] = {}
 
     def target(me: Rank) -> None:
-        device = dry_gpu(timing, per_node, folder / "trace", info)
+        rank = ranks[me.rank]
+        together = Together(tuple(ranks), me.store)
+        device = dry_gpu(timing, per_node, folder / "trace", info, rank=rank, together=together)
         device.phase(0, 0, "init")
-        replace(me, world=ranks).join("nccl")
+        replace(me, rank=rank, world=world).join("nccl")
         result = program(device)
         device.finish()
         me.report(RingDone(result))
 
-    def receive(_: int, message: RingDone) -> None:
-        results.append(message.result)
+    def receive(at: int, message: RingDone) -> None:
+        results[ranks[at]] = message.result
 
-    run_ranks(1, target, folder=folder / "logs", kinds=(RingDone,), receive=receive)
-    return results[0]
+    run_ranks(len(ranks), target, folder=folder / "logs", kinds=(RingDone,), receive=receive)
+    return results

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from papers.studies import throughput_jobs, throughput_megatron
 from papers.studies.throughput_errors import OFF, calibrated, explained
-from papers.studies.throughput_jobs import (
-    AS_STATED,
-    HOST,
-    ChangedMachine,
-    Figures,
-    accumulation_of,
-    network_of,
-    parameters_of,
-    predicted,
-    program_of,
-)
-from papers.studies.throughput_rows import CHOSEN, read
+from papers.studies.throughput_machines import AS_STATED, HOST, ChangedMachine, Figures, network_of
+from papers.studies.throughput_rows import CHOSEN, FILE, read
 from streamrace.studies.process_pool import OnProgress, quiet, side_by_side
 
 CHANGES = {
@@ -35,9 +27,12 @@ _CONFIGURATION = (
 )  # fmt: skip
 
 
-def chosen(sources: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows to predict, of ``sources`` (default: of all)."""
-    rows = read()
+_MODEL_PARALLEL = ("dp", "tp", "pp", "vpp")
+
+
+def chosen(sources: Sequence[str] = (), file: Path = FILE) -> pd.DataFrame:
+    """Return the rows of ``file`` to predict, of ``sources`` (default: of all)."""
+    rows = read(file)
     return rows[(rows.choice == CHOSEN) & (rows.source_id.isin(sources) if sources else True)]
 
 
@@ -52,16 +47,18 @@ def study(
     again on machines with one change (:data:`CHANGES`); then see :func:`papers.studies.throughput_errors.explained` and
     :func:`papers.studies.throughput_errors.calibrated`. Rows of equal configuration share one dry run.
 
-    Raises as :func:`papers.studies.throughput_jobs.predicted`.
+    Raises as :func:`papers.studies.throughput_jobs.predicted` and
+    :func:`papers.studies.throughput_megatron.predicted`.
     """
     runs = _Runs(rows, folder, workers, progress)
+    job = _kind(rows)
     found = runs.figures(rows.index, AS_STATED)
     dropped = ["choice", "grad_accum", "step_time_s"]
     frame = rows.drop(columns=dropped).assign(
-        parameters=[parameters_of(row) for row in rows.itertuples()],
-        accumulation=[accumulation_of(row) for row in rows.itertuples()],
+        parameters=[job.parameters_of(row) for row in rows.itertuples()],
+        accumulation=[job.accumulation_of(row) for row in rows.itertuples()],
         network=[network_of(row) for row in rows.itertuples()],
-        program=[program_of(row) for row in rows.itertuples()],
+        program=[job.program_of(row) for row in rows.itertuples()],
         host=HOST,
         theirs_s=rows.step_time_s,
     )
@@ -73,12 +70,19 @@ def study(
     return calibrated(explained(frame))
 
 
+def _kind(rows: pd.DataFrame) -> Any:
+    """Return the module that describes and predicts such rows."""
+    return throughput_megatron if "tp" in rows.columns else throughput_jobs
+
+
 class _Runs:
     """Runs rows on changed machines. Rows of equal configuration share a dry run."""
 
     def __init__(self, rows: pd.DataFrame, folder: Path, workers: int | None, progress: OnProgress) -> None:
         self._rows, self._folder, self._workers, self._progress = rows, folder, workers, progress
-        self._keys = rows[list(_CONFIGURATION)].map(str).agg("|".join, axis=1)
+        self._keys = (
+            rows[[name for name in (*_CONFIGURATION, *_MODEL_PARALLEL) if name in rows]].map(str).agg("|".join, axis=1)
+        )
 
     def figures(self, chosen: pd.Index, machine: ChangedMachine) -> pd.DataFrame:
         """Return the figures of :func:`predicted` of each of the ``chosen`` rows."""
@@ -94,4 +98,4 @@ class _Runs:
 
 
 def _predicted(index: int, *, rows: pd.DataFrame, folder: Path, machine: ChangedMachine) -> Figures:
-    return predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)
+    return _kind(rows).predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)

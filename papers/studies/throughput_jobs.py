@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import tomllib
 from contextlib import closing
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -30,8 +28,8 @@ from papers.programs.decoder import DecoderSizes
 from papers.programs.fsdp2 import FsdpTraining, Recomputed
 from papers.programs.ring_run import rehearsed
 from papers.studies.depth_extrapolation import Line
-from streamrace.device.hardware import HardwareTiming, Profile, load_profile
-from streamrace.device.hardware.facts import fact
+from papers.studies.throughput_machines import AS_STATED, HOST, ChangedMachine, Figures, Row, profile_of
+from streamrace.device.hardware import HardwareTiming
 from streamrace.metrics import BusyMetrics, MemoryMetrics, StepTime
 from streamrace.scenarios.full_size import config_of
 from streamrace.scenarios.job import Job, job
@@ -40,71 +38,11 @@ from streamrace.studies.calibration.profiles import written
 from streamrace.studies.dry_run import rehearse
 from streamrace.trace.files import TraceReader, file_of
 
-FILE = Path(__file__).with_name("throughput.toml")
-HOST = "epyc-7003"
 WHOLE, FEW = 32, (8, 16)
 _EXPANDABLE = ("torchtitan",)
 """Sources with expandable segments: ``run_llama_train.sh`` of its commit sets them, torchtitan-a100's does not."""
 PROGRAMS = {"FSDP": "FSDP2", "ZeRO-1 over 8 ranks": "NNI of our own engine", "": "DeepSpeed"}
 """The program that runs, by the beginning of the row's sharding."""
-Row = Any  # of DataFrame.itertuples
-Figures = dict[str, float]
-
-
-class ChangedMachine(NamedTuple):
-    """A change of a row's machine. ``network``: part of its rate between nodes; ``host``: how many times as long the
-    host takes, 0: the profile's plain launches, and no price of Python.
-    """
-
-    network: float = 1.0
-    host: float = 1.0
-
-    @property
-    def slow(self) -> dict[str, float]:
-        return {"host": self.host} if self.host > 1 else {}
-
-
-AS_STATED = ChangedMachine()
-
-
-@cache
-def _machines() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
-
-
-def network_of(row: Row) -> str:
-    """Return the name of the row's network in ``throughput.toml``."""
-    return f"not stated, {_machines()['gpus'][row.gpu]['profile']}" if pd.isna(row.interconnect) else row.interconnect
-
-
-def profile_of(row: Row, network: float = 1.0) -> Profile:
-    """Return the row's machine, without a price of the host. ``network``: part of the rate between nodes."""
-    gpu, cards = _machines()["gpus"][row.gpu], _machines()["networks"][network_of(row)]
-    profile = load_profile(gpu["profile"])
-    assert profile.network is not None
-    return replace(
-        profile,
-        **{name: value for name, value in gpu.items() if name.startswith("memory")},
-        description=f"{row.gpu}, {network_of(row)}",
-        inter_node_gbits_per_s=cards["gbits"] * network,
-        gpus_per_node=row.gpus_per_node,
-        network=replace(profile.network, nics=cards["nics"], wire=cards["wire"]),
-        **_attention(row, str(profile.gpu)),
-    )
-
-
-def _attention(row: Row, gpu: str) -> dict[str, Any]:
-    """Return the rates of FlashAttention's first version, if the row's release had that."""
-    if row.source_id not in _machines()["first_attention"]["sources"]:
-        return {}
-    first, second, here = (
-        {way: fact(f"kernels.{name}.attention_{way}") for way in ("forward", "backward")}
-        for name in ("v100", "a100", gpu)
-    )
-    return {
-        "attention_fraction": here["forward"] * first["forward"] / second["forward"],
-        "attention_backward_fraction": here["backward"] * first["backward"] / second["backward"],
-    }
 
 
 def program_of(row: Row) -> str:

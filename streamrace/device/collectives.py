@@ -95,6 +95,18 @@ def drain(*, unless_broken: bool = False) -> None:
         raise RuntimeError(f.problem().decode())
 
 
+def attend(rank: int) -> None:
+    """Answer the other ranks for a moment, while the host waits for something that is no work of the device.
+
+    Raise RuntimeError if the collectives cannot go on, or if ``rank`` has ended.
+    """
+    f = functions()
+    if f.attend() < 0:
+        raise RuntimeError(f.problem().decode())
+    if _exchange and _exchange[0].has_ended(rank):
+        raise RuntimeError(f"streamrace: rank {rank} has ended, and rank {_exchange[0].rank} waits for a value of it")
+
+
 def problem() -> str:
     """Return the reason why this process's collectives cannot go on; empty if they can."""
     return _exchange[0].problem if _exchange else ""
@@ -248,6 +260,14 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
             alias.copy_(value)
 
     launch(job, stream=stream, members=job.members, at_start=read, at_end=write, call=call)
+
+
+def announce(job: CollectiveCall, running: tuple[int, ...]) -> AgreedCall | None:
+    """Announce the call to those of its members that run in this dry run; return it, if they must make the same."""
+    call = agreed_call(job)
+    if job.splits is None and call is not None:
+        _exchange[0].expect(job.group, job.number, running, call, tracing.place())
+    return call
 
 
 def agreed_call(job: CollectiveCall) -> AgreedCall | None:

@@ -60,6 +60,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "forget_factors": (None, ()),
     "observe": (None, (c_int64, c_int64)),
     "drain": (c_int64, ()),
+    "attend": (c_int64, ()),
     "trace": (None, (c_int, _ReportedFrame, _Define, _Backward, _Replayed)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
     "trace_packed": (c_void_p, (POINTER(c_int64), c_int64, POINTER(c_int64), POINTER(c_int64))),

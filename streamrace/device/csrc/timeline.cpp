@@ -299,14 +299,22 @@ bool Timeline::receive(double timeout) {
 // Before it blocks, a rank promises that no collective at which it has not arrived starts earlier than possible:
 // ranks that wait in a circle release each other by this (Chandy and Misra's null messages). A promise wakes
 // all other ranks, so it is sent only if no message arrives for a moment. Results do not depend on it.
-// `for_arrivals`: only these end the host's wait, and if all ranks wait so, none can go on.
-void Timeline::wait_for_others(int64_t resume, bool for_arrivals) {
-  if (receive(kPatienceSeconds)) return progress();
-  if (raise_bounds()) return;  // another rank may wait for one of these effects
+bool Timeline::attend(int64_t resume) {
+  if (receive(kPatienceSeconds)) {
+    progress();
+    return true;
+  }
+  if (raise_bounds()) return true;  // another rank may wait for one of these effects
   int64_t floor = resume + 1;
   for (auto& work : open_collectives_)
     if (work->arrival < 0) floor = std::min(floor, work->lower);
   if (exchange.promise) exchange.promise(floor);
+  return false;
+}
+
+// `for_arrivals`: only these end the host's wait, and if all ranks wait so, none can go on.
+void Timeline::wait_for_others(int64_t resume, bool for_arrivals) {
+  if (attend(resume)) return;
   if (for_arrivals && exchange.stand && !waiting_threads()) exchange.stand();
   receive(-1);
   progress();

@@ -81,6 +81,7 @@ class Timeline {
   void catch_up();         // up to the host's clock, waiting for other ranks where needed
   void catch_up_if_free(); // the same as far as no open work precedes
   void drain();
+  bool attend(int64_t resume);  // answers other ranks for a moment; false: nothing changed, and they may go to `resume`
   int64_t streams() const { return static_cast<int64_t>(streams_.size()); }
 
   void arrived(int64_t group, int64_t number, int rank, int64_t time);

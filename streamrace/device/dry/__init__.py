@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.hardware import HardwareTiming, Profile, load_profile
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,22 @@ class World:
         return profile.on_network(self.network) if self.network else profile
 
 
+class Together(NamedTuple):
+    """The ranks of a dry run that run together, each in a process; ``file`` is where they find each other."""
+
+    ranks: tuple[int, ...]
+    file: Path
+
+
 REAL = 1 << 20
 """Size in bytes up to which a tensor may have values."""
 
 TRUSTED: dict[str, float | None] = {
     "torch/amp/grad_scaler.py": 0.0,  # no infinite value was found
     "torch/distributed/fsdp/sharded_grad_scaler.py": 0.0,
+    "megatron/core/optimizer/clip_grads.py": 1.0,  # the norm of all gradients
+    "megatron/core/optimizer/optimizer.py": 0.0,  # no infinite gradient was found
+    "megatron/core/utils.py": 1.0,  # the norm of one gradient
     "transformers/trainer.py": None,  # reads a flag: whether the loss is infinite
 }
 """Files, or folders with a slash, whose reads only check that all went well, and the number that they read.
@@ -68,12 +83,27 @@ Flags are read as not set; None: only flags are answered. Frameworks' adapters a
 """
 
 _world: list[World] = []
+_together: list[Together] = []
 _real: list[int] = [REAL]
 
 
 def active() -> bool:
     """Check whether this process is on a dry run."""
     return bool(_world)
+
+
+def running() -> tuple[int, ...]:
+    """Return the ranks that run, each in a process: this one, and those with which it runs."""
+    return _together[0].ranks if _together else (_world[0].rank,)
+
+
+def store() -> Store:
+    """Return a new connection to the store by which the ranks that run find each other."""
+    from torch import distributed
+
+    if not _together:
+        return distributed.HashStore()
+    return distributed.FileStore(str(_together[0].file), len(_together[0].ranks))
 
 
 def may_have_values(nbytes: int) -> bool:
@@ -108,13 +138,15 @@ def install(
     answers: bool = True,
     limited: bool = True,
     heard: BroadcastCache | None = None,
+    together: Together | None = None,
 ) -> None:
     """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`.
 
     ``profile``: the machine, instead of the world's. Without ``answers`` every query (``query()``) reports unfinished
     work: the program's branches then do not depend on the timing, so that its trace can be timed anew. Not
     ``limited``: the program may exceed the machine's memory, to measure how much it needs. ``heard``: the broadcasts
-    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.broadcast_cache`).
+    of rank 0 in a dry run of its own, from which another rank receives them (:mod:`.broadcast_cache`). ``together``:
+    this and other ranks run at once (:mod:`.groups`).
     """
     from streamrace.device import cuda, memory, work
     from streamrace.device.dry import groups, reading, steps
@@ -124,6 +156,7 @@ def install(
         raise RuntimeError("a dry run begins before the device is used")
     os.environ.update(environment(world))
     _world[:] = [world]
+    _together[:] = [together] if together is not None and len(together.ranks) > 1 else []
     _real[:] = [real]
     cuda.see(world.local)
     work.leave_values_out()

@@ -1,4 +1,4 @@
-"""Simulates the process groups of a dry run: one rank runs, and the others are taken to do the same at the same time.
+"""Simulates the process groups of a dry run: the ranks that do not run are taken to do the same as one that does.
 
 In data-parallel training all ranks run the same program on data of the same shape. So a collective starts when this
 rank arrives. The other ranks' inputs are taken to equal this rank's where its values are known and small
@@ -6,7 +6,11 @@ rank arrives. The other ranks' inputs are taken to equal this rank's where its v
 Values that only another rank has, such as those it sends or broadcasts, are unknown; but the broadcasts of rank 0 in a
 dry run of its own can be given to another rank (:mod:`.broadcast_cache`).
 
-Departure from hardware: no rank is late, and no other rank's data differs.
+Several ranks of one dry run may run together (:class:`streamrace.device.dry.Together`), such as one of each stage of a
+pipeline. A collective among them starts when the last of those that run arrives. Its results are unknown, but for
+integers such as sizes and objects (:mod:`.shared`).
+
+Departure from hardware: no rank that does not run is late, and none has other data.
 """
 
 from __future__ import annotations
@@ -23,30 +27,68 @@ from streamrace.device import collectives, dry, work
 from streamrace.device.collectives import CollectiveCall, flat
 from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.dry.mirror import Elsewhere, Mirror
+from streamrace.device.dry.shared import SharedMirror
 from streamrace.device.nccl import ProcessGroupNCCL, _gloo
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 
 class MirroredProcessGroup(ProcessGroupNCCL):
-    """A process group of which one rank runs."""
+    """A process group of which one rank runs, or several."""
+
+    _batched = False
 
     def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
         me, size = self.rank(), self.size()
+        running = dry.running()
+        self._running = tuple(rank for rank in self._ranks if rank in running)
+        if len(self._running) > 1:
+            collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[me], self._running)
         alone = _gloo(dist.HashStore(), 0, 1, self.options)  # holds the group's name
-        return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
+        if len(self._running) < 2:
+            return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
+        carrier, host = (
+            SharedMirror(me, self._ranks, self._running, dist.PrefixStore(name, store)) for name in ("carrier", "host")
+        )
+        return carrier, host if self.host else None, alone
 
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
-        if job.kernel == "broadcast" and _heard:
-            values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
+        running = tuple(rank for rank in job.members if rank in self._running)
+        if len(running) > 1:
+            known, inputs = _known(job), [_alias(tensor).clone() for tensor in job.reads if _small(job)]
+            collectives.launch(job, stream=stream, members=running, call=collectives.announce(job, running))
+            values = self._exchanged(job, inputs, known=known) if _small(job) else None
         else:
-            values = _values(job) if all(torch.ops.simgpu.known(tensor) for tensor in job.reads) else None
-        call = collectives.agreed_call(job)
-        collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],), call=call)
+            if job.kernel == "broadcast" and _heard:
+                values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
+            else:
+                values = _values(job) if _known(job) else None
+            call = collectives.agreed_call(job)
+            collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],), call=call)
         for output, value in zip(job.writes, values or (), strict=False):
             with torch.inference_mode(), unseen():
                 _alias(output).copy_(value)
                 torch.ops.simgpu.wrote(output, True)
+
+    def _exchanged(self, job: CollectiveCall, inputs: list[Tensor], *, known: bool) -> list[Tensor] | None:
+        """Return the values that the collective writes, or None; a rank that needs those of others waits for them."""
+        message = job.kernel in ("send", "recv")
+        if message and self._batched:
+            return None
+        if not known:
+            if message:
+                self._carrier.unknown_message(self._ranks.index(job.members[1]))
+            else:
+                self._carrier.unknown()
+            return None
+        return _moved(job, inputs)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        self._batched = True
+        try:
+            return super()._end_coalescing(device)
+        finally:
+            self._batched = False
 
 
 class _HostMirror(Mirror):
@@ -117,7 +159,7 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
             f"streamrace: this is a dry run as rank {me} of {world}, and the program makes it rank {rank} of "
             f"{world_size}: take both from the environment (RANK, WORLD_SIZE)"
         )
-    yield dist.HashStore(), me, world
+    yield dry.store(), me, world
 
 
 def _values(job: CollectiveCall) -> list[Tensor] | None:
@@ -125,9 +167,26 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
     if not dry.may_have_values(sum(tensor.nbytes for tensor in (*job.reads, *job.writes))):
         return None
     with torch.inference_mode(), unseen():
+        inputs = [_alias(tensor).clone() for tensor in job.reads]
+    return _moved(job, inputs)
+
+
+def _known(job: CollectiveCall) -> bool:
+    return all(torch.ops.simgpu.known(tensor) for tensor in job.reads)
+
+
+def _small(job: CollectiveCall) -> bool:
+    """Check whether all ranks exchange the values: those of few integers."""
+    nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
+    dtype = (job.reads or job.writes)[0].dtype
+    return dry.may_have_values(nbytes) and not dtype.is_floating_point and not dtype.is_complex
+
+
+def _moved(job: CollectiveCall, inputs: list[Tensor]) -> list[Tensor] | None:
+    with torch.inference_mode(), unseen():
         outputs = [torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu") for tensor in job.writes]
         try:
-            transfer = job.move([_alias(tensor).clone() for tensor in job.reads], outputs)
+            transfer = job.move(inputs, outputs)
         except Elsewhere:
             return None
         if transfer is not None:

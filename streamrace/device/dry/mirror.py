@@ -40,46 +40,46 @@ class Mirror:
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         for tensor in tensors:
             tensor.copy_(self._reduced(tensor, opts.reduceOp if opts is not None else _Op.SUM))
-        return _done(tensors)
+        return done(tensors)
 
     def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         if opts.rootRank == self._rank:
             self.allreduce(tensors, opts)
-        return _done(tensors)
+        return done(tensors)
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         if opts.rootRank != self._rank:
             raise Elsewhere("a broadcast from another rank")
-        return _done(tensors)
+        return done(tensors)
 
     def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> Work:
         output.view(self._size, -1).copy_(source.reshape(1, -1))
-        return _done([output])
+        return done([output])
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         for output in outputs[0]:
             if output.numel() != inputs[0].numel():
                 raise Elsewhere("an all-gather of tensors of different sizes")
             output.copy_(inputs[0])
-        return _done(outputs[0])
+        return done(outputs[0])
 
     def _reduce_scatter_base(self, output: Tensor, source: Tensor, opts: Any) -> Work:
         part = source.reshape(self._size, -1)[self._rank]
         output.view(-1).copy_(self._reduced(part, opts.reduceOp))
-        return _done([output])
+        return done([output])
 
     def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
         outputs[0].copy_(self._reduced(inputs[0][self._rank], opts.reduceOp))
-        return _done(outputs)
+        return done(outputs)
 
     def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
-        return self.allgather(outputs, inputs) if outputs else _done([])
+        return self.allgather(outputs, inputs) if outputs else done([])
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
         if opts.rootRank != self._rank:
             raise Elsewhere("a scatter from another rank")
         outputs[0].copy_(inputs[0][self._rank])
-        return _done(outputs)
+        return done(outputs)
 
     def alltoall_base(
         self, output: Tensor, source: Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
@@ -91,17 +91,17 @@ class Mirror:
             raise Elsewhere("an all-to-all in which ranks send different sizes")
         for place in places:
             place.copy_(parts[self._rank])
-        return _done([output])
+        return done([output])
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         for output in outputs:
             if output.numel() != inputs[self._rank].numel():
                 raise Elsewhere("an all-to-all in which ranks send different sizes")
             output.copy_(inputs[self._rank])
-        return _done(outputs)
+        return done(outputs)
 
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int) -> Work:
-        return _done(tensors)
+        return done(tensors)
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int) -> Work:
         raise Elsewhere("a receive from another rank")
@@ -110,7 +110,7 @@ class Mirror:
         raise Elsewhere("a receive from another rank")
 
     def barrier(self, opts: Any = None) -> Work:
-        return _done([])
+        return done([])
 
     def _reduced(self, tensor: Tensor, op: Any) -> Tensor:
         kind = op.op if hasattr(op, "op") else op
@@ -123,5 +123,6 @@ class Mirror:
         return tensor  # minimum, maximum, bitwise and, bitwise or of equal values
 
 
-def _done(result: Sequence[Tensor]) -> Work:
+def done(result: Sequence[Tensor]) -> Work:
+    """Return the work of a collective that is done."""
     return Work(None, result, ())

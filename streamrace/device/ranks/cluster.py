@@ -30,12 +30,12 @@ class Rank:
     report: Send
 
     def join(self, backend: str, *, patience_s: float = 120.0) -> None:
-        """Create torch's default process group. In a dry run this rank is alone in it."""
+        """Create torch's default process group. In a dry run only the ranks that run are in it."""
         from torch import distributed
 
-        from streamrace.device import work
+        from streamrace.device import dry
 
-        store = distributed.HashStore() if work.valueless() else distributed.FileStore(str(self.store), self.world)
+        store = dry.store() if dry.active() else distributed.FileStore(str(self.store), self.world)
         patience = timedelta(seconds=patience_s)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=patience)
 

@@ -159,6 +159,10 @@ class PipeExchange:
         self._taken = False
         return True
 
+    def has_ended(self, rank: int) -> bool:
+        """Check whether another rank has ended, as far as its messages were read."""
+        return rank in self._ended
+
     def lost(self, members: tuple[int, ...], call: str) -> str:
         """Return why a transfer among ``members`` failed: which of them has ended; empty if none has."""
         until = time.monotonic() + _DYING_S

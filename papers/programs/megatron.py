@@ -1,0 +1,265 @@
+"""Trains a decoder by Megatron-core: tensor, sequence, pipeline and data parallelism, all of it Megatron's own code.
+
+Megatron-core is used as it is without TransformerEngine and Apex, which need CUDA, with torch's kernels in their place:
+fused Adam, norms of lists of tensors, attention, and a softmax of one kernel for Megatron's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from papers.programs.decoder import DecoderSizes
+from streamrace.device.device import Device
+
+Recomputed = Literal["none", "full", "core attention"]
+Overlap = Literal["none", "gradients", "all"]
+Activation = Literal["gelu", "swiglu", "squared relu"]
+
+
+class MegatronTraining(NamedTuple):
+    """A training by Megatron-core.
+
+    ``sizes``: with ``gpt``, biases and learned positions, else rotary positions. ``tied``: the last layer has the
+    embedding's weights. ``rms``: norms of Llama's kind. ``tensor``, ``pipeline``: sizes of groups; ``chunks``: of the
+    model on each stage, which are interleaved if there are several. ``sequence_parallel``: also norms are split in each
+    tensor-parallel group. ``sharded``: the ranks that share one optimizer's state, 1: none. ``overlap``: what runs
+    beside computation, the reduction of gradients, or also gathering weights. ``fp32_gradients``: gradients are reduced
+    in fp32. ``flash``: attention is one fused kernel.
+    """
+
+    sizes: DecoderSizes
+    micro_batch: int
+    accumulation: int
+    steps: int
+    tensor: int
+    pipeline: int
+    chunks: int = 1
+    sequence_parallel: bool = True
+    sharded: int = 1
+    overlap: Overlap = "none"
+    fp32_gradients: bool = True
+    flash: bool = True
+    activation: Activation = "gelu"
+    rms: bool = False
+    tied: bool = True
+    recomputed: Recomputed = "none"
+
+    def run(self, device: Device) -> dict[str, int]:
+        """Train; return the bytes that the allocator reserved and had allocated at most."""
+        from megatron.core import parallel_state
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+        from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+        _use_kernels_of_lists()
+        replicas = torch.distributed.get_world_size() // (self.tensor * self.pipeline)
+        parallel_state.initialize_model_parallel(
+            self.tensor,
+            self.pipeline,
+            self.chunks if self.chunks > 1 else None,
+            num_distributed_optimizer_instances=replicas // self.sharded if self.sharded > 1 else 1,
+        )
+        model_parallel_cuda_manual_seed(0)
+        models, optimizer = self._models()
+        length = self.sizes.sequence
+        tokens = torch.zeros(self.micro_batch, length, dtype=torch.long, device="cuda")
+        positions = torch.arange(length, device="cuda").expand(self.micro_batch, -1)
+
+        def forward(_: object, model: Any) -> tuple[Tensor, Any]:
+            return model(tokens, positions, None, labels=tokens), lambda losses: (losses.float().mean(), {})
+
+        train = get_forward_backward_func()
+        for step in range(1, self.steps + 1):
+            device.phase(step, 1, "forward")
+            for model in models:
+                model.zero_grad_buffer()
+            optimizer.zero_grad()
+            train(
+                forward_step_func=forward,
+                data_iterator=None if len(models) == 1 else [None] * len(models),
+                model=models,
+                num_microbatches=self.accumulation,
+                seq_length=length,
+                micro_batch_size=self.micro_batch,
+                decoder_seq_length=length,
+                forward_only=False,
+            )
+            device.phase(step, self.accumulation, "step")
+            optimizer.step()
+        stats = torch.cuda.memory_stats()
+        return {name: stats[f"{name}_bytes.all.peak"] for name in ("reserved", "allocated")}
+
+    def _models(self) -> tuple[list[Any], Any]:
+        from megatron.core import parallel_state
+        from megatron.core.distributed import (
+            DistributedDataParallel,
+            DistributedDataParallelConfig,
+            finalize_model_grads,
+        )
+        from megatron.core.models.gpt.gpt_model import GPTModel
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+        from megatron.core.transformer.module import Float16Module
+
+        config = self._config()
+        sharded = self.sharded > 1
+        data_parallel = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=self.fp32_gradients,
+            overlap_grad_reduce=self.overlap != "none",
+            overlap_param_gather=self.overlap == "all" and sharded,
+            use_distributed_optimizer=sharded,
+            num_distributed_optimizer_instances=parallel_state.get_data_parallel_world_size() // self.sharded
+            if sharded
+            else 1,
+        )
+        models = []
+        for chunk in range(self.chunks):
+            at = chunk if self.chunks > 1 else None
+            with torch.device("cuda"):
+                gpt = GPTModel(
+                    config,
+                    self._blocks(config, at),
+                    vocab_size=self.sizes.vocab,
+                    max_sequence_length=self.sizes.sequence,
+                    pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=at),
+                    post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=at),
+                    share_embeddings_and_output_weights=self.tied,
+                    position_embedding_type="learned_absolute" if self.sizes.gpt else "rope",
+                    vp_stage=at,
+                )
+            half = Float16Module(config, gpt.cuda())
+            models.append(DistributedDataParallel(config, data_parallel, half, disable_bucketing=chunk > 0))
+        config.no_sync_func = [model.no_sync for model in models] if len(models) > 1 else models[0].no_sync
+        config.finalize_model_grads_func = finalize_model_grads
+        optimizer = get_megatron_optimizer(
+            OptimizerConfig(
+                lr=1e-4,
+                bf16=True,
+                params_dtype=torch.bfloat16,
+                use_distributed_optimizer=sharded,
+                overlap_param_gather=data_parallel.overlap_param_gather,
+            ),
+            models,
+        )
+        config.grad_scale_func = optimizer.scale_loss
+        return models, optimizer
+
+    def _blocks(self, config: Any, chunk: int | None) -> Any:
+        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+        from megatron.core.transformer.spec_utils import ModuleSpec
+        from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+
+        spec = get_gpt_layer_local_spec()
+        spec.submodules.self_attention.submodules.core_attention = ModuleSpec(_Attention, {"fused": self.flash})
+        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
+        return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage=chunk), _Norm)
+
+    def _config(self) -> Any:
+        from megatron.core.transformer.transformer_config import TransformerConfig
+
+        sizes, gpt = self.sizes, self.sizes.gpt
+        recomputed: dict[str, Any] = {}
+        if self.recomputed == "full":
+            recomputed = {
+                "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
+            }  # fmt: skip
+        elif self.recomputed == "core attention":
+            recomputed = {"recompute_granularity": "selective"}
+        uneven = sizes.layers % (self.pipeline * self.chunks) != 0
+        return TransformerConfig(
+            num_layers=sizes.layers,
+            hidden_size=sizes.hidden,
+            num_attention_heads=sizes.heads,
+            num_query_groups=sizes.kv_heads,
+            ffn_hidden_size=sizes.ffn,
+            kv_channels=sizes.hidden // sizes.heads,
+            normalization="RMSNorm" if self.rms else "LayerNorm",
+            add_bias_linear=gpt,
+            gated_linear_unit=self.activation == "swiglu",
+            activation_func={"gelu": functional.gelu, "swiglu": functional.silu, "squared relu": _squared}[
+                self.activation
+            ],
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            attention_softmax_in_fp32=False,
+            perform_initialization=False,
+            bf16=True,
+            params_dtype=torch.bfloat16,
+            pipeline_dtype=torch.bfloat16,
+            tensor_model_parallel_size=self.tensor,
+            pipeline_model_parallel_size=self.pipeline,
+            virtual_pipeline_model_parallel_size=self.chunks if self.chunks > 1 else None,
+            sequence_parallel=self.sequence_parallel and self.tensor > 1,
+            overlap_p2p_comm=self.chunks > 1,
+            batch_p2p_comm=self.chunks == 1,
+            deallocate_pipeline_outputs=True,
+            account_for_embedding_in_pipeline_split=uneven,
+            account_for_loss_in_pipeline_split=uneven,
+            **recomputed,
+        )
+
+
+def _squared(x: Tensor) -> Tensor:
+    return torch.pow(functional.relu(x), 2)
+
+
+class _Attention(torch.nn.Module):
+    """Attention of a rank's heads: one fused kernel, or two products with a softmax between them.
+
+    Queries, keys and values have shape (sequence, batch, heads, size of a head); the result has all heads in one.
+    """
+
+    def __init__(self, config: Any, *_: Any, fused: bool = True, **__: Any) -> None:
+        super().__init__()
+        self._fused = fused
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Tensor:
+        length, batch, heads, size = q.shape
+        if k.shape[2] != heads:
+            k, v = (one.repeat_interleave(heads // one.shape[2], dim=2) for one in (k, v))
+        if self._fused:
+            q, k, v = (one.permute(1, 2, 0, 3) for one in (q, k, v))
+            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return attended.permute(2, 0, 1, 3).reshape(length, batch, heads * size)
+        q, k, v = (one.reshape(length, batch * heads, size).transpose(0, 1) for one in (q, k, v))
+        scores = torch.baddbmm(q.new_empty(1, 1, 1).expand(len(q), length, length), q, k.transpose(1, 2), beta=0.0)
+        attended = torch.bmm(torch.softmax(scores, dim=-1), v)
+        return attended.transpose(0, 1).reshape(length, batch, heads * size)
+
+
+class _Norm:
+    """A norm that is split like its sequence, of which Megatron has none without TransformerEngine."""
+
+    def __new__(cls, *, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        made = kind(hidden_size, eps=eps, dtype=config.params_dtype)
+        for parameter in made.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return made
+
+
+def _use_kernels_of_lists() -> None:
+    """Give Megatron torch's kernels of lists of tensors instead of Apex's, of which it has slow ones of its own."""
+    from megatron.core import optimizer
+    from megatron.core.optimizer import clip_grads
+
+    module: Any = clip_grads
+    module.l2_norm_impl = _norm
+    module.multi_tensor_scale_impl = _scale
+    module = optimizer
+    module.Adam = partial(torch.optim.AdamW, fused=True)
+
+
+def _norm(_: int, __: Tensor, lists: list[list[Tensor]], ___: bool) -> tuple[Tensor, None]:
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(lists[0]))).reshape(1), None
+
+
+def _scale(_: int, __: Tensor, lists: list[list[Tensor]], factor: float) -> None:
+    sources, targets = lists
+    if all(source is target for source, target in zip(sources, targets, strict=True)):
+        torch._foreach_mul_(targets, factor)
+    else:
+        torch._foreach_copy_(targets, torch._foreach_mul(sources, factor))

@@ -1,0 +1,152 @@
+"""Predicts the step time and memory of a row of ``throughput_model_parallel.csv``, by a dry run of Megatron-core.
+
+One rank of each pipeline stage runs (:class:`streamrace.device.dry.Together`). As in :mod:`.throughput_jobs`, nothing
+here is fitted to a step time: these rules and ``throughput.toml`` were written before any row was predicted.
+
+* Megatron-core stands for NeMo, Megatron-DeepSpeed, nanotron and InternEvo, in each one's form of its own.
+* One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
+* A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each.
+* Micro-batches: as many as stages, and twice as many, are run, and the rest are as the second half.
+* Recomputation that is not stated is none, and that of core attention is none where attention is one kernel, as that
+  keeps no scores.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from papers.programs.decoder import DecoderSizes
+from papers.programs.megatron import MegatronTraining
+from papers.programs.ring_run import rehearsed
+from papers.studies.depth_extrapolation import Line
+from papers.studies.throughput_machines import (
+    AS_STATED,
+    HOST,
+    ChangedMachine,
+    Figures,
+    Row,
+    machines,
+    profile_of,
+)
+from streamrace.device.hardware import HardwareTiming
+from streamrace.metrics import BusyMetrics
+from streamrace.trace.files import TraceReader, file_of
+
+_PADDED = 128  # Megatron's make-vocab-size-divisible-by, for each rank of a tensor-parallel group
+
+
+def replicas_of(row: Row) -> int:
+    """Return the number of data-parallel replicas of the row's model."""
+    return int(row.gpus) // (int(row.tp) * int(row.pp))
+
+
+def accumulation_of(row: Row) -> int:
+    """Return the micro-batches of a step; where they are not stated, those that give the global batch."""
+    if not pd.isna(row.grad_accum):
+        return int(row.grad_accum)
+    return int(row.global_batch) // (int(row.micro_batch) * replicas_of(row))
+
+
+def program_of(row: Row) -> str:
+    """Return the name of the program that runs."""
+    return "Megatron-core"
+
+
+def _way(row: Row) -> dict[str, Any]:
+    """Return the section of ``throughput.toml`` for the row's source and model."""
+    ways: list[dict[str, Any]] = machines()["megatron"]
+    return next(one for one in ways if one["source_id"] == row.source_id and row.model.startswith(one.get("model", "")))
+
+
+def training_of(row: Row, accumulation: int) -> MegatronTraining:
+    """Return the row's training as Megatron-core's."""
+    way = _way(row)
+    hidden, heads, replicas = int(row.hidden), int(row.heads), replicas_of(row)
+    ffn = 4 * hidden if pd.isna(row.ffn) else int(row.ffn)
+    sharded = replicas if "ZeRO-1" in row.sharding else 1
+    if "over 4 ranks" in row.sharding:
+        sharded = 4
+    return MegatronTraining(
+        sizes=DecoderSizes(
+            int(row.layers), hidden, heads, heads if pd.isna(row.kv_heads) else int(row.kv_heads), ffn,
+            _padded(int(row.vocab), int(row.tp)), int(row.seq), gpt=way.get("gpt", False),
+        ),
+        micro_batch=int(row.micro_batch),
+        accumulation=accumulation,
+        steps=2,
+        tensor=int(row.tp),
+        pipeline=int(row.pp),
+        chunks=1 if pd.isna(row.vpp) else int(row.vpp),
+        sequence_parallel=way.get("sequence_parallel", True),
+        sharded=sharded,
+        overlap=way["overlap"],
+        fp32_gradients=way.get("fp32_gradients", True),
+        flash=way.get("flash", True),
+        activation=way["activation"],
+        rms=way.get("rms", False),
+        tied=way.get("tied", ffn < way.get("tied_below", 0)),
+        recomputed="full" if row.recompute == "full" else "none",
+    )  # fmt: skip
+
+
+def _padded(vocab: int, tensor: int) -> int:
+    return math.ceil(vocab / (_PADDED * tensor)) * _PADDED * tensor
+
+
+def parameters_of(row: Row) -> int:
+    """Return the number of parameters of the row's model, without biases and norms."""
+    sizes = training_of(row, 1).sizes
+    kv = sizes.hidden // sizes.heads * sizes.kv_heads
+    products = 3 if training_of(row, 1).activation == "swiglu" else 2
+    block = sizes.hidden * (2 * sizes.hidden + 2 * kv + products * sizes.ffn)
+    return sizes.layers * block + (1 if training_of(row, 1).tied else 2) * sizes.vocab * sizes.hidden
+
+
+def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Figures:
+    """Return seconds of a step and its parts, and the memory at most in GiB, each of the stage where it is the most.
+
+    ``folder`` is removed afterwards. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
+    """
+    stages, micro_batches = int(row.pp), accumulation_of(row)
+    counts = (stages, 2 * stages) if micro_batches > 2 * stages else (micro_batches, micro_batches)
+    found: dict[tuple[int, int], Figures] = {}
+    for count in sorted(set(counts)):
+        found[0, count] = _run(row, count, folder, machine)
+        shutil.rmtree(folder)
+    return {
+        figure: Line((0, 0), counts, {key: one[figure] for key, one in found.items()}).at(
+            0, min(micro_batches, max(counts)) if figure.endswith("_gib") else micro_batches
+        )
+        for figure in next(iter(found.values()))
+    }
+
+
+def _run(row: Row, accumulation: int, folder: Path, machine: ChangedMachine) -> Figures:
+    profile = profile_of(row, machine.network)
+    world, stages = int(row.gpus), int(row.pp)
+    timing = HardwareTiming(
+        profile.on_host(HOST) if machine.host else profile,
+        tuple(rank // int(row.gpus_per_node) for rank in range(world)),
+        slow=machine.slow,
+    )
+    ranks = range(0, world, world // stages)
+    told = rehearsed(timing, folder, training_of(row, accumulation).run, info={}, ranks=ranks)
+    steps = []
+    for rank in ranks:
+        busy = BusyMetrics()
+        with closing(TraceReader(file_of(folder / "trace", rank))) as reader:
+            busy.feed(list(reader.read()))
+        steps.append(busy.result().steps[-1])
+    busiest = max(steps, key=lambda step: step.compute)
+    parts = {"compute_s": busiest.compute, "exposed_s": busiest.exposed, "idle_s": busiest.other + busiest.idle}
+    memory = {
+        f"{name}_gib": max(one[what] for one in told.values()) / 2**30
+        for name, what in (("peak", "allocated"), ("reserved", "reserved"))
+    }
+    return {"ours_s": busiest.time / 1e9, **{name: took / 1e9 for name, took in parts.items()}, **memory}
