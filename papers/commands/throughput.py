@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -14,10 +15,13 @@ from streamrace.studies.lists import among
 
 @click.command()
 @click.option("--sources", default="", help="Only rows of these sources, with commas. [default: all]")
+@click.option(
+    "--model-parallel", is_flag=True, help="Rows with tensor or pipeline parallelism, as trainings of Megatron-core."
+)
 @flags.workers()
 @flags.folder("folder for the table", "throughput", replaces="table")
-def throughput(sources: str, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
-    """Published step times of data-parallel training on A100 and H100, beside those of dry runs.
+def throughput(sources: str, model_parallel: bool, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
+    """Published step times of training on A100 and H100, beside those of dry runs.
 
     From facts alone: no figure is fitted to a step time. Beside them, the errors with one factor that the rows of the
     other sources give; and for each row that is off by more than a quarter the part that would explain it.
@@ -25,6 +29,7 @@ def throughput(sources: str, workers: int | None, name: str, runs: Path, overwri
     from papers.pictures import throughput as picture
     from papers.screen import throughput as report
     from papers.studies import throughput as study
+    from papers.studies.throughput_rows import FILE, MODEL_PARALLEL
     from streamrace.reports.screen.terminal import doing
     from streamrace.repro.commands.progress import counting
     from streamrace.repro.sessions import folders, staging
@@ -32,8 +37,11 @@ def throughput(sources: str, workers: int | None, name: str, runs: Path, overwri
 
     began = time.perf_counter()
     console = Terminal()
-    known = list(study.chosen().source_id.unique())
-    rows = study.chosen(among("--sources", sources, known) if sources else known)
+    file = MODEL_PARALLEL if model_parallel else FILE
+    if model_parallel and find_spec("megatron") is None:
+        raise click.UsageError("--model-parallel needs Megatron-core: pip install megatron-core")
+    known = list(study.chosen(file=file).source_id.unique())
+    rows = study.chosen(among("--sources", sources, known) if sources else known, file)
     folder = folders.marked(
         runs / name, "throughput.txt", lambda file: file.write_text(f"{sources}\n", encoding="utf-8"),
         overwrite=overwrite,

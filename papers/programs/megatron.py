@@ -29,7 +29,7 @@ class MegatronTraining(NamedTuple):
     model on each stage, which are interleaved if there are several. ``sequence_parallel``: also norms are split in each
     tensor-parallel group. ``sharded``: the ranks that share one optimizer's state, 1: none. ``overlap``: what runs
     beside computation, the reduction of gradients, or also gathering weights. ``fp32_gradients``: gradients are reduced
-    in fp32. ``flash``: attention is one fused kernel.
+    in fp32. ``flash``: attention is one fused kernel; else ``dropout`` is that of its probabilities.
     """
 
     sizes: DecoderSizes
@@ -44,6 +44,7 @@ class MegatronTraining(NamedTuple):
     overlap: Overlap = "none"
     fp32_gradients: bool = True
     flash: bool = True
+    dropout: float = 0.0
     activation: Activation = "gelu"
     rms: bool = False
     tied: bool = True
@@ -153,7 +154,9 @@ class MegatronTraining(NamedTuple):
         from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
         spec = get_gpt_layer_local_spec()
-        spec.submodules.self_attention.submodules.core_attention = ModuleSpec(_Attention, {"fused": self.flash})
+        spec.submodules.self_attention.submodules.core_attention = ModuleSpec(
+            _Attention, {"fused": self.flash, "dropout": self.dropout}
+        )
         spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
         return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage=chunk), _Norm)
 
@@ -212,9 +215,9 @@ class _Attention(torch.nn.Module):
     Queries, keys and values have shape (sequence, batch, heads, size of a head); the result has all heads in one.
     """
 
-    def __init__(self, config: Any, *_: Any, fused: bool = True, **__: Any) -> None:
+    def __init__(self, config: Any, *_: Any, fused: bool, dropout: float, **__: Any) -> None:
         super().__init__()
-        self._fused = fused
+        self._fused, self._dropout = fused, dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Tensor:
         length, batch, heads, size = q.shape
@@ -226,7 +229,7 @@ class _Attention(torch.nn.Module):
             return attended.permute(2, 0, 1, 3).reshape(length, batch, heads * size)
         q, k, v = (one.reshape(length, batch * heads, size).transpose(0, 1) for one in (q, k, v))
         scores = torch.baddbmm(q.new_empty(1, 1, 1).expand(len(q), length, length), q, k.transpose(1, 2), beta=0.0)
-        attended = torch.bmm(torch.softmax(scores, dim=-1), v)
+        attended = torch.bmm(functional.dropout(torch.softmax(scores, dim=-1), self._dropout), v)
         return attended.transpose(0, 1).reshape(length, batch, heads * size)
 
 

@@ -47,9 +47,7 @@ def replicas_of(row: Row) -> int:
 
 
 def accumulation_of(row: Row) -> int:
-    """Return the micro-batches of a step; where they are not stated, those that give the global batch."""
-    if not pd.isna(row.grad_accum):
-        return int(row.grad_accum)
+    """Return the micro-batches of a step: those that give the global batch."""
     return int(row.global_batch) // (int(row.micro_batch) * replicas_of(row))
 
 
@@ -88,6 +86,7 @@ def training_of(row: Row, accumulation: int) -> MegatronTraining:
         overlap=way["overlap"],
         fp32_gradients=way.get("fp32_gradients", True),
         flash=way.get("flash", True),
+        dropout=way.get("dropout", 0.0),
         activation=way["activation"],
         rms=way.get("rms", False),
         tied=way.get("tied", ffn < way.get("tied_below", 0)),
