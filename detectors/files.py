@@ -208,13 +208,16 @@ class _RankTrace:
             self._ahead = self.some()
         if self._begin is None:
             raise TraceError(f"trace {self.path} is empty")
-        mirrored = isinstance(self._begin.info, dict) and self._begin.info.get("mirrored")
-        if mirrored and len(ranks) > 1:
+        info = self._begin.info if isinstance(self._begin.info, dict) else {}
+        mirrored, running = info.get("mirrored"), info.get("running")
+        if mirrored and running:
+            _complain_of_missing(self.path.parent, set(ranks), running)
+        if mirrored and len(ranks) > len(running or [0]):
             raise TraceError(
-                f"trace {self.path} is mirrored, so it stands for all ranks, but there are others beside it"
+                f"trace {self.path} is of a dry run, whose other ranks have no traces, but there are others beside it"
             )
         if not mirrored:
-            _complain_of_missing(self.path.parent, set(ranks), self._begin.world)
+            _complain_of_missing(self.path.parent, set(ranks), range(self._begin.world))
             if self._begin.world != len(ranks):
                 raise TraceError(
                     f"trace {self.path} is of a run with {self._begin.world} ranks, but there are {len(ranks)} traces"
@@ -277,12 +280,10 @@ def take_away(trace_folder: Path, progress: Callable[[str], None] = lambda sente
 
 
 def _ranks(folder: Path) -> list[int]:
-    """Return the ranks with a file. Raises if a rank from 0 to the highest is missing, unless only one file exists."""
+    """Return the ranks with a file. Raises :class:`TraceError` if there are none."""
     ranks = _files(folder)
     if not ranks:
         raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
-    if len(ranks) > 1:
-        _complain_of_missing(folder, set(ranks), max(ranks) + 1)
     return ranks
 
 
@@ -295,8 +296,8 @@ def _files(folder: Path) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
-def _complain_of_missing(folder: Path, ranks: set[int], world: int) -> None:
-    missing = [str(rank) for rank in range(world) if rank not in ranks]
+def _complain_of_missing(folder: Path, ranks: set[int], needed: Iterable[int]) -> None:
+    missing = [str(rank) for rank in needed if rank not in ranks]
     if missing:
         raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
 

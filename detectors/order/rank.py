@@ -242,7 +242,7 @@ class RankAccesses:
         if record.rank != self.rank:
             raise TraceError(f"the trace given for rank {self.rank} is that of rank {record.rank}")
         if record.info.get("mirrored"):
-            self._collectives.mirror(self.rank)
+            self._collectives.mirror(self.rank, record.info.get("running", ()))
 
     # -- reports ------------------------------------------------------------------------------
 

@@ -21,10 +21,16 @@ other ranks that begins and ends with the traced rank becomes a path of its own:
 threads, the rank itself knows, for any groups and roots. It does not hold for a send and a receive, which are different
 places of the program: a path through them may be lost. Less order is known then, so a false race may be reported; none
 is missed.
+
+Several ranks of such a run may have been traced, one for each part of the program (``Begin.info["running"]``). Those
+wait for each other. Each other rank maps to the traced one that does the same, and an edge between two of them to the
+edge between those two, if these meet in the same collective: always within one part, and between two parts where the
+traced ranks are members of one group, as those of a pipeline are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from streamrace.detectors.order.clocks import Snapshot, Vector, join
@@ -104,7 +110,7 @@ class OpenCollectives:
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, ...]] = {}
-        self._mirrored: set[int] = set()
+        self._mirrored: dict[int, frozenset[int]] = {}
         self._open: dict[tuple[int, int, int], OpenCollective] = {}
 
     @property
@@ -116,9 +122,12 @@ class OpenCollectives:
         if self.groups.setdefault(group, ranks) != ranks:
             raise TraceError(f"group {group} has ranks {self.groups[group]} in one trace and {ranks} in another")
 
-    def mirror(self, rank: int) -> None:
-        """Let ``rank`` stand for all others, which have no traces: it waits for none of them (see module docstring)."""
-        self._mirrored.add(rank)
+    def mirror(self, rank: int, running: Iterable[int] = ()) -> None:
+        """Let ``rank`` stand for others, which have no traces: it waits for none of them (see module docstring).
+
+        ``running``: the ranks that have traces, for which it waits.
+        """
+        self._mirrored[rank] = frozenset({rank, *running})
 
     def arrive(self, rank: int, arrival: Arrival) -> OpenCollective:
         """Note that ``rank`` has begun its part, and return the collective, which may be complete now."""
@@ -129,7 +138,8 @@ class OpenCollectives:
                 f"rank {rank}, op {record.op} ({record.kernel}): group {record.group} has ranks {members}, "
                 f"which do not fit rank {rank} and root {record.root}"
             )
-        if rank in self._mirrored:
+        running = self._mirrored.get(rank)
+        if running is not None and running.intersection(members) == {rank}:
             single = OpenCollective(frozenset({rank}))
             single.arrive(rank, arrival)
             return single
@@ -139,6 +149,8 @@ class OpenCollectives:
             # not wait for it, and the receiver waits for the source alone.
             key = (record.group, record.number, record.root)
             expected = frozenset({record.root, rank})
+        if running is not None:
+            expected &= running
         collective = self._open.get(key)
         if collective is None:
             collective = self._open[key] = OpenCollective(expected)

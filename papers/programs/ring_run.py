@@ -23,6 +23,7 @@ RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
 }
+_SILENCE_S = 3600.0  # a program reports at its end only
 Result = TypeVar("Result")
 
 
@@ -83,5 +84,5 @@ def rehearsed(
     def receive(at: int, message: RingDone) -> None:
         results[ranks[at]] = message.result
 
-    run_ranks(len(ranks), target, folder=folder / "logs", kinds=(RingDone,), receive=receive)
+    run_ranks(len(ranks), target, folder=folder / "logs", kinds=(RingDone,), receive=receive, silence_s=_SILENCE_S)
     return results

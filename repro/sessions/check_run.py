@@ -59,12 +59,10 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
         opened_files.note_in(place.with_name(OPENED), place.with_name(MARK).stat().st_ctime)
         keep = 0 if options.record else options.keep
         output = place.with_name(OUTPUT) if options.ranks > 1 else None
-        status = launch.run(replace(options, trace=place, keep=keep, seeded=place.with_name(SEEDED), output=output))
-        if options.dry:
-            from streamrace.device import memory
-            from streamrace.device.dry import steps
-
-            folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
+        seeded, rehearsed = place.with_name(SEEDED), place.with_name(DRY)
+        status = launch.run(
+            replace(options, trace=place, keep=keep, seeded=seeded, output=output, rehearsed=rehearsed)
+        )
     except (BuildError, RuntimeError, WrongUse) as problem:
         return ProgramEnd(2, str(problem), wrong=True)
     except RankFailed as failed:

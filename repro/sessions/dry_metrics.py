@@ -13,14 +13,14 @@ from streamrace.trace.records import TraceRecord
 
 
 class DryMetrics:
-    """Reads rank 0's records. ``request``: see :func:`streamrace.repro.sessions.folders.request`."""
+    """Reads the ranks' records. ``request``: see :func:`streamrace.repro.sessions.folders.request`."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(request["ranks"]), int(request["dry_on_nodes"])
-        self._memory = MemoryMetrics()
+        self._memory: dict[int, MemoryMetrics] = {}
 
     def feed(self, rank: int, records: Sequence[TraceRecord]) -> None:
-        self._memory.feed(records)
+        self._memory.setdefault(rank, MemoryMetrics()).feed(records)
 
     def result(self, file: Path) -> Dry:
         """Return the metrics. ``file``: written at the run's end; missing if a script ended its process itself."""
@@ -31,4 +31,6 @@ class DryMetrics:
         except (OSError, ValueError, LookupError, TypeError):
             pass
         step = ends[-1] - ends[-2] if len(ends) > 1 else 0
-        return Dry(self._ranks, self._nodes, self._memory.result().peak, capacity, step)
+        peaks = {rank: memory.result().peak for rank, memory in sorted(self._memory.items())} or {0: 0}
+        fullest = max(peaks, key=lambda rank: peaks[rank])
+        return Dry(self._ranks, self._nodes, peaks[fullest], capacity, step, tuple(peaks), fullest)

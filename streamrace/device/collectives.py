@@ -95,16 +95,15 @@ def drain(*, unless_broken: bool = False) -> None:
         raise RuntimeError(f.problem().decode())
 
 
-def attend(rank: int) -> None:
-    """Answer the other ranks for a moment, while the host waits for something that is no work of the device.
+def attend(rank: int) -> bool:
+    """Answer the other ranks for a moment, while the host waits for ``rank``. Return whether that one has ended.
 
-    Raise RuntimeError if the collectives cannot go on, or if ``rank`` has ended.
+    Raise RuntimeError if the collectives cannot go on.
     """
     f = functions()
     if f.attend() < 0:
         raise RuntimeError(f.problem().decode())
-    if _exchange and _exchange[0].has_ended(rank):
-        raise RuntimeError(f"streamrace: rank {rank} has ended, and rank {_exchange[0].rank} waits for a value of it")
+    return _exchange[0].has_ended(rank)
 
 
 def problem() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import json
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from streamrace.compiling import BuildError
@@ -124,9 +126,9 @@ def run(options: LaunchOptions) -> int:
 
         library.functions().several(options.gpus)  # the process may have had its device before
         cuda.see(devices)
-    if dry:
-        from streamrace.device.dry import install
+    from streamrace.device.dry import install
 
+    if dry and not options.ranks:
         install(dry)
     if options.seed:
         seeds.begin()
@@ -172,6 +174,9 @@ def run(options: LaunchOptions) -> int:
             status = fail(error, ("streamrace.device.launch", "streamrace.device.scripts"))
             starting.explain(error)
             return status
+        finally:
+            if dry and options.rehearsed and number == dry.rank:
+                _note_steps(options.rehearsed)
         return 0
 
     from streamrace.device.cuda import DeviceProperties as Gpu
@@ -183,8 +188,24 @@ def run(options: LaunchOptions) -> int:
     ):
         if not options.ranks:
             return rank(int(os.environ.get("RANK", "0")))
-        run_ranks(options.ranks, lambda number: sys.exit(rank(number)), options.output)
+        with TemporaryDirectory() as folder:
+            together = dry and dry.every(options.ranks, Path(folder, "store"))
+
+            def one(number: int) -> NoReturn:
+                if dry and together:
+                    number = together.ranks[number]
+                    install(replace(dry, rank=number), together=together)
+                sys.exit(rank(number))
+
+            run_ranks(options.ranks, one, options.output)
     return 0
+
+
+def _note_steps(file: Path) -> None:
+    from streamrace.device import memory
+    from streamrace.device.dry import steps
+
+    file.write_text(json.dumps({"step_ends": steps.ends(), "capacity": memory.total()}), encoding="utf-8")
 
 
 @contextmanager

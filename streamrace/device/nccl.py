@@ -14,7 +14,7 @@ and relies on buffers there. As in NCCL, a message's tag is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -71,10 +71,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
         carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
         host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
-        # A rank that has nothing more to do may end at once, and gloo would fail on those that still connect.
-        store.set(f"simgpu connected {rank}", "")
-        with suppress(RuntimeError):  # the store's rank has ended: it waited for all
-            store.wait([f"simgpu connected {other}" for other in range(size)])
+        connected(store, rank, range(size))
         return carrier, host, host or carrier
 
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
@@ -399,6 +396,13 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
         refusal("monitored_barrier", "NCCL has none either")()
+
+
+def connected(store: dist.Store, me: int, members: Iterable[int]) -> None:
+    """Wait until all members of a group are connected: one that has nothing more to do may end at once afterwards."""
+    store.set(f"simgpu connected {me}", "")
+    with suppress(RuntimeError):  # the store's rank has ended: it waited for all
+        store.wait([f"simgpu connected {other}" for other in members])
 
 
 def _gloo(store: dist.Store, rank: int, size: int, options: _Options) -> Any:

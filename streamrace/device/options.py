@@ -19,7 +19,8 @@ EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR = "eager", "aot_eager", "aot_eager_de
 COMPILE = (EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR)  # values of --compile
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
-    "ranks": "Start this many ranks of the script, each with a simulated GPU.",
+    "ranks": "Start this many ranks of the script, each with a simulated GPU. Dry run: so many of its ranks run together, "
+    "equally far apart: one of each stage of a pipeline.",
     "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors without values.",
     "nodes": f"Dry run: number of nodes. [default: {NODES}]",
     "gpus": f"Simulated GPUs that a process uses. Dry run: GPUs (and ranks) per node. [default: {GPUS}]",
@@ -38,7 +39,7 @@ class LaunchOptions:
     """A program, and how it runs on the simulated GPU. Raise :class:`WrongUse` for options that exclude each other.
 
     ``ranks``: number of processes, forked by the launch; 0: the program runs in this process, which may be a
-    launcher's rank. ``dry``: this process runs dry, as a rank of that world. ``timing``: deviations from the costs that
+    launcher's rank. ``dry``: the processes run dry, as ranks of that world. ``timing``: deviations from the costs that
     ``slow`` multiplies (:class:`streamrace.device.costs.Costs`). ``trace``: a file, or an existing folder for a trace
     of each rank. ``record``: the traces also contain the operations, so that they can be replayed
     (:mod:`streamrace.device.recording`). ``keep``: bytes of each trace that are kept; the rest goes into parts that a
@@ -48,6 +49,7 @@ class LaunchOptions:
     file ``seeded`` lists them (:mod:`streamrace.device.seeds`). ``scale_limits``: a library's limits are scaled to the
     model (:mod:`streamrace.device.limits`). ``compile``: the way in which compiled functions run
     (:mod:`streamrace.device.compiled`). ``gpus``: devices that each process may use.
+    ``rehearsed``: gets the ends of rank 0's steps, and the bytes of memory of a GPU, if the run is dry.
     ``output``: gets all that the forked ranks print, which is folded on the screen then
     (:mod:`streamrace.device.ranks.output`).
     """
@@ -68,12 +70,18 @@ class LaunchOptions:
     compile: str = EAGER
     gpus: int = GPUS
     output: Path | None = None
+    rehearsed: Path | None = None
 
     def __post_init__(self) -> None:
         if self.dry and self.record:
             raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
-        if self.dry and (self.ranks or launched()):
-            raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
+        if self.dry and launched():
+            raise WrongUse("a dry run starts its own processes: say --nodes and --gpus, without a launcher")
+        if self.dry and self.ranks and self.dry.ranks % self.ranks:
+            raise WrongUse(
+                f"--ranks {self.ranks} of {self.dry.ranks} are not equally far apart: name a number of which "
+                f"{self.dry.ranks} is a multiple, such as that of the pipeline's stages"
+            )
         if self.dry and self.compile == INDUCTOR:
             raise WrongUse(
                 f"--compile {INDUCTOR} generates Triton kernels, whose accesses follow from values, and a dry run has "

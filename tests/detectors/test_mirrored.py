@@ -143,7 +143,7 @@ def test_one_file_stands_for_the_run(tmp_path: Path, rank: int) -> None:
 
 
 def test_a_file_beside_one_that_stands_for_all(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="stands for all ranks, but there are others"):
+    with pytest.raises(TraceError, match="is of a dry run, whose other ranks have no traces, but there are others"):
         find_races(write(symmetric(gathers_too_early), tmp_path, 0, 1))
 
 

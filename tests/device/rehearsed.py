@@ -56,11 +56,23 @@ def rehearse_apart(
     return folder
 
 
-def told(folder: Path, *, clocks: bool = True) -> list[TraceRecord]:
-    """Rank 0's records, stacks in place of their numbers. Checksums are left out, and times without ``clocks``."""
+def rehearse_together(
+    script: Path, arguments: Sequence[str], folder: Path, *, ranks: int, running: int, output: Path | None = None
+) -> Path:
+    """Run it dry as ``running`` of ``ranks`` ranks, equally far apart. ``output``: gets all that they print."""
+    folder.mkdir(parents=True, exist_ok=True)
+    world = dry.World(ranks)
+    options = LaunchOptions(Program(str(script), tuple(arguments)), running, world, trace=folder, output=output)
+    status = launch.run(options)
+    assert status == 0
+    return folder
+
+
+def told(folder: Path, *, clocks: bool = True, rank: int = 0) -> list[TraceRecord]:
+    """A rank's records, stacks in place of their numbers. Checksums are left out, and times without ``clocks``."""
     stacks: dict[int, Any] = {}
     records: list[TraceRecord] = []
-    for record in TraceReader(file_of(folder, 0)).read():
+    for record in TraceReader(file_of(folder, rank)).read():
         if isinstance(record, Stack):
             stacks[record.id] = record.frames
         elif not isinstance(record, (Begin, Seal, Probe, Probed)):
@@ -80,9 +92,9 @@ def _in_order(records: list[TraceRecord]) -> list[TraceRecord]:
     return made
 
 
-def difference(one: Path, other: Path, *, clocks: bool = True) -> str:
+def difference(one: Path, other: Path, *, clocks: bool = True, rank: int = 0) -> str:
     """The first record in which they differ, with what stands before it; empty where none does."""
-    left, right = told(one, clocks=clocks), told(other, clocks=clocks)
+    left, right = told(one, clocks=clocks, rank=rank), told(other, clocks=clocks, rank=rank)
     for at, (here, there) in enumerate(zip(left, right, strict=False)):
         if here != there:
             before = "\n".join(map(str, left[max(0, at - 3) : at]))

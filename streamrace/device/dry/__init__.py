@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 
+class Together(NamedTuple):
+    """The ranks of a dry run that run together, each in a process; ``file`` is where they find each other."""
+
+    ranks: tuple[int, ...]
+    file: Path
+
+
 @dataclass(frozen=True)
 class World:
     """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError if they do not fill the nodes.
@@ -51,19 +58,16 @@ class World:
     def local(self) -> int:
         return self.per_node or self.ranks
 
+    def every(self, count: int, file: Path) -> Together:
+        """Return ``count`` ranks that run together, equally far apart: ``count`` divides the number of all ranks."""
+        return Together(tuple(range(0, self.ranks, self.ranks // count)), file)
+
     def profile(self) -> Profile | None:
         """Return the machine's profile, or None. Raise :class:`streamrace.device.hardware.ProfileError` if unknown."""
         if not self.hardware:
             return None
         profile = load_profile(self.hardware)
         return profile.on_network(self.network) if self.network else profile
-
-
-class Together(NamedTuple):
-    """The ranks of a dry run that run together, each in a process; ``file`` is where they find each other."""
-
-    ranks: tuple[int, ...]
-    file: Path
 
 
 REAL = 1 << 20
@@ -112,8 +116,9 @@ def may_have_values(nbytes: int) -> bool:
 
 
 def info() -> dict[str, object]:
-    """Return the trace's entries about the run: whether it is dry, and one rank stands for all."""
-    return {"mirrored": True, "dry": True} if _world else {}
+    """Return the trace's entries about the run: whether it is dry, and the ranks that stand for all, if several do."""
+    together: dict[str, object] = {"running": list(running())} if _together else {}
+    return {"mirrored": True, "dry": True, **together} if _world else {}
 
 
 def environment(world: World) -> dict[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,15 +28,23 @@ from streamrace.device.collectives import CollectiveCall, flat
 from streamrace.device.dry.broadcast_cache import BroadcastCache
 from streamrace.device.dry.mirror import Elsewhere, Mirror
 from streamrace.device.dry.shared import SharedMirror
-from streamrace.device.nccl import ProcessGroupNCCL, _gloo
+from streamrace.device.nccl import ProcessGroupNCCL, _gloo, connected
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
+
+
+class _Part(NamedTuple):
+    """This rank's part of a collective among ranks that run together."""
+
+    job: CollectiveCall
+    inputs: list[Tensor]
+    known: bool
 
 
 class MirroredProcessGroup(ProcessGroupNCCL):
     """A process group of which one rank runs, or several."""
 
-    _batched = False
+    _parts: list[_Part] | None = None  # of a batch that is being issued
 
     def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
         me, size = self.rank(), self.size()
@@ -44,6 +52,7 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         self._running = tuple(rank for rank in self._ranks if rank in running)
         if len(self._running) > 1:
             collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[me], self._running)
+            connected(store, self._ranks[me], self._running)
         alone = _gloo(dist.HashStore(), 0, 1, self.options)  # holds the group's name
         if len(self._running) < 2:
             return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
@@ -55,40 +64,43 @@ class MirroredProcessGroup(ProcessGroupNCCL):
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
         running = tuple(rank for rank in job.members if rank in self._running)
         if len(running) > 1:
-            known, inputs = _known(job), [_alias(tensor).clone() for tensor in job.reads if _small(job)]
-            collectives.launch(job, stream=stream, members=running, call=collectives.announce(job, running))
-            values = self._exchanged(job, inputs, known=known) if _small(job) else None
+            self._give_together(job, stream, running)
+            return
+        if job.kernel == "broadcast" and _heard:
+            values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
         else:
-            if job.kernel == "broadcast" and _heard:
-                values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
-            else:
-                values = _values(job) if _known(job) else None
-            call = collectives.agreed_call(job)
-            collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],), call=call)
-        for output, value in zip(job.writes, values or (), strict=False):
-            with torch.inference_mode(), unseen():
-                _alias(output).copy_(value)
-                torch.ops.simgpu.wrote(output, True)
+            values = _values(job) if _known(job) else None
+        call = collectives.agreed_call(job)
+        collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],), call=call)
+        _write(job, values)
 
-    def _exchanged(self, job: CollectiveCall, inputs: list[Tensor], *, known: bool) -> list[Tensor] | None:
-        """Return the values that the collective writes, or None; a rank that needs those of others waits for them."""
-        message = job.kernel in ("send", "recv")
-        if message and self._batched:
-            return None
-        if not known:
-            if message:
-                self._carrier.unknown_message(self._ranks.index(job.members[1]))
-            else:
-                self._carrier.unknown()
-            return None
-        return _moved(job, inputs)
+    def _give_together(self, job: CollectiveCall, stream: torch.Stream, running: tuple[int, ...]) -> None:
+        small = _small(job)
+        part = _Part(job, _inputs(job) if small else [], known=_known(job))
+        collectives.launch(job, stream=stream, members=running, call=collectives.announce(job, running))
+        if small and self._parts is not None:
+            self._parts.append(part)
+        elif small:
+            self._exchange(part)
+
+    def _exchange(self, part: _Part) -> None:
+        """Write the results of a collective, if all ranks that run know their parts. This rank waits for them."""
+        if part.known:
+            _write(part.job, _moved(part.job, part.inputs))
+        elif part.job.kernel == "send":
+            self._carrier.unknown_message(self._ranks.index(part.job.members[1]))
+        else:
+            self._carrier.unknown()
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        self._batched = True
+        self._parts = parts = []
         try:
-            return super()._end_coalescing(device)
+            work = super()._end_coalescing(device)
         finally:
-            self._batched = False
+            self._parts = None
+        for part in sorted(parts, key=lambda part: part.job.kernel != "send"):  # two ranks may wait for each other's
+            self._exchange(part)
+        return work
 
 
 class _HostMirror(Mirror):
@@ -166,9 +178,19 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
     """Return the values that the collective writes, or None if they are unknown."""
     if not dry.may_have_values(sum(tensor.nbytes for tensor in (*job.reads, *job.writes))):
         return None
+    return _moved(job, _inputs(job))
+
+
+def _inputs(job: CollectiveCall) -> list[Tensor]:
     with torch.inference_mode(), unseen():
-        inputs = [_alias(tensor).clone() for tensor in job.reads]
-    return _moved(job, inputs)
+        return [_alias(tensor).clone() for tensor in job.reads]
+
+
+def _write(job: CollectiveCall, values: list[Tensor] | None) -> None:
+    for output, value in zip(job.writes, values or (), strict=False):
+        with torch.inference_mode(), unseen():
+            _alias(output).copy_(value)
+            torch.ops.simgpu.wrote(output, True)
 
 
 def _known(job: CollectiveCall) -> bool:

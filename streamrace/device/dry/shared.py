@@ -138,14 +138,14 @@ class SharedMirror(Mirror):
         return [_like(tensor, given[stands]) for stands in self._stands]
 
     def _taken(self, key: str, sender: int, what: str) -> bytes:
-        until = time.monotonic() + _PATIENCE_S
+        until, ended = time.monotonic() + _PATIENCE_S, False
         while not self._store.check([key]):
-            collectives.attend(sender)
-            if time.monotonic() > until:
+            if ended or time.monotonic() > until:
                 raise RuntimeError(
-                    f"streamrace: rank {self._me} waits for values of rank {sender} in {what} that rank {sender} does "
-                    "not make"
+                    f"streamrace: rank {self._me} waits for a value of rank {sender} in {what} that rank {sender} does "
+                    f"not make{', as it has ended' if ended else ''}"
                 )
+            ended = collectives.attend(sender)
         data: bytes = self._store.get(key)
         if data[:1] == _UNKNOWN:
             raise Elsewhere(what)
