@@ -106,7 +106,7 @@ def test_a_hardware_profile_says_how_long_a_step_takes_and_how_much_memory_there
         (("--nodes", "2"), "are a dry run's: add --dry"),
         (("--dry", "--hardware", "z80"), "there is no hardware profile 'z80'"),
         (("--dry", "--network", "100"), "a network belongs to a hardware profile"),
-        (("--dry", "--ranks", "2"), "a dry run is one process: say --nodes and --gpus"),
+        (("--dry", "--ranks", "2"), "--ranks 2 of 1 are not equally far apart"),
         (("--dry", "--record"), "a dry run has no values, and a recording is made of them"),
     ],
 )

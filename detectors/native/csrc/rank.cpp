@@ -83,11 +83,17 @@ void Rank::begin(const schema::Begin::Values& record) {
     throw Inconsistent("the trace given for rank " + std::to_string(number) + " is that of rank " +
                        std::to_string(record.rank));
   Reader from(record.info);
+  bool mirrored = false;
+  std::vector<int64_t> running;
   for (size_t left = from.map(); left > 0; --left) {
-    const bool mirrored = from.raw() == "\xa8mirrored";
-    const std::string_view value = from.raw();
-    if (mirrored && value != "\xc0" && Reader(value).truth()) shared_.collectives.mirror(number);
+    const std::string_view name = from.raw(), value = from.raw();
+    if (name == "\xa8mirrored") mirrored = value != "\xc0" && Reader(value).truth();
+    if (name == "\xa7running") {
+      Reader ranks(value);
+      running = integers(ranks);
+    }
   }
+  if (mirrored) shared_.collectives.mirror(number, running);
 }
 
 void Rank::group(const schema::Group::Values& record) {

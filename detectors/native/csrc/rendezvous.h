@@ -1,7 +1,9 @@
 // What a collective orders: detectors/order/rendezvous.py, in C++. The reasons are explained there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -112,8 +114,11 @@ class OpenCollectives {
                          " in one trace and " + shown(ranks) + " in another");
   }
 
-  // The rank stands for all others, which have no traces: it waits for none of them.
-  void mirror(int64_t rank) { mirrored_.insert(rank); }
+  // The rank stands for others, which have no traces: it waits for none of them, but for those `running`.
+  void mirror(int64_t rank, const std::vector<int64_t>& running) {
+    mirrored_[rank] = {running.begin(), running.end()};
+    mirrored_[rank].insert(rank);
+  }
 
   // Note that `rank` has begun its part. The collective may be complete then.
   Ref<OpenCollective> arrive(int64_t rank, Arrival arrival) {
@@ -126,7 +131,9 @@ class OpenCollectives {
                          (members == nullptr ? "None" : shown(group->second.ranks)) + ", which do not fit rank " +
                          std::to_string(rank) + " and root " + std::to_string(root));
     }
-    if (mirrored_.contains(rank)) {
+    const auto mirrored = mirrored_.find(rank);
+    const std::set<int64_t>* running = mirrored == mirrored_.end() ? nullptr : &mirrored->second;
+    if (running != nullptr && common(*running, *members).size() == 1) {
       Ref<OpenCollective> single = make<OpenCollective>();
       single->expected = {rank};
       single->arrive(rank, std::move(arrival));
@@ -140,6 +147,7 @@ class OpenCollectives {
       std::get<2>(key) = root;
       expected = {root, rank};
     }
+    if (running != nullptr) expected = common(*running, expected);
     Ref<OpenCollective>& place = open_[key];
     if (place.get() == nullptr) place = make<OpenCollective>();
     Ref<OpenCollective> collective = place;
@@ -151,13 +159,19 @@ class OpenCollectives {
   }
 
  private:
+  static std::set<int64_t> common(const std::set<int64_t>& some, const std::set<int64_t>& others) {
+    std::set<int64_t> both;
+    std::set_intersection(some.begin(), some.end(), others.begin(), others.end(), std::inserter(both, both.end()));
+    return both;
+  }
+
   using Key = std::tuple<int64_t, int64_t, int64_t>;  // group, number, source of a send
   struct Members {
     std::vector<int64_t> ranks;
     std::set<int64_t> members;
   };
   std::unordered_map<int64_t, Members> groups_;
-  std::set<int64_t> mirrored_;
+  std::map<int64_t, std::set<int64_t>> mirrored_;  // the ranks for which such a rank waits
   std::map<Key, Ref<OpenCollective>> open_;
 };
 

@@ -255,10 +255,13 @@ void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns, i
 void simgpu_count_calls(const char* const* prefixes, const int* kinds, int count) { count_calls(prefixes, kinds, count); }
 
 int64_t simgpu_now() { return timeline().now; }
-int64_t simgpu_tail() {  // when all work given to the device is done, as far as known
+int64_t simgpu_tail() {  // when all work given to the device is done; -1: that depends on other ranks
   Lock lock;
   int64_t last = 0;
-  for (int64_t id = 0; id < timeline().streams(); ++id) last = std::max(last, timeline().stream(id).known);
+  for (int64_t id = 0; id < timeline().streams(); ++id) {
+    if (!timeline().stream(id).settle()) return -1;
+    last = std::max(last, timeline().stream(id).known);
+  }
   return last;
 }
 int64_t simgpu_effective() { return timeline().effective; }

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from streamrace.device import work
 from streamrace.device.library import functions
 
 _ends: list[int] = []
@@ -33,12 +34,13 @@ def install() -> None:
 
 
 def _stepped(*_: Any) -> None:
-    now = functions().tail()
     if _open[0]:
         _open[0] = False
-        _ends.append(now)
-    else:
-        _ends[-1] = now
+        _ends.append(0)
+    step = len(_ends) - 1
+    _ends[step] = functions().tail()
+    if _ends[step] < 0:  # other ranks decide: it is noted when they have
+        functions().observe(-1, work.ticket(lambda: _ends.__setitem__(step, functions().effective())))
 
 
 def ends() -> tuple[int, ...]:
