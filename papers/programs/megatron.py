@@ -6,6 +6,7 @@ fused Adam, norms of lists of tensors, attention, and a softmax of one kernel fo
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -171,7 +172,6 @@ class MegatronTraining(NamedTuple):
             }  # fmt: skip
         elif self.recomputed == "core attention":
             recomputed = {"recompute_granularity": "selective"}
-        uneven = sizes.layers % (self.pipeline * self.chunks) != 0
         return TransformerConfig(
             num_layers=sizes.layers,
             hidden_size=sizes.hidden,
@@ -199,10 +199,22 @@ class MegatronTraining(NamedTuple):
             overlap_p2p_comm=self.chunks > 1,
             batch_p2p_comm=self.chunks == 1,
             deallocate_pipeline_outputs=True,
-            account_for_embedding_in_pipeline_split=uneven,
-            account_for_loss_in_pipeline_split=uneven,
+            pipeline_model_parallel_layout=stages(sizes.layers, self.pipeline, self.chunks),
             **recomputed,
         )
+
+
+def stages(layers: int, pipeline: int, chunks: int) -> list[list[str]] | None:
+    """Return what each stage has if the layers do not fill the stages evenly: embedding and loss count as a layer each.
+
+    That is DeepSpeed's ``type:transformer|embedding`` (``runtime/pipe/module.py``); the first stages have one more.
+    """
+    if layers % (pipeline * chunks) == 0:
+        return None
+    pieces = ["embedding", *["decoder"] * layers, "loss"]
+    each, more = divmod(len(pieces), pipeline)
+    ends = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
+    return [pieces[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _squared(x: Tensor) -> Tensor:

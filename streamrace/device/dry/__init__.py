@@ -79,6 +79,7 @@ TRUSTED: dict[str, float | None] = {
     "megatron/core/optimizer/clip_grads.py": 1.0,  # the norm of all gradients
     "megatron/core/optimizer/optimizer.py": 0.0,  # no infinite gradient was found
     "megatron/core/utils.py": 1.0,  # the norm of one gradient
+    "torch/nn/init.py": None,  # no number has to be drawn again (trunc_normal_)
     "transformers/trainer.py": None,  # reads a flag: whether the loss is infinite
 }
 """Files, or folders with a slash, whose reads only check that all went well, and the number that they read.
