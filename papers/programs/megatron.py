@@ -251,6 +251,7 @@ class _Norm:
     def __new__(cls, *, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
         made = kind(hidden_size, eps=eps, dtype=config.params_dtype)
+        parameter: Any
         for parameter in made.parameters():
             parameter.sequence_parallel = config.sequence_parallel
         return made

@@ -98,4 +98,5 @@ class _Runs:
 
 
 def _predicted(index: int, *, rows: pd.DataFrame, folder: Path, machine: ChangedMachine) -> Figures:
-    return _kind(rows).predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)
+    figures: Figures = _kind(rows).predicted(next(rows.loc[[index]].itertuples()), folder / str(index), machine)
+    return figures

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -56,7 +57,7 @@ def _verdict(rows: pd.DataFrame, excluded: Exclusions) -> pd.Series:
     return found
 
 
-def _text(value: object) -> str:
+def _text(value: Any) -> str:
     if pd.isna(value):
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)

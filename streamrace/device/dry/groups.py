@@ -93,7 +93,8 @@ class MirroredProcessGroup(ProcessGroupNCCL):
             self._carrier.unknown()
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        self._parts = parts = []
+        parts: list[_Part] = []
+        self._parts = parts
         try:
             work = super()._end_coalescing(device)
         finally:

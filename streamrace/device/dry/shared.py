@@ -50,7 +50,8 @@ class SharedMirror(Mirror):
         super().__init__(rank, len(ranks))
         self._me, self._ranks = ranks[rank], ranks
         self._stands = [running[max(0, bisect.bisect_right(running, one) - 1)] for one in ranks]
-        self._running, self._store = running, store
+        self._running = running
+        self._store: Any = store  # torch's hints say that it keeps text alone
         self._numbers: Counter[str] = Counter()
 
     def unknown(self) -> None:
