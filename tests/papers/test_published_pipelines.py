@@ -140,9 +140,10 @@ def test_memory_of_recomputation_and_of_a_shared_state(tmp_path: Path) -> None:
         }.items()
     }
     assert most["recomputed"] < most["many"] < most["scores"]
-    # Adam's two moments and the weights in fp32, of which three quarters are other ranks'.
+    # Adam's two moments and the weights in fp32, of which three quarters are other ranks', and its temporary tensors.
     parameters = 4 * 4096 * (4 * 4096 + 2 * 16384) + 32768 * 4096
-    assert most["one"] - most["shared"] == pytest.approx(0.75 * 12 * parameters / 2, rel=0.05)
+    states = 0.75 * 12 * parameters / 2
+    assert states < most["one"] - most["shared"] < 1.1 * states
 
 
 def test_a_row_is_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_path: Path) -> None:
