@@ -7,6 +7,7 @@ fused Adam, norms of lists of tensors, attention, and a softmax of one kernel fo
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -134,8 +135,8 @@ class MegatronTraining(NamedTuple):
                 )
             half = Float16Module(config, gpt.cuda())
             models.append(DistributedDataParallel(config, data_parallel, half, disable_bucketing=chunk > 0))
-        config.no_sync_func = [model.no_sync for model in models] if len(models) > 1 else models[0].no_sync
-        config.finalize_model_grads_func = finalize_model_grads
+        one_or_all = [model.no_sync for model in models] if len(models) > 1 else models[0].no_sync
+        vars(config).update(no_sync_func=one_or_all, finalize_model_grads_func=finalize_model_grads)
         optimizer = get_megatron_optimizer(
             OptimizerConfig(
                 lr=1e-4,
@@ -146,7 +147,7 @@ class MegatronTraining(NamedTuple):
             ),
             models,
         )
-        config.grad_scale_func = optimizer.scale_loss
+        vars(config).update(grad_scale_func=optimizer.scale_loss)
         return models, optimizer
 
     def _blocks(self, config: Any, chunk: int | None) -> Any:
@@ -155,11 +156,16 @@ class MegatronTraining(NamedTuple):
         from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
         spec = get_gpt_layer_local_spec()
-        spec.submodules.self_attention.submodules.core_attention = ModuleSpec(
-            _Attention, {"fused": self.flash, "dropout": self.dropout}
+        attention = spec.submodules.self_attention
+        core = ModuleSpec(_Attention, {"fused": self.flash, "dropout": self.dropout})
+        layer = replace(
+            spec.submodules,
+            input_layernorm=_Norm,
+            self_attention=replace(attention, submodules=replace(attention.submodules, core_attention=core)),
+            pre_mlp_layernorm=_Norm,
         )
-        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
-        return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage=chunk), _Norm)
+        count = get_num_layers_to_build(config, vp_stage=chunk)
+        return TransformerBlockSubmodules([replace(spec, submodules=layer)] * count, _Norm)
 
     def _config(self) -> Any:
         from megatron.core.transformer.transformer_config import TransformerConfig
@@ -262,11 +268,8 @@ def _use_kernels_of_lists() -> None:
     from megatron.core import optimizer
     from megatron.core.optimizer import clip_grads
 
-    module: Any = clip_grads
-    module.l2_norm_impl = _norm
-    module.multi_tensor_scale_impl = _scale
-    module = optimizer
-    module.Adam = partial(torch.optim.AdamW, fused=True)
+    vars(clip_grads).update(l2_norm_impl=_norm, multi_tensor_scale_impl=_scale)
+    vars(optimizer).update(Adam=partial(torch.optim.AdamW, fused=True))
 
 
 def _norm(_: int, __: Tensor, lists: list[list[Tensor]], ___: bool) -> tuple[Tensor, None]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from streamrace.device import dry
 from streamrace.device.device import Device
-from streamrace.device.dry import Together
 from streamrace.device.hardware import HardwareTiming
 from streamrace.device.ranks.cluster import Rank, run_ranks
 from streamrace.scenarios.rehearsal import dry_gpu
@@ -73,10 +73,10 @@ def rehearsed(
 
     def target(me: Rank) -> None:
         rank = ranks[me.rank]
-        together = Together(tuple(ranks), me.store)
+        together = dry.Together(tuple(ranks), me.store)
         device = dry_gpu(timing, per_node, folder / "trace", info, rank=rank, together=together)
         device.phase(0, 0, "init")
-        replace(me, rank=rank, world=world).join("nccl")
+        replace(me, rank=rank, world=world).join("nccl", store=dry.store())
         result = program(device)
         device.finish()
         me.report(RingDone(result))

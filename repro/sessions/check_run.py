@@ -60,9 +60,7 @@ def work(options: LaunchOptions, folder: Path, *, aside: bool = False) -> Progra
         keep = 0 if options.record else options.keep
         output = place.with_name(OUTPUT) if options.ranks > 1 else None
         seeded, rehearsed = place.with_name(SEEDED), place.with_name(DRY)
-        status = launch.run(
-            replace(options, trace=place, keep=keep, seeded=seeded, output=output, rehearsed=rehearsed)
-        )
+        status = launch.run(replace(options, trace=place, keep=keep, seeded=seeded, output=output, rehearsed=rehearsed))
     except (BuildError, RuntimeError, WrongUse) as problem:
         return ProgramEnd(2, str(problem), wrong=True)
     except RankFailed as failed:

@@ -43,10 +43,13 @@ _kept: set[Work] = set()
 _unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups without a collective so far
 
 
-def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
-    """Connect this process's collectives with those of the group's other ranks."""
+def meet(store: dist.Store, me: int, ranks: Sequence[int], *, patience_s: float = 0.0) -> None:
+    """Connect this process's collectives with those of the group's other ranks.
+
+    ``patience_s``: see :attr:`streamrace.device.ranks.exchange.PipeExchange.patience_s`.
+    """
     if not _exchange:
-        _exchange.append(PipeExchange(me))
+        _exchange.append(PipeExchange(me, patience_s))
         work.use_exchange(_exchange[0], rank=me)
     _exchange[0].link(store, ranks)
     _unclaimed[tuple(ranks)] = store

@@ -19,8 +19,8 @@ EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR = "eager", "aot_eager", "aot_eager_de
 COMPILE = (EAGER, AOT_EAGER, AOT_DECOMPOSED, INDUCTOR)  # values of --compile
 HELP = {
     "module": "SCRIPT is a module's name, as for python -m.",
-    "ranks": "Start this many ranks of the script, each with a simulated GPU. Dry run: so many of its ranks run together, "
-    "equally far apart: one of each stage of a pipeline.",
+    "ranks": "Start this many ranks of the script, each with a simulated GPU. Dry run: so many of the ranks run "
+    "together, equally far apart: one of each stage of a pipeline.",
     "dry": "Run SCRIPT as rank 0 of --nodes x --gpus, on tensors without values.",
     "nodes": f"Dry run: number of nodes. [default: {NODES}]",
     "gpus": f"Simulated GPUs that a process uses. Dry run: GPUs (and ranks) per node. [default: {GPUS}]",

@@ -33,6 +33,10 @@ from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
 
+_PATIENCE_S = 0.2
+"""Many stages wait for one most of the time, and nearly never for a promise, which would wake all of them."""
+
+
 class _Part(NamedTuple):
     """This rank's part of a collective among ranks that run together."""
 
@@ -51,7 +55,8 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         running = dry.running()
         self._running = tuple(rank for rank in self._ranks if rank in running)
         if len(self._running) > 1:
-            collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[me], self._running)
+            to_others = dist.PrefixStore("simgpu", store)
+            collectives.meet(to_others, self._ranks[me], self._running, patience_s=_PATIENCE_S)
             connected(store, self._ranks[me], self._running)
         alone = _gloo(dist.HashStore(), 0, 1, self.options)  # holds the group's name
         if len(self._running) < 2:

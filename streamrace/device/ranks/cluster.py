@@ -29,13 +29,15 @@ class Rank:
     store: Path
     report: Send
 
-    def join(self, backend: str, *, patience_s: float = 120.0) -> None:
-        """Create torch's default process group. In a dry run only the ranks that run are in it."""
+    def join(self, backend: str, *, patience_s: float = 120.0, store: Any = None) -> None:
+        """Create torch's default process group. In a dry run this rank is alone in it, but for those in ``store``."""
         from torch import distributed
 
-        from streamrace.device import dry
+        from streamrace.device import work
 
-        store = dry.store() if dry.active() else distributed.FileStore(str(self.store), self.world)
+        if store is None and work.valueless():
+            store = distributed.HashStore()
+        store = store or distributed.FileStore(str(self.store), self.world)
         patience = timedelta(seconds=patience_s)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=patience)
 

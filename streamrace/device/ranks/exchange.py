@@ -61,7 +61,7 @@ _Claim = dict[int, tuple[int, int]]  # by rank: the arrivals sent to it, and rec
 class PipeExchange:
     """Exchanges arrivals and promises over pipes. See :class:`streamrace.device.work.Exchange`."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, patience_s: float = 0.0) -> None:
         self.rank = rank
         self._reader, self._own = os.pipe()  # the own write end keeps the pipe open when other ranks end
         os.set_blocking(self._reader, False)
@@ -82,6 +82,8 @@ class PipeExchange:
         self._sent: Counter[int] = Counter()  # arrivals, by rank
         self._got: Counter[int] = Counter()
         self._claims: dict[int, _Claim] = {}  # by rank
+        self.patience_s = patience_s
+        """Seconds for which a rank waits for messages, at least, before it promises anything."""
         self.problem = ""
         """Reason why no collective can go on; empty if they can."""
         self.follows = False
@@ -146,6 +148,8 @@ class PipeExchange:
         self._look_for_standstill()
 
     def receive(self, timeout: float | None) -> bool:
+        if timeout and self.patience_s > timeout > 0.0:
+            timeout = self.patience_s
         while not self._take() and not self._taken and not self.problem:
             if timeout == 0.0:
                 return False
