@@ -32,7 +32,6 @@ from streamrace.device.nccl import ProcessGroupNCCL, _gloo, connected
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
-
 _PATIENCE_S = 0.2
 """Many stages wait for one most of the time, and nearly never for a promise, which would wake all of them."""
 
