@@ -84,7 +84,7 @@ def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) ->
             for operation in OPERATIONS
         ]
 
-    told = rehearsed(timing, folder, program, info={})
+    told = rehearsed(timing, folder, program, info={})[0]
     return {(ring, operation): ms for ring, operation, ms in told}
 
 

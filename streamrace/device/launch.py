@@ -193,11 +193,10 @@ def run(options: LaunchOptions) -> int:
 
             def one(number: int) -> NoReturn:
                 if dry and together:
-                    number = together.ranks[number]
                     install(replace(dry, rank=number), together=together)
                 sys.exit(rank(number))
 
-            run_ranks(options.ranks, one, options.output)
+            run_ranks(together.ranks if together else range(options.ranks), one, options.output)
     return 0
 
 

@@ -119,4 +119,4 @@ def test_a_stage_that_fails_ends_the_others(check: Any) -> None:
     script = check.script(OF_THE_LAST_STAGE + "        raise ValueError('no layers')\n")
     done = check("--dry", "--gpus", "8", "--ranks", "2", script)
     assert done.status == 3 and "no layers" in done.err + done.out
-    assert "the others were ended" in done.told
+    assert "rank 4 ended with exit status 1; the others were ended" in done.told

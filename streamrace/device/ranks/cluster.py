@@ -84,7 +84,7 @@ def run_ranks(
         target(Rank(rank, world, store, send))
 
     try:
-        with closing(launch(world, work, kinds, silence_s=silence_s, log=log, started=started)) as messages:
+        with closing(launch(range(world), work, kinds, silence_s=silence_s, log=log, started=started)) as messages:
             for rank, message in messages:
                 receive(rank, message)
     finally:

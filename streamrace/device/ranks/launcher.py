@@ -38,7 +38,7 @@ class Failed(NamedTuple):
 
 
 def launch(
-    count: int,
+    ranks: Sequence[int],
     work: Callable[[int, Send], int | None],
     kinds: Sequence[type[M]] = (),
     *,
@@ -46,7 +46,7 @@ def launch(
     log: Callable[[int], Path | None] = lambda rank: None,
     started: Callable[[list[int]], None] | None = None,
 ) -> Generator[tuple[int, M], None, None]:
-    """Run ``work(rank, send)`` in ``count`` processes until all have ended; yield each message with its rank.
+    """Run ``work(rank, send)`` in a process for each of ``ranks`` until all end; yield each message with its rank.
 
     ``kinds``: the expected types of messages (see :mod:`streamrace.process.messages`). ``log``: the file of a
     rank's output, for errors. ``started`` gets the process ids.
@@ -54,28 +54,28 @@ def launch(
     Raise :class:`RankFailed` for the first rank that fails, is stopped or sends another type, or if none sends anything
     for ``silence_s`` seconds (None: no limit). No process is left in any case, also after Ctrl-C or closing.
     """
-    children: list[Child] = []
+    children: dict[int, Child] = {}
     try:
         with forking():  # once for all: it counts frozen objects, which takes 50 ms with DeepSpeed
-            for rank in range(count):
-                children.append(Child(partial(_work, work, rank)))
+            for rank in ranks:
+                children[rank] = Child(partial(_work, work, rank))
         if started is not None:
-            started([child.pid for child in children])
+            started([child.pid for child in children.values()])
         yield from _attend(children, kinds, silence_s, log)
     finally:
         with held():  # an interrupt here would leave processes behind
-            for child in children:
+            for child in children.values():
                 child.kill()
-            for child in children:
+            for child in children.values():
                 child.close()
 
 
 def _attend(
-    children: list[Child], kinds: Sequence[type[M]], silence_s: float | None, log: Callable[[int], Path | None]
+    children: dict[int, Child], kinds: Sequence[type[M]], silence_s: float | None, log: Callable[[int], Path | None]
 ) -> Iterator[tuple[int, M]]:
     expected: list[type[M | Failed]] = [*kinds, Failed]
-    running: dict[Any, int] = {child.handle: rank for rank, child in enumerate(children)}
-    listening: dict[Any, int] = {child.pipe: rank for rank, child in enumerate(children)}
+    running: dict[Any, int] = {child.handle: rank for rank, child in children.items()}
+    listening: dict[Any, int] = {child.pipe: rank for rank, child in children.items()}
     complaint: RankFailed | None = None  # of a rank that failed: raised unless another rank was killed
     until, following = math.inf, set[int]()
     while running:

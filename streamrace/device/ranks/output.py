@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,10 +138,10 @@ class FoldedOutput:
 
 
 class OutputPump:
-    """Reads the output of ``world`` ranks and prints it folded. ``file``: gets all of it; ``note``: what was folded."""
+    """Reads the output of ``ranks`` and prints it folded. ``file``: gets all of it; ``note``: what was folded."""
 
-    def __init__(self, world: int, file: Path, note: Path) -> None:
-        self._pipes = {(rank, stream): os.pipe() for rank in range(world) for stream in _STREAMS}
+    def __init__(self, ranks: Sequence[int], file: Path, note: Path) -> None:
+        self._pipes = {(rank, stream): os.pipe() for rank in ranks for stream in _STREAMS}
         self._file, self._note = file, note
         self._kept: int | None = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._folded = FoldedOutput(self._show, self._keep)

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streamrace.device import cuda
@@ -18,15 +18,15 @@ from streamrace.process.child import Send
 from streamrace.process.interrupts import held
 
 
-def run(world: int, target: Callable[[int], None], output: Path | None = None) -> None:
-    """Run ``target(rank)`` in ``world`` processes; return when all are done.
+def run(ranks: Sequence[int], target: Callable[[int], None], output: Path | None = None) -> None:
+    """Run ``target(rank)`` in a process for each of ``ranks``; return when all are done.
 
     The processes have the environment variables of ``torchrun``, and a GPU each, but see all GPUs.
     ``output``: a file that gets all that they print, which is folded then; beside it a note says what. Raise
     :class:`streamrace.device.ranks.RankFailed` for the first rank that fails; no process is left in any case.
     """
-    port = free_port()
-    pump = OutputPump(world, output, output.with_name(FOLDED)) if output is not None else None
+    port, world = free_port(), len(ranks)
+    pump = OutputPump(ranks, output, output.with_name(FOLDED)) if output is not None else None
     interrupt = signal.getsignal(signal.SIGINT)
 
     def work(rank: int, _: Send) -> None:
@@ -49,7 +49,7 @@ def run(world: int, target: Callable[[int], None], output: Path | None = None) -
         target(rank)
 
     try:
-        for _ in launch(world, work, started=(lambda _: pump.begin()) if pump is not None else None):
+        for _ in launch(ranks, work, started=(lambda _: pump.begin()) if pump is not None else None):
             pass
     finally:
         if pump is not None:

@@ -50,7 +50,7 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
 
     kinds: Sequence[type[TriedTiming | WorkerBroke]] = (TriedTiming, WorkerBroke)
     try:
-        with closing(launch(len(shares), work, kinds)) as messages:
+        with closing(launch(range(len(shares)), work, kinds)) as messages:
             for number, message in messages:
                 if isinstance(message, WorkerBroke):
                     raise EngineError(f"a worker failed: {message.error}")

@@ -179,7 +179,7 @@ class Forks:
         if self._ranks == 1:
             return self._rank(0, timing, folder, at_once)
         try:
-            run_ranks(self._ranks, lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
+            run_ranks(range(self._ranks), lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
         except RankFailed as failed:
             send(FirstFailed(failed.rank, str(failed)))
             return 1
